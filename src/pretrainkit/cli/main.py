@@ -1,0 +1,79 @@
+"""The command line: `pretrainkit VERB ...`. Each verb lives in its own file and is imported when it is named."""
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from pretrainkit.errors import PretrainKitError
+
+VERBS = {
+    "demo": "From English prose on this machine to a trained, evaluated, exported tiny BERT, in minutes.",
+    "recipes": "List the recipes and their presets.",
+    "config": "Show, check and document configs.",
+    "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
+    "tokenizer": "Train tokenizers and encode a corpus to token shards.",
+    "train": "Train a preset or a config file.",
+    "resume": "Go on with a run exactly where it stopped.",
+    "evaluate": "Evaluate a run or checkpoint on held-out data.",
+    "generate": "Let a trained model fill in what is masked.",
+    "export": "Write a run's weights in another format, such as Hugging Face's.",
+    "import": "Read weights of another format into a run.",
+    "report": "Write a run's report: one self-contained HTML page.",
+}
+"""Verb to its line of help. The file is `cli/VERB.py` (`import_.py` for import) and holds `app`, a Typer app."""
+
+
+class LazyGroup(TyperGroup):
+    """Lists all verbs without importing any."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"pretrainkit.cli.{'import_' if cmd_name == 'import' else cmd_name}")
+        command: Any = get_command(module.app)
+        command.name = cmd_name
+        return command
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        print("Usage: pretrainkit [--debug] VERB ...\n\nFrom raw data to an evaluated, exported model trained from scratch.\n")
+        width = max(map(len, VERBS))
+        print("\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items()))
+        print("\n  pretrainkit VERB --help tells more. --debug shows tracebacks. Start with: pretrainkit demo")
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _root(debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors.")) -> None:
+    """From raw data to an evaluated, exported model trained from scratch."""
+    if debug:
+        os.environ["PRETRAINKIT_DEBUG"] = "1"
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 done, 1 failed, 2 bad input or config, 130 interrupted (state saved)."""
+    try:
+        app()
+    except PretrainKitError as error:
+        if os.environ.get("PRETRAINKIT_DEBUG"):
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

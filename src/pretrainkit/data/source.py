@@ -1,0 +1,53 @@
+"""What a recipe hands to the loader: sources of examples that can be built in whole batches, by index.
+
+Dimensions: B examples.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Records:
+    """Which examples a batch holds; everything random about an example is a function of its key."""
+
+    source: NDArray[np.int64]
+    """(B,) index of the mixture component."""
+    epoch: NDArray[np.int64]
+    """(B,) how often that component was gone through before."""
+    index: NDArray[np.int64]
+    """(B,) index of the example within its component."""
+    key: NDArray[np.uint64]
+    """(B,) random key of (seed, source, epoch, index)."""
+
+    def take(self, rows: slice | NDArray[np.integer]) -> "Records":
+        """The records of `rows`."""
+        return Records(self.source[rows], self.epoch[rows], self.index[rows], self.key[rows])
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class BatchSource(ABC):
+    """All components of a mixture, and how to make batches of their examples."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """Examples per component and epoch."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Changes whenever the examples would."""
+
+    @abstractmethod
+    def lengths(self, records: Records) -> NDArray[np.int64]:
+        """(B,) tokens each example will take (after trimming), from stored lengths only: no token is read."""
+
+    @abstractmethod
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        """The batch of these examples. A pure function of `records`."""

@@ -1,0 +1,108 @@
+"""The seam between a recipe and the trainer: an objective turns a batch into loss terms.
+
+Two kinds, and the type says which.
+
+* `SeparableObjective` (bert, t5, pixel, fourm): every loss term is a sum over parts of the batch, so microbatches and
+  ranks can be added up before one division.
+* `CoupledObjective` (clip): the loss needs the embeddings of the whole global batch at once; the trainer embeds
+  microbatch by microbatch, takes the gradient at the embeddings and replays each microbatch through it.
+
+A batch is a dict of tensors on the model's device; its host twin is the same dict of NumPy arrays.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Batch = Mapping[str, Tensor]
+HostBatch = dict[str, np.ndarray]
+
+
+class LossSum(NamedTuple):
+    """A loss (or metric) not divided yet, so it can be added across microbatches and ranks."""
+
+    total: Tensor
+    """Scalar, float32."""
+    weight: Tensor
+    """Scalar, float32: the number of terms in `total` (maybe 0)."""
+
+    def mean(self) -> Tensor:
+        """total / weight, and 0 where the weight is 0."""
+        return self.total / self.weight.clamp(min=torch.finfo(torch.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a host batch holds, for throughput: real work only, padding never counts."""
+
+    examples: int
+    tokens: int
+    """Real tokens (or patches), without padding."""
+    slots: int
+    """Tokens including padding, i.e. what the hardware computes on."""
+    flops: float
+    """Matmul FLOPs of one forward and backward pass over the real tokens (docs: performance, MFU)."""
+
+
+class Objective(ABC):
+    """What both kinds share."""
+
+    @abstractmethod
+    def cost(self, batch: HostBatch) -> Cost:
+        """Counted on the host from the arrays alone, for every microbatch of every step: it must be cheap."""
+
+    @abstractmethod
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """Evaluation of one microbatch without gradient: the loss terms and more (accuracies), by metric name."""
+
+
+class SeparableObjective(Objective):
+    """A loss that adds up over microbatches.
+
+    The training loss is the sum over terms of scale x (total over the global batch) / (weight over the global batch).
+    """
+
+    @property
+    @abstractmethod
+    def scales(self) -> dict[str, float]:
+        """Term name to its factor in the training loss."""
+
+    @abstractmethod
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        """The weight of every term of `scales` for this microbatch, from the batch alone (float32 scalars)."""
+
+    @abstractmethod
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """Every term of `scales`; each weight equals that of `weights(batch)`. Float32 whatever the model's dtype."""
+
+
+class CoupledObjective(Objective):
+    """A loss over the embeddings of the whole global batch."""
+
+    @abstractmethod
+    def embed(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Embeddings of one microbatch by name, each (B, D): row i belongs to example i of the microbatch."""
+
+    @abstractmethod
+    def loss_from(self, model: nn.Module, embeddings: dict[str, Tensor], rows: slice) -> dict[str, LossSum]:
+        """The loss terms of this rank's rows against all embeddings of the global batch.
+
+        Args:
+            model: For parameters of the loss itself (a temperature); they get their gradient here.
+            embeddings: Of the whole global batch, each (B_global, D), in global example order.
+            rows: Which rows are this rank's; the terms sum over those rows only, so ranks add up.
+        """
+
+    @property
+    @abstractmethod
+    def scales(self) -> dict[str, float]:
+        """Term name to its factor in the training loss."""
+
+
+AnyObjective = SeparableObjective | CoupledObjective
+BatchLike = Mapping[str, Any]
