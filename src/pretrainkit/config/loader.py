@@ -57,7 +57,9 @@ def resolve(source: str | Path | Mapping[str, Any], overrides: Iterable[str], ca
         _lay_over(tree, origins, _nested(path, value), "command line")
     recipe = tree.get("recipe")
     if not isinstance(recipe, str):
-        raise ConfigError([*problems, f"{source}: no recipe is named\n  add 'extends: RECIPE/PRESET' or 'recipe: NAME'"])
+        raise ConfigError(
+            [*problems, f"{source}: no recipe is named\n  add 'extends: RECIPE/PRESET' or 'recipe: NAME'"]
+        )
     config_class = catalog.config_class(recipe)
     try:
         config = config_class.model_validate(tree)
@@ -75,7 +77,9 @@ def parse_override(word: str) -> tuple[list[str], Any]:
     path, equals, text = word.partition("=")
     parts = path.strip().split(".")
     if not equals or not all(re.fullmatch(r"\w+", part) for part in parts):
-        raise ConfigError(f"cannot read {word!r}\n  settings are given as dotted.path=value, e.g. optimizer.peak_lr=1e-4")
+        raise ConfigError(
+            f"cannot read {word!r}\n  settings are given as dotted.path=value, e.g. optimizer.peak_lr=1e-4"
+        )
     try:
         return parts, parse_yaml(text, word)
     except ConfigError:
@@ -85,7 +89,9 @@ def parse_override(word: str) -> tuple[list[str], Any]:
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings to {dotted path: leaf}; lists are leaves."""
     if isinstance(tree, Mapping) and tree:
-        return {k: v for key, sub in tree.items() for k, v in flatten(sub, f"{prefix}.{key}" if prefix else key).items()}
+        return {
+            k: v for key, sub in tree.items() for k, v in flatten(sub, f"{prefix}.{key}" if prefix else key).items()
+        }
     return {prefix: tree}
 
 
@@ -197,7 +203,9 @@ def _explain(error: Any, config_class: type[BaseModel], source: str) -> str:
         return f"{path} is missing\n  {doc}\n  give it: {path}=VALUE"
     message = error["msg"].removeprefix("Value error, ")
     doc = fields_under(config_class).get(path, "")
-    return f"{path or 'the config'}: {message}\n  given:   {path}={_short(given)}" + (f"\n  meaning: {doc}" if doc else "")
+    return f"{path or 'the config'}: {message}\n  given:   {path}={_short(given)}" + (
+        f"\n  meaning: {doc}" if doc else ""
+    )
 
 
 def _short(value: Any) -> str:
@@ -221,7 +229,12 @@ def _without_union_tags(location: Sequence[Any], config_class: type[BaseModel]) 
 
 
 def _literals(config_class: type[BaseModel]) -> set[str]:
-    return {value for info in config_class.model_fields.values() for value in get_args(info.annotation) if isinstance(value, str)}
+    return {
+        value
+        for info in config_class.model_fields.values()
+        for value in get_args(info.annotation)
+        if isinstance(value, str)
+    }
 
 
 def nearest(path: str, known: Mapping[str, str]) -> str | None:
