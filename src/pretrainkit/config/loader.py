@@ -247,7 +247,8 @@ def nearest(path: str, known: Mapping[str, str]) -> str | None:
         spelling = difflib.SequenceMatcher(None, leaf, other_leaf).ratio()
         doc_words = set(re.findall(r"[a-z]{2,}", known[candidate].lower()))
         described = len(words & doc_words) / len(words) if words else 0.0
-        return max(spelling, 0.8 * described) + (0.15 if other_parent == parent else 0.0)
+        named = len(words & set(other_leaf.split("_"))) / len(words) if words else 0.0
+        return max(spelling, 0.9 * named, 0.8 * described) + (0.15 if other_parent == parent else 0.0)
 
     best = max(known, key=score, default=None)
     return best if best is not None and score(best) >= 0.6 else None

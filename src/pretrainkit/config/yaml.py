@@ -29,12 +29,16 @@ _Loader.yaml_implicit_resolvers = {
     ]
     for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_FLOAT = re.compile(r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false|True|False)$"), list("tfTF"))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)$"),
-    list("-+0123456789."),
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever YAML 1.1 or `_Loader` would take for something else than a string."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -47,4 +51,4 @@ def parse_yaml(text: str, where: str) -> Any:
 
 def dump_yaml(value: Any) -> str:
     """Plain YAML that `parse_yaml` reads back to the same value."""
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
