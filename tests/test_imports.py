@@ -79,7 +79,12 @@ def test_imports_point_downwards(path):
 def test_torch_free_rooms_do_not_import_torch_on_import(path):
     parts = path.relative_to(SOURCE).parts
     if parts[0] in TORCH_FREE:
-        heavy = {n.split(".")[0] for n in imports(path, top_level_only=True)} & {"torch", "transformers", "datasets", "nltk"}
+        heavy = {n.split(".")[0] for n in imports(path, top_level_only=True)} & {
+            "torch",
+            "transformers",
+            "datasets",
+            "nltk",
+        }
         assert not heavy, f"{'/'.join(parts)} imports {heavy} at module level"
 
 

@@ -76,6 +76,8 @@ def test_every_bit_of_a_draw_is_fair():
 
 
 def test_streams_differ_by_seed_name_and_type():
-    keys = {rng.stream_key(*parts) for parts in [(0, "a"), (1, "a"), (0, "b"), (0, "a", "b"), (0, "ab"), (0, 1), (0, "1")]}
+    keys = {
+        rng.stream_key(*parts) for parts in [(0, "a"), (1, "a"), (0, "b"), (0, "a", "b"), (0, "ab"), (0, 1), (0, "1")]
+    }
     assert len(keys) == 7
     assert rng.stream_key(0, "a") == rng.stream_key(0, "a")

@@ -347,7 +347,7 @@ def _run(
                     "parameters": trainer.num_parameters,
                     "device": str(world.device),
                     "ranks": world.world_size,
-                    "precision": str(trainer.precision.compute_dtype).removeprefix("torch."),
+                    "precision": trainer.precision.name,
                     "examples": sum(source.sizes),
                     "epochs": loader.epochs_for(config.num_steps),
                     "first_step": trainer.step,
@@ -373,7 +373,9 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     from pretrainkit.data.order import Order
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
     from pretrainkit.train.precision import resolve_precision
+    from pretrainkit.train.ranks import Ranks
 
+    ranks = Ranks(world.rank, world.world_size)
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)
     precision = precision or resolve_precision(config.precision, world.device)
@@ -389,7 +391,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
             stop = min(start + config.evaluate.batch_size, share)
             yield source.build(order.records(np.arange(start, stop) + world.rank * share))
 
-    return lambda model: evaluate_batches(objective, model, held_out(), world=world, precision=precision)
+    return lambda model: evaluate_batches(objective, model, held_out(), precision=precision, ranks=ranks)
 
 
 def _load_initial(model: nn.Module, config: Any) -> None:

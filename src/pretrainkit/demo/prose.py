@@ -11,7 +11,16 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "lib2to3", "__pycache__", "pydoc_data", "dist-packages"}
+SKIPPED_FOLDERS = {
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "lib2to3",
+    "__pycache__",
+    "pydoc_data",
+    "dist-packages",
+}
 MIN_WORDS = 4
 """Of a paragraph; shorter ones are headings and signatures."""
 MIN_LETTER_SHARE = 0.75

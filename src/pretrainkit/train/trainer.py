@@ -1,15 +1,13 @@
 """The training loop: the only one. It knows recipes and objectives through their interfaces alone.
 
-One step: take the step's microbatches from the loader, set the learning rate, accumulate gradients, clip, update. What happens at step n is a function of (config, n),
-so a run that was stopped and resumed goes on as if it had never stopped.
+One step: take the step's microbatches from the loader, set the learning rate, accumulate gradients, clip, update. What
+happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it had never stopped.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,21 +18,26 @@ from pretrainkit.data.loader import Loader
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.errors import Interrupted, RunError
-from pretrainkit.train.accumulate import accumulate, seed_dropout
+from pretrainkit.rng import stream_key
+from pretrainkit.train.accumulate import accumulate, seed_dropout, sum_over_ranks
 from pretrainkit.train.checkpoint import CheckpointStore
 from pretrainkit.train.ema import Ema
 from pretrainkit.train.folder import RunFolder
 from pretrainkit.train.metrics import MetricsLog
 from pretrainkit.train.objective import AnyObjective, HostBatch, LossSum
-from pretrainkit.train.optim import build_optimizer, clip_gradients
-from pretrainkit.train.precision import resolve_precision
+from pretrainkit.train.optim import build_optimizer, clip_gradients, set_learning_rate
+from pretrainkit.train.precision import resolve_precision, set_matmul_precision
+from pretrainkit.train.ranks import Ranks
 from pretrainkit.train.run import RunConfig
 from pretrainkit.train.schedule import lr_factor
 from pretrainkit.train.signals import StopSignal
-from pretrainkit.train.throughput import Throughput
+from pretrainkit.train.throughput import Peak, Throughput
 from pretrainkit.train.watch import Watcher
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
+
+_SIGNAL_EVERY_STEPS = {"cpu": 1}
+"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead of the device."""
 
 
 class Trainer:
@@ -66,14 +69,21 @@ class Trainer:
         self.objective, self.loader, self.evaluate = objective, loader, evaluate
         self.watcher = watcher if world.rank == 0 else Watcher()
         self.precision = resolve_precision(config.precision, world.device)
+        set_matmul_precision(self.precision)
+        self.ranks = Ranks(world.rank, world.world_size)
         self.num_parameters = sum(p.numel() for p in model.parameters())
-        self.model = parallelize(model, config.parallel, world, self.precision.compute_dtype)
+        self.model = parallelize(model, config.parallel, world, self.precision.compute)
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
         self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
+        self.throughput = Throughput(Peak.of(self.precision))
         self.step = 0
         self.num_skipped = 0
         self._saved_step = -1
+        self._skips_on_device = (
+            world.device.type == "cuda" and self.precision.scaler is None and _is_fused(self.optimizer)
+        )
+        self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
         """Load the newest valid checkpoint of the run folder. False when there is none.
@@ -99,125 +109,138 @@ class Trainer:
             RunError: More non-finite steps than allowed, or the disk is full.
         """
         config, log = self.config, None
-        if self.world.rank == 0:
-            log = MetricsLog(self.folder.path, config.log, resume_step=self.step)
-        throughput = Throughput(self.world)
+        if self.world.is_main:
+            run_config = config.model_dump(mode="json")
+            log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
         last: dict[str, float] = {}
         self._event("resumed" if self.step else "started", f"at step {self.step} of {config.num_steps}")
         try:
             with StopSignal() as stop:
+                self.throughput.restart()
                 for step, microbatches, waited in self.loader.iterate(self.step, config.num_steps):
-                    started = time.perf_counter()
                     sums, norm = self._update(step, microbatches)
                     self.step = step + 1
-                    for batch in microbatches:
-                        throughput.add(self.objective.cost(batch))
-                    throughput.time(time.perf_counter() - started, waited)
+                    self.throughput.add([self.objective.cost(batch) for batch in microbatches], waited)
                     self.watcher.stepped(self.step, config.num_steps)
                     if self.step % config.log.every_steps == 0 or self.step == config.num_steps:
-                        last = self._log(log, sums, norm, throughput)
-                    self._after_step(stop)
-                    if self.step == 1:
-                        gc.freeze()  # what lives now lives to the end; later collections need not look at it
+                        last |= self._log(log, sums, norm)
+                    last |= self._between_steps(stop)
             if self._saved_step != self.step:
                 self._save(blocking=True)
             if self.evaluate is not None and not self._evaluates_at(self.step):
                 last |= self._evaluate()
         finally:
             gc.unfreeze()
-            self.store.close()
             if log is not None:
                 log.close()
+            self.store.close()
         self._event("finished", f"at step {self.step}")
         return last
 
     def _update(self, step: int, host_batches: list[HostBatch]) -> tuple[dict[str, LossSum], Tensor]:
-        """One optimizer update on this rank's microbatches. Returns this rank's sums and the gradient norm before clipping."""
+        """One optimizer update on this rank's microbatches.
+
+        Returns:
+            This rank's loss sums, and the gradient norm before clipping.
+        """
         config, device = self.config, self.world.device
-        lr = config.optimizer.peak_lr * lr_factor(config.schedule, config.num_steps, step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        set_learning_rate(self.optimizer, config.optimizer.peak_lr * lr_factor(config.schedule, config.num_steps, step))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums = accumulate(
             self.objective,
             self.model,
             [to_device(batch, device) for batch in host_batches],
-            world=self.world,
             precision=self.precision,
+            ranks=self.ranks,
             gradient_sync=lambda enabled: gradient_sync(self.model, enabled),
             averages_gradients=averages_gradients(self.model),
-            seed_dropout=lambda microbatch: seed_dropout(config.seed, step, microbatch, self.world.rank, device),
+            seed_microbatch=lambda index: seed_dropout(config.seed, step, index, self.world.rank, device),
         )
-        self.precision.unscale_(self.optimizer)
+        scaler = self.precision.scaler
+        if scaler is not None:
+            scaler.unscale_(self.optimizer)
         norm = clip_gradients(self.model.parameters(), config.optimizer)
-        if math.isfinite(float(norm)):
-            self.precision.step(self.optimizer)
-            if self.ema is not None:
-                self.ema.update(self.model)
+        if self._skips_on_device:
+            bad = (~norm.isfinite()).float()
+            self._bad_steps += bad
+            self.optimizer.found_inf = bad  # type: ignore[attr-defined]  # the fused kernel then leaves everything as it is
+            self.optimizer.step()
+        elif math.isfinite(float(norm)):
+            if scaler is not None:
+                scaler.step(self.optimizer)
+                scaler.update()
+            else:
+                self.optimizer.step()
+        elif scaler is not None and scaler.get_scale() > 1:
+            scaler.update()  # float16 overflowed: the loss was scaled too much, which is no fault of the step
+            return sums, norm
         else:
-            self._skip(step, sums)
+            self._skip(1, step, sums)
+            return sums, norm
+        if self.ema is not None:
+            self.ema.update()
         return sums, norm
 
-    def _skip(self, step: int, sums: dict[str, LossSum]) -> None:
-        """A non-finite gradient: leave the parameters as they are, and stop when that happened too often."""
-        self.precision.skipped()
-        self.num_skipped += 1
-        records = self.loader.records(step)
-        losses = {name: float(term.mean()) for name, term in sums.items()}
+    def _skip(self, count: int, step: int, sums: dict[str, LossSum]) -> None:
+        """Count updates that were left out for a non-finite gradient, and stop when there were too many."""
+        self.num_skipped += count
+        losses = {name: float(term.mean()) for name, term in sum_over_ranks(sums, self.ranks).items()}
         path = None
-        if self.world.rank == 0:
-            ids = [
-                [int(s), int(e), int(i)] for s, e, i in zip(records.source, records.epoch, records.index, strict=True)
-            ]
-            path = self.folder.write_json(
-                f"skipped-step-{step + 1}.json", {"step": step + 1, "losses": str(losses), "records": ids}
-            )
-        self._event("skipped", f"non-finite gradient at step {step + 1}; losses {losses}; records in {path}")
+        if self.world.is_main:
+            records = self.loader.global_records(step)
+            ids = list(zip(records.source.tolist(), records.epoch.tolist(), records.index.tolist(), strict=True))
+            row = {"step": step + 1, "losses": {k: str(v) for k, v in losses.items()}, "records": ids}
+            path = self.folder.write_json(f"skipped-step-{step + 1}.json", row)
+        self._event("skipped", f"non-finite gradient by step {step + 1}; losses {losses}; records in {path}")
         if self.num_skipped > self.config.max_skipped_steps:
             raise RunError(
-                f"the gradient was not finite at step {step + 1} (losses {losses}); {self.num_skipped} steps skipped, "
+                f"the gradient was not finite by step {step + 1} (losses {losses}); {self.num_skipped} updates left out, "
                 f"allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
                 f"  the records of that batch: {path}\n"
                 "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
             )
 
-    def _log(
-        self, log: MetricsLog | None, sums: dict[str, LossSum], norm: Tensor, throughput: Throughput
-    ) -> dict[str, float]:
+    def _log(self, log: MetricsLog | None, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
         """Add up the step's losses over ranks and write a line of metrics."""
-        stacked = torch.stack([torch.stack([s.total.float(), s.weight.float()]) for s in sums.values()])
-        self.world.all_reduce_(stacked)
-        values = stacked.double().cpu()
-        terms = {name: float(t / w) if w else math.nan for name, (t, w) in zip(sums, values, strict=True)}
-        loss = sum(self.objective.scales[name] * value for name, value in terms.items() if not math.isnan(value))
+        terms = sum_over_ranks(sums, self.ranks)
+        values = torch.stack([norm, self._bad_steps, *(part for term in terms.values() for part in term)]).tolist()
+        grad_norm, num_bad, pairs = values[0], int(values[1]), values[2:]
+        means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
         metrics = {
-            "loss": loss,
-            **terms,
+            "loss": sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean)),
+            **means,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "grad_norm": float(norm),
-            **throughput.metrics(),
-            "skipped_steps": float(self.num_skipped),
+            "grad_norm": grad_norm,
+            **self.throughput.take(self.ranks, self.world.device),
         }
         if log is not None:
             log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
+        if num_bad:
+            self._bad_steps.zero_()
+            self._skip(num_bad, self.step - 1, sums)
         return metrics
 
-    def _after_step(self, stop: StopSignal) -> None:
-        """Evaluate, save and stop where it is time to. Ranks decide together, so that no collective is left hanging."""
+    def _between_steps(self, stop: StopSignal) -> dict[str, float]:
+        """Evaluate, stop and save where it is time to. Ranks decide together, so that no collective is left hanging."""
+        metrics: dict[str, float] = {}
+        if self.step == 1:
+            gc.freeze()  # what lives now lives to the end; later collections need not look at it
         if self._evaluates_at(self.step):
-            self._evaluate()
-        last = self.step == self.config.num_steps
-        if self.world.any(stop.is_set) and not last:
+            metrics = self._evaluate()
+        is_last = self.step == self.config.num_steps
+        every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
+        if stop.agreed(self.world.any, self.step, every) and not is_last:
             self._save(blocking=True)
-            self._event("stopped", f"signal; saved at step {self.step}")
+            self._event("stopped", f"by {stop.name or 'another rank'}; saved at step {self.step}")
             raise Interrupted(
-                f"stopped at step {self.step} of {self.config.num_steps}; the state is saved\n"
+                f"stopped by {stop.name or 'another rank'} at step {self.step} of {self.config.num_steps}; the state is saved\n"
                 f"  go on with: pretrainkit resume {self.folder.path}"
             )
-        if self.step % self.config.checkpoint.every_steps == 0 and not last:
+        if self.step % self.config.checkpoint.every_steps == 0 and not is_last:
             self._save(blocking=not self.config.checkpoint.asynchronous)
+        return metrics
 
     def _evaluates_at(self, step: int) -> bool:
         every = self.config.evaluate.every_steps
@@ -227,11 +250,12 @@ class Trainer:
         assert self.evaluate is not None
         metrics = self.evaluate(self.model)
         if self.ema is not None:
-            with self.ema.swapped_in(self.model):
+            with self.ema.swapped_in():
                 metrics |= {f"ema_{name}": value for name, value in self.evaluate(self.model).items()}
-        if self.world.rank == 0:
+        if self.world.is_main:
             self.folder.evaluation(self.step, metrics)
         self.watcher.evaluated(self.step, metrics)
+        self.throughput.restart()
         return {f"valid_{name}": value for name, value in metrics.items()}
 
     def _save(self, *, blocking: bool) -> None:
@@ -246,7 +270,7 @@ class Trainer:
         self._event("checkpoint", f"step {self.step}")
 
     def _event(self, kind: str, text: str) -> None:
-        if self.world.rank == 0:
+        if self.world.is_main:
             self.folder.event(self.step, kind, text)
         self.watcher.event(self.step, kind, text)
 
@@ -266,16 +290,9 @@ def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
 
 def initial_seed(seed: int) -> int:
     """The seed of torch's generator for initial weights: the same on every rank."""
-    return stream_seed(seed, "weights")
+    return stream_key(seed, "weights")
 
 
-def stream_seed(seed: int, *names: str | int) -> int:
-    """A seed torch accepts (63 bits) for the named stream."""
-    from pretrainkit.rng import stream_key
-
-    return stream_key(seed, *names) >> 1
-
-
-def describe(metrics: dict[str, float]) -> str:
-    """Metrics as one JSON line, for logs."""
-    return json.dumps({k: round(v, 6) for k, v in metrics.items()})
+def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer's kernel can leave out an update by a flag on the device."""
+    return isinstance(optimizer, torch.optim.AdamW) and bool(optimizer.defaults.get("fused"))

@@ -89,7 +89,9 @@ def assemble(segments: Segments, text: NDArray[np.integer], keys: Keys, masking:
     return Examples(ids, ends, first, segments.is_swapped, num, candidates, originals)
 
 
-def rows(examples: Examples, special: Special, *, width: int, num_slots: int, sentence_order: bool) -> dict[str, np.ndarray]:
+def rows(
+    examples: Examples, special: Special, *, width: int, num_slots: int, sentence_order: bool
+) -> dict[str, np.ndarray]:
     """One example per row.
 
     input_ids (B, S) int32; input_mask (B, S) bool, True for tokens, computed from the ids after masking as Sabertooth
@@ -122,7 +124,12 @@ def rows(examples: Examples, special: Special, *, width: int, num_slots: int, se
 
 
 def packed(
-    examples: Examples, special: Special, *, sentence_order: bool, capacity: int | None = None, masking_rate: float = 0.0
+    examples: Examples,
+    special: Special,
+    *,
+    sentence_order: bool,
+    capacity: int | None = None,
+    masking_rate: float = 0.0,
 ) -> dict[str, np.ndarray]:
     """All examples one after another.
 
