@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -23,11 +23,13 @@ def splitmix64(state: int, num: int) -> list[int]:
     return drawn
 
 
+@settings(deadline=None)
 @given(key=st.integers(0, 2**64 - 1), num=st.integers(0, 40))
 def test_bits_are_splitmix64_started_at_the_key(key, num):
     assert rng.bits(np.array([key], np.uint64), num)[0].tolist() == splitmix64(key, num)
 
 
+@settings(deadline=None)
 @given(rows=st.lists(st.integers(0, 3999), max_size=30), num=st.integers(1, 300))
 def test_a_draw_depends_on_its_own_key_only(rows, num):
     keys = KEYS[np.array(rows, np.int64)]

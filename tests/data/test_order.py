@@ -3,6 +3,7 @@
 import json
 import runpy
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +122,8 @@ def test_epochs_and_seeds_are_ordered_differently(mode):
 
 @given(size=st.integers(20, 400), batch_size=st.integers(1, 16))
 def test_fact_23_a_row_reads_on_in_its_document(size, batch_size):
-    """Acceptance fact 23: row i at step t + 1 continues the document of row i at step t, but for the ends of documents, lanes and epochs."""
+    """Acceptance fact 23: row i at step t + 1 continues the document of row i at step t, but for the ends of
+    documents, lanes and epochs."""
     documents = random_documents(size)
     order = Order([size], seed=1, mode="lanes", batch_size=batch_size, document_sizes=[documents])
     document_of = np.repeat(np.arange(len(documents)), documents)
@@ -130,7 +132,7 @@ def test_fact_23_a_row_reads_on_in_its_document(size, batch_size):
     num_breaks = 0
     for row in range(batch_size):
         lane = rows[row::batch_size]
-        for now, following in zip(lane[:-1], lane[1:], strict=True):
+        for now, following in pairwise(lane):
             if now == last_of_document[document_of[now]]:
                 assert following == last_of_document[document_of[following]] - documents[document_of[following]] + 1
                 num_breaks += 1

@@ -1,4 +1,5 @@
-"""Writes order.json: the first records of some orders. Run it only where a change of the order is meant, and say so in the commit."""
+"""Writes order.json: the first records of some orders. Run it only where a change of the order is meant, and say so
+in the commit."""
 
 import json
 from pathlib import Path

@@ -23,6 +23,8 @@ Workers = Literal["threads", "processes"]
 _BLOCK_EXAMPLES = 16384
 """Examples of this rank per block of records: enough to hide the cost per call, few enough for the cache and a quick
 restart."""
+_BLOCK_EPOCHS = 4
+"""A block goes at most so many times through a small corpus, since every epoch has a cost of its own."""
 _KEPT_BLOCKS = 2
 """Blocks to keep: threads work on neighbouring steps, which may lie on both sides of a border."""
 
@@ -104,7 +106,8 @@ class Loader:
                 )
         self._prefetch, self._workers, self._num_workers = prefetch, workers, num_workers
         self._block_rows = np.arange(batch_size)[slice(None) if microbatch_tokens is not None else self._rows]
-        self._block_steps = max(1, _BLOCK_EXAMPLES // len(self._block_rows))
+        steps_of_few_epochs = _BLOCK_EPOCHS * order.epoch_size // batch_size
+        self._block_steps = max(1, min(_BLOCK_EXAMPLES // len(self._block_rows), steps_of_few_epochs))
         self._blocks: tuple[tuple[int, Records], ...] = ()
 
     def step(self, step: int) -> list[HostBatch]:
