@@ -1,17 +1,17 @@
 """Metrics on held-out data as ratios of sums: never a mean of means."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
 from pretrainkit.train.objective import AnyObjective, HostBatch
 from pretrainkit.train.precision import Precision
-from pretrainkit.train.ranks import Ranks
 
-_ALONE = Ranks()
+_ALONE = World()
 
 
 def evaluate(
@@ -20,7 +20,7 @@ def evaluate(
     batches: Iterable[HostBatch],
     *,
     precision: Precision,
-    ranks: Ranks = _ALONE,
+    world: World = _ALONE,
 ) -> dict[str, float]:
     """Every metric of the objective: its total over all batches and ranks divided by its weight over them, once.
 
@@ -43,12 +43,12 @@ def evaluate(
             # Stays on the device: reading it would make the host wait for every batch.
             sums_per_batch.append((list(found), torch.stack([part for term in found.values() for part in term])))
 
-    mine: dict[str, tuple[float, float]] = {}
+    mine: dict[str, Sequence[float]] = {}
     for names, sums in sums_per_batch:
         for name, (total, weight) in zip(names, sums.view(-1, 2).tolist()):
             before = mine.get(name, (0.0, 0.0))
             mine[name] = (before[0] + total, before[1] + weight)
-    everyone = ranks.gather_objects(mine)
+    everyone = world.gather_objects(mine)
     if not any(everyone):
         raise DataError("there is nothing to evaluate: no batch of held-out examples\n  check data.valid")
     totals: dict[str, tuple[float, float]] = {}

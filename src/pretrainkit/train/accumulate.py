@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from pretrainkit.dist.env import World
 from pretrainkit.rng import stream_key
 from pretrainkit.train.objective import AnyObjective, Batch, CoupledObjective, LossSum, SeparableObjective
 from pretrainkit.train.precision import Precision
-from pretrainkit.train.ranks import Ranks
 
 GradientSync = Callable[[bool], AbstractContextManager[object]]
 """A context for one backward pass, and the forward pass before it: True where gradients are to be summed over ranks."""
-SeedMicrobatch = Callable[[int], None]
+SeedDropout = Callable[[int], None]
 """Seeds dropout for the microbatch of this index."""
 
-_ALONE = Ranks()
+_ALONE = World()
 
 
 def no_sync_needed(is_last: bool) -> AbstractContextManager[None]:
@@ -33,10 +34,10 @@ def accumulate(
     microbatches: Sequence[Batch],
     *,
     precision: Precision,
-    ranks: Ranks = _ALONE,
+    world: World = _ALONE,
     gradient_sync: GradientSync = no_sync_needed,
     averages_gradients: bool = False,
-    seed_microbatch: SeedMicrobatch | None = None,
+    seed_dropout: SeedDropout | None = None,
 ) -> dict[str, LossSum]:
     """Add the gradient of this step's training loss to the parameters' `.grad`.
 
@@ -45,7 +46,7 @@ def accumulate(
             number on all ranks. One may hold no scored part or no example at all.
         gradient_sync: Entered around each microbatch; its argument is True for the last one only.
         averages_gradients: The model's wrapper divides gradients by the number of ranks (DDP, FSDP2); undone here.
-        seed_microbatch: Called before each forward pass.
+        seed_dropout: Called before each forward pass.
 
     Returns:
         The loss terms of this rank, detached and on the device. Add ranks with `sum_over_ranks` when they are read.
@@ -58,10 +59,10 @@ def accumulate(
         model,
         microbatches,
         precision=precision,
-        ranks=ranks,
+        world=world,
         gradient_sync=gradient_sync,
-        gradient_scale=float(ranks.count) if averages_gradients else 1.0,
-        seed_microbatch=seed_microbatch,
+        gradient_scale=float(world.world_size) if averages_gradients else 1.0,
+        seed_dropout=seed_dropout,
     )
 
 
@@ -71,26 +72,28 @@ def accumulate_separable(
     microbatches: Sequence[Batch],
     *,
     precision: Precision,
-    ranks: Ranks,
+    world: World,
     gradient_sync: GradientSync,
     gradient_scale: float,
-    seed_microbatch: SeedMicrobatch | None,
+    seed_dropout: SeedDropout | None,
 ) -> dict[str, LossSum]:
     """As `accumulate`. The global weights are known before the first forward pass, from one small all-reduce."""
     names = list(objective.scales)
     weights = add_up(objective.weights(batch) for batch in microbatches)
     _check_terms(names, weights)
-    factors = _term_factors(objective.scales, ranks.sum(torch.stack([weights[name] for name in names])), gradient_scale)
+    factors = _term_factors(
+        objective.scales, world.all_reduce_(torch.stack([weights[name] for name in names])), gradient_scale
+    )
 
     parts = []
     for index, batch in enumerate(microbatches):
-        if seed_microbatch is not None:
-            seed_microbatch(index)
+        if seed_dropout is not None:
+            seed_dropout(index)
         with gradient_sync(index == len(microbatches) - 1):
             with precision.autocast():
                 terms = objective.losses(model, batch)
             _check_terms(names, terms)
-            _backward(_weighted(names, terms, factors), precision)
+            precision.backward(_weighted(names, terms, factors))
         parts.append({name: terms[name].total.detach() for name in names})
     totals = add_up(parts)
     return {name: LossSum(totals[name], weights[name]) for name in names}
@@ -102,10 +105,10 @@ def accumulate_coupled(
     microbatches: Sequence[Batch],
     *,
     precision: Precision,
-    ranks: Ranks,
+    world: World,
     gradient_sync: GradientSync,
     gradient_scale: float,
-    seed_microbatch: SeedMicrobatch | None,
+    seed_dropout: SeedDropout | None,
 ) -> dict[str, LossSum]:
     """As `accumulate`, by decoupled accumulation (GradCache, Gao et al. 2021, https://arxiv.org/abs/2101.06983).
 
@@ -126,8 +129,8 @@ def accumulate_coupled(
     embedded: list[dict[str, Tensor]] = []
     last = len(microbatches) - 1
     for index, batch in enumerate(microbatches):
-        if seed_microbatch is not None:
-            seed_microbatch(index)
+        if seed_dropout is not None:
+            seed_dropout(index)
         if is_replayed:
             states.append(_RandomState(precision.device))
         with torch.set_grad_enabled(not is_replayed), gradient_sync(index == last), precision.autocast():
@@ -135,18 +138,18 @@ def accumulate_coupled(
 
     local_bD = {key: torch.cat([part[key].detach() for part in embedded]) for key in embedded[0]}
     num_rows = len(next(iter(local_bD.values())))
-    rows = slice(ranks.index * num_rows, (ranks.index + 1) * num_rows)
-    leaves_BD = {key: _at_least_float32(ranks.gather_rows(local)).requires_grad_() for key, local in local_bD.items()}
+    rows = slice(world.rank * num_rows, (world.rank + 1) * num_rows)
+    leaves_BD = {key: _at_least_float32(_gather_rows(local, world)).requires_grad_() for key, local in local_bD.items()}
     terms = objective.loss_from(model, dict(leaves_BD), rows)
     _check_terms(names, terms)
     weights = torch.stack([terms[name].weight.detach() for name in names])
-    factors = _term_factors(objective.scales, ranks.sum(weights), 1.0)
+    factors = _term_factors(objective.scales, world.all_reduce_(weights), 1.0)
     loss = _weighted(names, terms, factors)
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(loss, [*leaves_BD.values(), *parameters], allow_unused=True)
     slopes_bD = {
-        key: ranks.sum(torch.zeros_like(leaf) if gradient is None else gradient)[rows]
+        key: world.all_reduce_(torch.zeros_like(leaf) if gradient is None else gradient.contiguous())[rows]
         for (key, leaf), gradient in zip(leaves_BD.items(), gradients)
     }
     own = [(p, gradient) for p, gradient in zip(parameters, gradients[len(leaves_BD) :]) if gradient is not None]
@@ -164,16 +167,16 @@ def accumulate_coupled(
             products = [(_at_least_float32(part[key]) * slopes_bD[key][start:stop]).sum() for key in slopes_bD]
             if index == last:
                 products += [(parameter * gradient).sum() for parameter, gradient in own]
-            _backward(torch.stack(products).sum() * gradient_scale, precision)
+            precision.backward(torch.stack(products).sum() * gradient_scale)
             start = stop
     return {name: LossSum(terms[name].total.detach(), terms[name].weight.detach()) for name in names}
 
 
-def sum_over_ranks(terms: Mapping[str, LossSum], ranks: Ranks = _ALONE) -> dict[str, LossSum]:
+def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[str, LossSum]:
     """The loss terms of all ranks, in one all-reduce: for the steps that are logged."""
-    if ranks.count == 1 or not terms:
+    if world.world_size == 1 or not terms:
         return dict(terms)
-    packed = ranks.sum(torch.stack([part for term in terms.values() for part in term]))
+    packed = world.all_reduce_(torch.stack([part for term in terms.values() for part in term]))
     return {name: LossSum(*pair) for name, pair in zip(terms, packed.view(-1, 2).unbind())}
 
 
@@ -214,9 +217,13 @@ def _weighted(names: Sequence[str], terms: Mapping[str, LossSum], factors: Tenso
     return (torch.stack([terms[name].total for name in names]) * factors).sum()
 
 
-def _backward(loss: Tensor, precision: Precision) -> None:
-    scaled = loss if precision.scaler is None else precision.scaler.scale(loss)
-    scaled.backward()
+def _gather_rows(local: Tensor, world: World) -> Tensor:
+    """(b, D) of each rank to (B, D) in rank order, without autograd; b is the same on all ranks."""
+    if world.world_size == 1:
+        return local
+    parts = [torch.empty_like(local) for _ in range(world.world_size)]
+    dist.all_gather(parts, local.contiguous())
+    return torch.cat(parts)
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

@@ -22,25 +22,26 @@ class Ema:
             raise ValueError(f"ema_decay is {decay}; it must lie strictly between 0 and 1")
         self.decay = decay
         self._shadow = {plain_name(name): param.detach().clone() for name, param in model.named_parameters()}
-        self._weights = [param.detach() for param in model.parameters()]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Call after each optimizer step."""
-        torch._foreach_lerp_(local_tensors(self._shadow.values()), local_tensors(self._weights), 1 - self.decay)
+    def update(self, model: nn.Module) -> None:
+        """Take in the weights of `model`, the one given at first; call it after each optimizer step."""
+        weights = local_tensors(param.detach() for param in model.parameters())
+        torch._foreach_lerp_(local_tensors(self._shadow.values()), weights, 1 - self.decay)
 
     @contextmanager
-    def swapped_in(self) -> Iterator[None]:
-        """Within, the model holds the average; after it, bit for bit what it held before. Needs one spare tensor."""
-        self._swap()
+    def swapped_in(self, model: nn.Module) -> Iterator[None]:
+        """Within, `model` holds the average; after it, bit for bit what it held before. Needs one spare tensor."""
+        self._swap(model)
         try:
             yield
         finally:
-            self._swap()
+            self._swap(model)
 
     @torch.no_grad()
-    def _swap(self) -> None:
-        for shadow, weight in zip(local_tensors(self._shadow.values()), local_tensors(self._weights)):
+    def _swap(self, model: nn.Module) -> None:
+        weights = local_tensors(param.detach() for param in model.parameters())
+        for shadow, weight in zip(local_tensors(self._shadow.values()), weights):
             spare = weight.clone()
             weight.copy_(shadow)
             shadow.copy_(spare)

@@ -1,11 +1,12 @@
 """Parameters whatever wraps them: plain names, local shards, norms over all shards."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
+
+from pretrainkit.dist.weights import is_dtensor
 
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
@@ -17,7 +18,7 @@ def plain_name(name: str) -> str:
 
 def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     """What of each tensor lies on this rank (FSDP2's shard, or the tensor itself); shares its memory."""
-    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    return [cast(Any, tensor).to_local() if is_dtensor(tensor) else tensor for tensor in tensors]
 
 
 def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
@@ -33,11 +34,14 @@ def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
         return torch.zeros(0)
     norms = torch.stack(torch._foreach_norm(list(shards)))
     norms = norms.to(torch.promote_types(norms.dtype, torch.float32))
-    groups: dict[tuple[DeviceMesh, tuple[Placement, ...]], list[int]] = {}
+    groups: dict[tuple[Any, Any], list[int]] = {}
     for index, tensor in enumerate(layout):
-        if isinstance(tensor, DTensor):
-            groups.setdefault((tensor.device_mesh, tensor.placements), []).append(index)
+        if is_dtensor(tensor):
+            sharded = cast(Any, tensor)
+            groups.setdefault((sharded.device_mesh, sharded.placements), []).append(index)
     for (mesh, placements), indices in groups.items():
+        from torch.distributed.tensor import DTensor, Partial, Replicate  # half a second; loaded by whoever sharded
+
         parts = [Replicate() if placement.is_replicate() else Partial() for placement in placements]
         squares = DTensor.from_local(norms[indices].square(), mesh, parts, run_check=False)
         norms[indices] = squares.full_tensor().sqrt()

@@ -6,11 +6,14 @@ times faster than in float32.
 """
 
 import logging
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.train.run import PrecisionConfig
@@ -24,21 +27,56 @@ class Precision:
     """How to compute on one device."""
 
     device: torch.device
-    compute: torch.dtype
+    compute_dtype: torch.dtype
     """Of matrix products; float32, bfloat16 or float16."""
     uses_tf32: bool
     """Whether float32 matrix products round their inputs to TF32."""
     scaler: torch.amp.GradScaler | None
-    """Scales the loss where `compute` is float16, whose small gradients would vanish; None elsewhere."""
+    """Scales the loss where `compute_dtype` is float16, whose small gradients would vanish; None elsewhere."""
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context for a forward pass. Enter it anew for each: the weights cast within are kept until it ends."""
-        return torch.autocast(self.device.type, self.compute, enabled=self.compute is not torch.float32)
+        return torch.autocast(self.device.type, self.compute_dtype, enabled=self.compute_dtype is not torch.float32)
+
+    def backward(self, loss: Tensor) -> None:
+        """Backpropagate from `loss`, scaled where gradients would otherwise vanish."""
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the scale out of the gradients, so that they can be clipped: once per step, before `step`/`skipped`."""
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the parameters. With scaling, a step whose gradients are not finite changes nothing but the scale."""
+        if self.scaler is None:
+            optimizer.step()
+        else:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
+    def skipped(self) -> None:
+        """The step is left out because its gradients are not finite: lower the scale."""
+        if self.scaler is not None:
+            self.scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale and how long it has held, as JSON values; empty without scaling."""
+        return self.scaler.state_dict() if self.scaler is not None else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the scale of a checkpoint; one made without scaling leaves the scale fresh."""
+        if self.scaler is not None and state:
+            self.scaler.load_state_dict(dict(state))
 
     @property
     def name(self) -> str:
         """`bfloat16`, `float16`, `tf32` or `float32`."""
-        return "tf32" if self.uses_tf32 and self.compute is torch.float32 else str(self.compute).removeprefix("torch.")
+        return (
+            "tf32"
+            if self.uses_tf32 and self.compute_dtype is torch.float32
+            else str(self.compute_dtype).removeprefix("torch.")
+        )
 
 
 def resolve_precision(config: PrecisionConfig, device: torch.device) -> Precision:
@@ -71,7 +109,7 @@ def resolve_precision(config: PrecisionConfig, device: torch.device) -> Precisio
             )
     return Precision(
         device=device,
-        compute=getattr(torch, name),
+        compute_dtype=getattr(torch, name),
         uses_tf32=on_cuda and config.matmul_tf32 and torch.cuda.get_device_capability(device) >= (8, 0),
         scaler=torch.amp.GradScaler(device.type) if name == "float16" else None,
     )

@@ -6,15 +6,13 @@ worse.
 """
 
 import re
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from pretrainkit.dist.env import World
 from pretrainkit.train.objective import Cost
 from pretrainkit.train.precision import Precision
-from pretrainkit.train.ranks import Ranks
 
 _HALF = ("bfloat16", "float16")
 _PEAKS: tuple[tuple[frozenset[str], dict[str, float]], ...] = tuple(
@@ -82,61 +80,56 @@ class Peak:
 
 
 class Throughput:
-    """Adds up the work between two log steps.
+    """Adds up the work and the time of the steps since it was last read. Evaluation and saving do not count.
 
-    On an accelerator the host runs ahead of the device: call `take` right after something waited for the device (the
-    log step's fetch of metrics), so that the seconds are the device's too.
+    The host may run ahead of an accelerator: the time of many steps is right, that of one is not.
     """
 
-    def __init__(self, peak: Peak, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, world: World, peak: Peak) -> None:
+        self._world = world
         self._peak = peak
-        self._clock = clock
-        self.restart()
+        self._restart()
 
-    def restart(self) -> None:
-        """Forget what was counted; call it after pauses that are not training (evaluation, saving)."""
-        self._began = self._clock()
+    def _restart(self) -> None:
         self._num_steps = 0
-        self._wait_seconds = 0.0
+        self._step_seconds = self._wait_seconds = 0.0
         self._examples = self._tokens = self._slots = 0
         self._flops = 0.0
 
-    def add(self, costs: list[Cost], wait_seconds: float) -> None:
-        """Count one step of this rank: the cost of each of its microbatches, and how long it waited for data."""
+    def add(self, cost: Cost) -> None:
+        """Count the work of one microbatch of this rank."""
+        self._examples += cost.examples
+        self._tokens += cost.tokens
+        self._slots += cost.slots
+        self._flops += cost.flops
+
+    def time(self, step_seconds: float, wait_seconds: float) -> None:
+        """Count one step: how long this rank computed, and how long before that it waited for data."""
         self._num_steps += 1
+        self._step_seconds += step_seconds
         self._wait_seconds += wait_seconds
-        for cost in costs:
-            self._examples += cost.examples
-            self._tokens += cost.tokens
-            self._slots += cost.slots
-            self._flops += cost.flops
 
-    def take(self, ranks: Ranks | None = None, device: torch.device | None = None) -> dict[str, float]:
-        """The rates since the last `take` or `restart`, over all ranks, and start anew. Empty without a step.
+    def metrics(self) -> dict[str, float]:
+        """The rates over all ranks since the last call, and start anew. Empty without a step.
 
-        Args:
-            ranks: A collective where there is more than one; all ranks call it at the same step.
-            device: Where that collective runs (NCCL cannot add up on the host).
+        A collective: all ranks call it after the same steps. Ranks go in lockstep, so their mean time is the run's.
         """
         if not self._num_steps:
-            self.restart()
             return {}
-        seconds = max(self._clock() - self._began, 1e-9)
-        counts = [self._examples, self._tokens, self._slots, self._flops, self._wait_seconds, seconds]
-        count = 1
-        if ranks is not None and ranks.count > 1:
-            count = ranks.count
-            counts = ranks.sum(torch.tensor(counts, dtype=torch.float64, device=device)).tolist()
-        examples, tokens, slots, flops, waited, all_seconds = counts
+        mine = [self._examples, self._tokens, self._slots, self._flops, self._step_seconds, self._wait_seconds]
+        totals = self._world.all_reduce_(torch.tensor(mine, dtype=torch.float64)).tolist()
+        examples, tokens, slots, flops, computing, waiting = totals
+        rank_seconds = max(computing + waiting, 1e-9)
+        seconds = rank_seconds / self._world.world_size
         rates = {
             "seconds_per_step": seconds / self._num_steps,
             "examples_per_second": examples / seconds,
             "tokens_per_second": tokens / seconds,
             "padding_share": 1 - tokens / slots if slots else 0.0,
-            "data_wait_share": min(waited / all_seconds, 1.0),
+            "data_wait_share": waiting / rank_seconds,
             "flops_per_second": flops / seconds,
         }
         if self._peak.flops_per_second is not None:
-            rates["mfu"] = flops / (seconds * count * self._peak.flops_per_second)
-        self.restart()
+            rates["mfu"] = flops / (rank_seconds * self._peak.flops_per_second)
+        self._restart()
         return rates
