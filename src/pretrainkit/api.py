@@ -193,7 +193,8 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
 def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
     from pretrainkit.export.safetensors import WEIGHTS, read_weights
-    from pretrainkit.train.checkpoint import newest_valid, read_weights as read_checkpoint
+    from pretrainkit.train.checkpoint import read_weights as read_checkpoint
+    from pretrainkit.train.checkpoint_files import folder_name, newest_valid
 
     if (path / "config.json").is_file():  # Hugging Face
         reader = find_recipe(recipe or _recipe_of_export(path))
@@ -206,7 +207,7 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
     config = load_config(run.config_tree())
     checkpoint = path if is_checkpoint else newest_valid(run.checkpoints)
     if step is not None:
-        checkpoint = run.checkpoints / f"step-{step:08d}"
+        checkpoint = run.checkpoints / folder_name(step)
     if checkpoint is None or not checkpoint.is_dir():
         raise CheckpointError(f"{path} has no valid checkpoint" + ("" if step is None else f" of step {step}"))
     return config, read_checkpoint(checkpoint), run.path / "tokenizer"
@@ -373,9 +374,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     from pretrainkit.data.order import Order
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
     from pretrainkit.train.precision import resolve_precision
-    from pretrainkit.train.ranks import Ranks
 
-    ranks = Ranks(world.rank, world.world_size)
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)
     precision = precision or resolve_precision(config.precision, world.device)
@@ -391,7 +390,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
             stop = min(start + config.evaluate.batch_size, share)
             yield source.build(order.records(np.arange(start, stop) + world.rank * share))
 
-    return lambda model: evaluate_batches(objective, model, held_out(), precision=precision, ranks=ranks)
+    return lambda model: evaluate_batches(objective, model, held_out(), precision=precision, world=world)
 
 
 def _load_initial(model: nn.Module, config: Any) -> None:

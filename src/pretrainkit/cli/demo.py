@@ -10,7 +10,9 @@ app = typer.Typer()
 
 @app.command()
 def demo(
-    text: Annotated[list[Path] | None, typer.Option(help="Your own text files instead; repeat the option for more.")] = None,
+    text: Annotated[
+        list[Path] | None, typer.Option(help="Your own text files instead; repeat the option for more.")
+    ] = None,
     files: Annotated[list[Path] | None, typer.Argument(help="More files for --text.", metavar="[FILE]...")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write; an earlier demo in it is replaced.")] = Path("runs/demo"),
     num_steps: Annotated[int, typer.Option(min=300, help="Optimizer updates.")] = 1200,

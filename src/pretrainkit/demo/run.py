@@ -54,9 +54,15 @@ def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -
         *("tokenizer", "train", folder / "words.tsv", "--vocab-size", VOCAB_SIZE),
         *("--sentences-from", shards, "--out", folder / "tokenizer"),
     )
-    _pretrainkit("tokenizer", "encode", folder / "corpus", "--tokenizer", folder / "tokenizer", "--out", folder / "tokens")
+    _pretrainkit(
+        "tokenizer", "encode", folder / "corpus", "--tokenizer", folder / "tokenizer", "--out", folder / "tokens"
+    )
 
-    _say(4, "Pretraining", f"bert/tiny for {num_steps} steps; killed without warning after step {KILL_AFTER_STEP}, then resumed")
+    _say(
+        4,
+        "Pretraining",
+        f"bert/tiny for {num_steps} steps; killed without warning after step {KILL_AFTER_STEP}, then resumed",
+    )
     run = folder / "run"
     command = [
         *("train", "bert/tiny", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),

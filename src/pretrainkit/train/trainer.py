@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,14 +21,13 @@ from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, para
 from pretrainkit.errors import Interrupted, RunError
 from pretrainkit.rng import stream_key
 from pretrainkit.train.accumulate import accumulate, seed_dropout, sum_over_ranks
-from pretrainkit.train.checkpoint import CheckpointStore
+from pretrainkit.train.checkpoint import CheckpointStore, load
 from pretrainkit.train.ema import Ema
 from pretrainkit.train.folder import RunFolder
 from pretrainkit.train.metrics import MetricsLog
 from pretrainkit.train.objective import AnyObjective, HostBatch, LossSum
 from pretrainkit.train.optim import build_optimizer, clip_gradients, set_learning_rate
 from pretrainkit.train.precision import resolve_precision, set_matmul_precision
-from pretrainkit.train.ranks import Ranks
 from pretrainkit.train.run import RunConfig
 from pretrainkit.train.schedule import lr_factor
 from pretrainkit.train.signals import StopSignal
@@ -70,13 +70,12 @@ class Trainer:
         self.watcher = watcher if world.rank == 0 else Watcher()
         self.precision = resolve_precision(config.precision, world.device)
         set_matmul_precision(self.precision)
-        self.ranks = Ranks(world.rank, world.world_size)
         self.num_parameters = sum(p.numel() for p in model.parameters())
-        self.model = parallelize(model, config.parallel, world, self.precision.compute)
+        self.model = parallelize(model, config.parallel, world, self.precision.compute_dtype)
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
         self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
-        self.throughput = Throughput(Peak.of(self.precision))
+        self.throughput = Throughput(world, Peak.of(self.precision))
         self.step = 0
         self.num_skipped = 0
         self._saved_step = -1
@@ -95,9 +94,11 @@ class Trainer:
         path = self.store.newest_valid()
         if path is None:
             return False
-        meta = self.store.load(path, self.model, self.optimizer, self.ema)
-        self.loader.check_state(meta["data"])
-        self.step, self.num_skipped = int(meta["step"]), int(meta["num_skipped"])
+        extra = self._extra_tensors()
+        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
+        self.loader.check_state(checkpoint.meta["data"])
+        self.precision.load_state_dict(checkpoint.meta["precision"])
+        self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
         self._saved_step = self.step
         return True
 
@@ -116,14 +117,18 @@ class Trainer:
         self._event("resumed" if self.step else "started", f"at step {self.step} of {config.num_steps}")
         try:
             with StopSignal() as stop:
-                self.throughput.restart()
                 for step, microbatches, waited in self.loader.iterate(self.step, config.num_steps):
+                    began = time.perf_counter()
                     sums, norm = self._update(step, microbatches)
                     self.step = step + 1
-                    self.throughput.add([self.objective.cost(batch) for batch in microbatches], waited)
+                    is_logged = self.step % config.log.every_steps == 0 or self.step == config.num_steps
+                    fetched = self._fetch(sums, norm) if is_logged else None  # waits for the device
+                    self.throughput.time(time.perf_counter() - began, waited)
+                    for batch in microbatches:
+                        self.throughput.add(self.objective.cost(batch))
                     self.watcher.stepped(self.step, config.num_steps)
-                    if self.step % config.log.every_steps == 0 or self.step == config.num_steps:
-                        last |= self._log(log, sums, norm)
+                    if fetched is not None:
+                        last |= self._log(log, fetched, sums)
                     last |= self._between_steps(stop)
             if self._saved_step != self.step:
                 self._save(blocking=True)
@@ -152,14 +157,12 @@ class Trainer:
             self.model,
             [to_device(batch, device) for batch in host_batches],
             precision=self.precision,
-            ranks=self.ranks,
+            world=self.world,
             gradient_sync=lambda enabled: gradient_sync(self.model, enabled),
             averages_gradients=averages_gradients(self.model),
-            seed_microbatch=lambda index: seed_dropout(config.seed, step, index, self.world.rank, device),
+            seed_dropout=lambda index: seed_dropout(config.seed, step, index, self.world.rank, device),
         )
-        scaler = self.precision.scaler
-        if scaler is not None:
-            scaler.unscale_(self.optimizer)
+        self.precision.unscale_(self.optimizer)
         norm = clip_gradients(self.model.parameters(), config.optimizer)
         if self._skips_on_device:
             bad = (~norm.isfinite()).float()
@@ -167,25 +170,20 @@ class Trainer:
             self.optimizer.found_inf = bad  # type: ignore[attr-defined]  # the fused kernel then leaves everything as it is
             self.optimizer.step()
         elif math.isfinite(float(norm)):
-            if scaler is not None:
-                scaler.step(self.optimizer)
-                scaler.update()
-            else:
-                self.optimizer.step()
-        elif scaler is not None and scaler.get_scale() > 1:
-            scaler.update()  # float16 overflowed: the loss was scaled too much, which is no fault of the step
-            return sums, norm
+            self.precision.step(self.optimizer)
         else:
-            self._skip(1, step, sums)
+            self.precision.skipped()
+            if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
+                self._skip(1, step, sums)
             return sums, norm
         if self.ema is not None:
-            self.ema.update()
+            self.ema.update(self.model)
         return sums, norm
 
     def _skip(self, count: int, step: int, sums: dict[str, LossSum]) -> None:
         """Count updates that were left out for a non-finite gradient, and stop when there were too many."""
         self.num_skipped += count
-        losses = {name: float(term.mean()) for name, term in sum_over_ranks(sums, self.ranks).items()}
+        losses = {name: float(term.mean()) for name, term in sum_over_ranks(sums, self.world).items()}
         path = None
         if self.world.is_main:
             records = self.loader.global_records(step)
@@ -201,19 +199,19 @@ class Trainer:
                 "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
             )
 
-    def _log(self, log: MetricsLog | None, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
-        """Add up the step's losses over ranks and write a line of metrics."""
-        terms = sum_over_ranks(sums, self.ranks)
-        values = torch.stack([norm, self._bad_steps, *(part for term in terms.values() for part in term)]).tolist()
-        grad_norm, num_bad, pairs = values[0], int(values[1]), values[2:]
+    def _fetch(self, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
+        """The step's loss, its terms over all ranks, the gradient norm, and updates left out, as numbers."""
+        terms = sum_over_ranks(sums, self.world)
+        parts = [norm, self._bad_steps, *(part.float() for term in terms.values() for part in term)]
+        grad_norm, num_bad, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
         means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
-        metrics = {
-            "loss": sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean)),
-            **means,
-            "lr": self.optimizer.param_groups[0]["lr"],
-            "grad_norm": grad_norm,
-            **self.throughput.take(self.ranks, self.world.device),
-        }
+        loss = sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean))
+        return {"loss": loss, **means, "grad_norm": grad_norm, "num_bad": num_bad}
+
+    def _log(self, log: MetricsLog | None, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
+        """Write a line of metrics, and look at what the device skipped by itself."""
+        num_bad = int(fetched.pop("num_bad"))
+        metrics = {**fetched, "lr": self.optimizer.param_groups[0]["lr"], **self.throughput.metrics()}
         if log is not None:
             log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
@@ -250,12 +248,11 @@ class Trainer:
         assert self.evaluate is not None
         metrics = self.evaluate(self.model)
         if self.ema is not None:
-            with self.ema.swapped_in():
+            with self.ema.swapped_in(self.model):
                 metrics |= {f"ema_{name}": value for name, value in self.evaluate(self.model).items()}
         if self.world.is_main:
             self.folder.evaluation(self.step, metrics)
         self.watcher.evaluated(self.step, metrics)
-        self.throughput.restart()
         return {f"valid_{name}": value for name, value in metrics.items()}
 
     def _save(self, *, blocking: bool) -> None:
@@ -264,10 +261,17 @@ class Trainer:
             "num_skipped": self.num_skipped,
             "data": self.loader.state(self.step),
             "recipe": self.config.recipe,
+            "precision": self.precision.state_dict(),
         }
-        self.store.save(self.step, self.model, self.optimizer, self.ema, meta=meta, blocking=blocking)
+        self.store.save(
+            self.step, self.model, self.optimizer, extra=self._extra_tensors(), meta=meta, blocking=blocking
+        )
         self._saved_step = self.step
         self._event("checkpoint", f"step {self.step}")
+
+    def _extra_tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds besides model and optimiser."""
+        return {f"ema.{name}": tensor for name, tensor in self.ema.state_dict().items()} if self.ema else {}
 
     def _event(self, kind: str, text: str) -> None:
         if self.world.is_main:
