@@ -91,6 +91,8 @@ def choose(
         begins: Indices into `text` at which a word begins whatever the id (first tokens of segments).
     """
     num = num_predictions(masking, lengths, num_text)
+    if not len(num):
+        return Chosen(num, num)
     if masking.unit == "token":
         return Chosen(num, subsets(fold(keys, _POSITIONS), num, num_text))
     if masking.unit == "span":
