@@ -199,6 +199,16 @@ def test_errors_surface_with_their_type_at_their_step(settings):
     assert num_prefetching() == 0
 
 
+def test_even_an_exit_within_a_thread_surfaces():
+    class Exiting(NamedSource):
+        def build(self, records):
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        next(make(source=Exiting()).iterate())
+    assert num_prefetching() == 0
+
+
 def test_a_process_that_dies_is_an_error_not_a_hang():
     loader = make(source=DyingSource(), workers="processes", num_workers=1)
     with pytest.raises(RunError, match=r"died while preparing step 0 \(exit code 7\)"):
