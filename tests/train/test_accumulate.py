@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
 
 from pretrainkit.train.accumulate import accumulate, seed_dropout, sum_over_ranks, training_loss
-from pretrainkit.train.objective import Batch, CoupledObjective, Cost, HostBatch, LossSum, SeparableObjective
+from pretrainkit.train.objective import Batch, Cost, CoupledObjective, HostBatch, LossSum, SeparableObjective
 from pretrainkit.train.precision import Precision
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def test_the_gradient_is_that_of_the_mean_over_the_whole_batch() -> None:
 
 
 class ExactTerms(SeparableObjective):
-    """Small integers and weights that are powers of two: every sum is exact, so the order of additions cannot matter."""
+    """Small integers and weights that are powers of two: every sum is exact, so the order of additions is free."""
 
     @property
     def scales(self) -> dict[str, float]:

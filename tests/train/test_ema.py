@@ -35,9 +35,16 @@ def test_swapping_in_and_out_is_exact_even_after_an_error() -> None:
     ema.update(model)
     weights = [p.detach().clone() for p in model.parameters()]
     averages = [value.clone() for value in ema.state_dict().values()]
-    with pytest.raises(KeyError), ema.swapped_in(model):
-        assert all(torch.equal(p, average) for p, average in zip(model.parameters(), averages))
-        raise KeyError("stop")
+    inside = []
+
+    def fail_with_averages() -> None:
+        with ema.swapped_in(model):
+            inside.extend(p.detach().clone() for p in model.parameters())
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        fail_with_averages()
+    assert all(torch.equal(p, average) for p, average in zip(inside, averages, strict=True))
     assert all(torch.equal(p, old) for p, old in zip(model.parameters(), weights))
     assert all(torch.equal(value, old) for value, old in zip(ema.state_dict().values(), averages))
 

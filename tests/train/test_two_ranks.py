@@ -12,7 +12,13 @@ from two_ranks import checks
 
 from pretrainkit.dist.env import World
 
-CASES = ["separable ddp adamw", "coupled ddp adamw", "separable fsdp2 adamw", "separable fsdp2 lamb"]
+CASES = [
+    "separable ddp adamw",
+    "coupled ddp adamw",
+    "separable fsdp2 adamw",
+    "separable fsdp2 lamb",
+    "coupled fsdp2 adamw",
+]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.train.objective import Batch, CoupledObjective, Cost, HostBatch, LossSum, SeparableObjective
+from pretrainkit.train.objective import Batch, Cost, CoupledObjective, HostBatch, LossSum, SeparableObjective
 
 
 class TwoHeads(nn.Module):

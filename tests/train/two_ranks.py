@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import torch
-from toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
 from torch import nn
+from toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
 
 from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize
@@ -16,7 +16,7 @@ from pretrainkit.eval.evaluator import evaluate
 from pretrainkit.train.accumulate import accumulate, sum_over_ranks
 from pretrainkit.train.ema import Ema
 from pretrainkit.train.objective import AnyObjective, Cost
-from pretrainkit.train.optim import build_optimizer, clip_gradients
+from pretrainkit.train.optim import build_optimizer, clip_gradients, step_if_finite
 from pretrainkit.train.precision import Precision
 from pretrainkit.train.run import OptimizerConfig, ParallelConfig
 from pretrainkit.train.throughput import Peak, Throughput
@@ -53,7 +53,8 @@ def one_step(kind: str, strategy: str, optimizer_name: str, world: World) -> dic
     grads = {name: whole(value) for name, value in gradients(model).items()}
     norm = clip_gradients(model.parameters(), config)
     clipped = {name: whole(value) for name, value in gradients(model).items()}
-    optimizer.step()
+    is_skipped = step_if_finite(optimizer, FLOAT32, norm)
+    assert not is_skipped
     ema.update(model)
     return {
         "grads": grads,
@@ -77,6 +78,7 @@ def checks(world: World) -> dict[str, object]:
             ("coupled", "ddp", "adamw"),
             ("separable", "fsdp2", "adamw"),
             ("separable", "fsdp2", "lamb"),
+            ("coupled", "fsdp2", "adamw"),
         )
     }
     batches = [host_batch(3, 0), host_batch(7, 1), host_batch(1, 2)]
