@@ -60,6 +60,11 @@ class Precision:
         if self.scaler is not None:
             self.scaler.update()
 
+    @property
+    def can_scale_down(self) -> bool:
+        """Whether a non-finite gradient may come from a loss that was scaled too much."""
+        return self.scaler is not None and self.scaler.get_scale() > 1
+
     def state_dict(self) -> dict[str, Any]:
         """The loss scale and how long it has held, as JSON values; empty without scaling."""
         return self.scaler.state_dict() if self.scaler is not None else {}
