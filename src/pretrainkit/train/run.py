@@ -185,6 +185,11 @@ class RunConfig(Config):
     evaluate: EvaluateConfig = EvaluateConfig()
     """Evaluation while training."""
 
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
+        return None
+
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
         found = []
