@@ -28,24 +28,23 @@ class Axis:
         return float(self.pixels(np.array([value]))[0])
 
     def pixels(self, values: Floats) -> Floats:
-        """The places of `values`; NaN where there is none, as for zero on a log axis."""
+        """The places of `values`, at an end for what lies beyond it; NaN where there is none (0 on a log axis)."""
         low, high = self.low, self.high
         if self.log:
             values = np.log(np.where(values > 0, values, np.nan))
             low, high = math.log(low), math.log(high)
-        return self.start + (values / 2 - low / 2) / (high / 2 - low / 2) * (self.end - self.start)
+        share = np.clip((values / 2 - low / 2) / (high / 2 - low / 2), 0, 1)
+        return self.start + share * (self.end - self.start)
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
     """`low` and `high`, moved apart where they are so close that a float could not hold ticks between them."""
     low, high = max(low, -1e300), min(high, 1e300)
-    room = max(abs(low), abs(high)) * 1e-6
-    if high - low > 2 * room:
+    size = max(abs(low), abs(high))
+    if size > 1e-100 and high - low > 1e-9 * size:
         return low, high
     middle = low / 2 + high / 2
-    room = room or 1.0
-    if abs(middle) >= 1e-3:
-        room = max(room, abs(middle) * 0.05)
+    room = 0.05 * size if size > 1e-100 else 1.0
     return middle - room, middle + room
 
 
@@ -62,7 +61,8 @@ def ticks(low: float, high: float, target: int = 5, *, whole: bool = False) -> l
     if whole:
         step = max(1.0, 10 * round(step / 10) if step == 25 else step)
         step = 5.0 if step == 2.5 else step
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    slack = 1e-9 * (high - low)
+    first, last = math.ceil((low - slack) / step), math.floor((high + slack) / step)
     return [_rounded(i * step, step) for i in range(first, last + 1)]
 
 
@@ -98,7 +98,7 @@ def tick_labels(values: Sequence[float]) -> list[str]:
 
 def log_labels(values: Sequence[float]) -> list[str]:
     """One text per tick of a log axis, each written by itself: '0.01', '1', '100', '1e6'."""
-    return [_plain(v) if 1e-3 <= v < 1e5 else scientific(v, 3) for v in values]
+    return [_plain(v) if 1e-3 <= v < 1e5 else scientific(v, 6) for v in values]
 
 
 def thin(xs: Floats, ys: Floats, num_buckets: int) -> tuple[Floats, Floats]:
@@ -144,7 +144,7 @@ def smooth(xs: Floats, ys: Floats, num_points: int) -> Floats:
     Args:
         xs: float64 (N,), increasing.
         ys: float64 (N,); non-finite ones count for nothing, and are NaN in the result.
-        num_points: Width of the window; cut off at the ends.
+        num_points: Width of the window, at the ends too, where it lies to one side.
     """
     is_real = np.isfinite(ys) & np.isfinite(xs)
     result = np.full(len(ys), np.nan)
@@ -156,8 +156,9 @@ def smooth(xs: Floats, ys: Floats, num_points: int) -> Floats:
     sums = np.cumsum([np.ones_like(x), x, x * x, y - centre, x * (y - centre)], axis=1)
     sums = np.concatenate([np.zeros((5, 1)), sums], axis=1)
     index = np.arange(len(x))
-    half = max(num_points // 2, 0)
-    n, sx, sxx, sy, sxy = sums[:, np.minimum(index + half + 1, len(x))] - sums[:, np.maximum(index - half, 0)]
+    num_points = min(max(num_points, 1), len(x))
+    start = np.clip(index - num_points // 2, 0, len(x) - num_points)
+    n, sx, sxx, sy, sxy = sums[:, start + num_points] - sums[:, start]
     spread = sxx - sx * sx / n
     slope = np.where(spread > 1e-12 * n, (sxy - sx * sy / n) / np.maximum(spread, 1e-300), 0.0)
     result[is_real] = centre + sy / n + slope * (x - sx / n)

@@ -40,7 +40,7 @@ svg.chart { display: block; width: 100%; height: auto; font: 12px system-ui, -ap
 .chart .key, .chart .readout { fill: var(--ink); } .chart .grid { stroke: var(--line); }
 .chart .base { stroke: var(--axis); }
 .chart path { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
-.chart .faint { stroke-width: 1; opacity: .38; } .chart circle { stroke: var(--surface); stroke-width: 1; }
+.chart .faint { stroke-width: 1; opacity: .45; } .chart circle { stroke: var(--surface); stroke-width: 1; }
 .chart .s0 { stroke: var(--c0); } .chart .s1 { stroke: var(--c1); } .chart .s2 { stroke: var(--c2); } .chart
   .s3 { stroke: var(--c3); }
 .chart .f0 { fill: var(--c0); } .chart .f1 { fill: var(--c1); } .chart .f2 { fill: var(--c2); } .chart .f3 {
@@ -58,8 +58,8 @@ svg.chart { display: block; width: 100%; height: auto; font: 12px system-ui, -ap
 """The rules for the classes of a chart."""
 
 NUM_COLORS = 4
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 52, 42
-_CHARACTER = 6.4  # mean width of a character at 12 px, a little more than it is, so that texts do not touch
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 64, 42
+_CHARACTER = 7.0  # mean width of a character at 12 px, a little more than it is, so that texts do not touch
 _MAX_STOPS = 60
 
 
@@ -119,6 +119,7 @@ def line_chart(
     height: int = 300,
     log_y: bool = False,
     from_zero: bool = False,
+    x_range: tuple[float, float] | None = None,
     y_format: Callable[[float], str] | None = None,
     standalone: bool = False,
 ) -> str:
@@ -135,6 +136,7 @@ def line_chart(
         height: Likewise, at least 140.
         log_y: Logarithmic vertical axis; values that are not positive are gaps.
         from_zero: Let the vertical axis begin at 0 when no value is negative.
+        x_range: What the horizontal axis shows at least, so that several charts of one run line up.
         y_format: Values as text at the pointer and, if given, at the ticks.
         standalone: Carry colours, rules and a background, for a file of its own.
 
@@ -153,7 +155,8 @@ def line_chart(
     if not len(all_xs):
         parts.append(tag("text", "no data", x=width / 2, y=height / 2, text_anchor="middle"))
         return _svg(parts, title, width, height, standalone)
-    x_axis = Axis(*widened(all_xs.min(), all_xs.max()), start=_LEFT, end=width - _RIGHT)
+    ends = np.concatenate([all_xs, [x for x in x_range or () if math.isfinite(x)]])
+    x_axis = Axis(*widened(ends.min(), ends.max()), start=_LEFT, end=width - _RIGHT)
     bounds = np.concatenate([all_ys, [level.y for level in levels]])
     y_axis = _vertical(bounds, height, log_y, from_zero)
     parts.append(_grid(x_axis, y_axis, width, height, y_format))
@@ -198,7 +201,7 @@ def _vertical(values: Floats, height: int, log: bool, from_zero: bool) -> Axis:
     bottom, top = height - _BOTTOM, _TOP
     low, high = float(values.min()), float(values.max())
     if log:
-        low, high = max(low, 1e-300), min(high, 1e300)
+        low, high = min(max(low, 1e-150), 1e150), min(max(high, 1e-150), 1e150)
         room = max((high / low) ** 0.05, 1.05)
         return Axis(low / room, high * room, start=bottom, end=top, log=True)
     if from_zero and low >= 0:
@@ -254,27 +257,25 @@ def _line(curve: _Curve, x_axis: Axis, y_axis: Axis) -> Markup:
 
 
 def _marks(marks: Sequence[Mark], x_axis: Axis, height: int) -> Markup:
-    """The marks in range; those on one pixel share a line and a label; labels without room are left to the pointer."""
+    """The marks in range; those on one pixel share a line and a label; a label without room is left to the pointer."""
     columns: dict[int, list[Mark]] = {}
     for mark in sorted(marks, key=lambda m: m.x):
         if x_axis.low <= mark.x <= x_axis.high:
             columns.setdefault(round(x_axis.pixel(mark.x)), []).append(mark)
     parts = []
-    free_from = -math.inf
-    for x, here in columns.items():
+    free_from = x_axis.start
+    ends = [*list(columns)[1:], x_axis.end + 3]
+    for (x, here), end in zip(columns.items(), ends):
         name = ", ".join(dict.fromkeys(mark.text for mark in here))
         bad = " bad" if any(mark.is_bad for mark in here) else ""
         explained = tag("title", name)
-        parts.append(tag("line", explained, x1=x, x2=x, y1=_TOP, y2=height - _BOTTOM, class_=f"mark{bad}"))
+        parts.append(tag("line", explained, x1=x, x2=x, y1=_TOP - 14, y2=height - _BOTTOM, class_=f"mark{bad}"))
         extent = _CHARACTER * len(name)
-        at_left = x + 5 + extent > x_axis.end
-        start = x - 5 - extent if at_left else x + 5
-        if start > free_from and start >= x_axis.start:
-            anchor = "end" if at_left else "start"
-            parts.append(
-                tag("text", name, x=x - 5 if at_left else x + 5, y=_TOP + 10, text_anchor=anchor, class_="halo")
-            )
-            free_from = start + extent
+        side = 1 if x + 5 + extent <= end - 3 else -1 if x - 5 - extent >= free_from else 0
+        if side:
+            anchor = "start" if side == 1 else "end"
+            parts.append(tag("text", name, x=x + 5 * side, y=_TOP - 5, text_anchor=anchor, class_="halo"))
+        free_from = x + 5 + extent if side == 1 else x + 3
     return join(parts)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pretrainkit.errors import DataError
-from pretrainkit.report.axis import smooth
+from pretrainkit.report.axis import Floats, smooth
 from pretrainkit.report.chart import Level, Mark, Series, line_chart
 from pretrainkit.report.numbers import is_share, label, metric, percent
 from pretrainkit.report.run_folder import Run, as_number, read_run
@@ -17,7 +17,7 @@ from pretrainkit.report.write import write_file
 _NOT_CURVES = frozenset({"step", "seconds", "time", "epoch", "examples", "tokens"})
 _ORDER = ("lr", "grad_norm", "examples_per_second", "tokens_per_second", "padding", "data_wait", "mfu")
 _SHOWN_EVENTS = ("stopped", "resumed", "skipped")
-_LOG_RATIO = 50.0  # a gradient norm with peaks this many times its median is drawn on a log axis
+_LOG_RATIO = 20.0  # a gradient norm with peaks this many times its median is drawn on a log axis
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Curve:
     levels: tuple[Level, ...]
     log_y: bool
     from_zero: bool
+    x_range: tuple[float, float]
     y_format: Callable[[float], str] | None
 
     def draw(self, width: int, height: int, *, standalone: bool = False) -> str:
@@ -44,6 +45,7 @@ class Curve:
             height=height,
             log_y=self.log_y,
             from_zero=self.from_zero,
+            x_range=self.x_range,
             y_format=self.y_format,
             standalone=standalone,
         )
@@ -122,26 +124,44 @@ def _is_same(run: Run, first: str, second: str) -> bool:
 
 def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
     xs, ys = run.curve(key)
+    log_y = key == "grad_norm" and _has_peaks(ys)
     eval_xs, eval_ys = run.evaluation_curve(key)
     series: list[Series] = []
-    is_noisy = key not in ("lr", "padding")
-    if len(xs) >= 20 and is_noisy:
+    title = label(key)
+    if len(xs) >= 20 and key != "lr":
         series.append(Series("training", xs, ys, 0, "faint"))
-        series.append(Series("smoothed", xs, smooth(xs, ys, max(9, len(xs) // 25)), 0))
+        series.append(Series("smoothed", xs, _smoothed(xs, ys, log_y), 0))
     elif len(xs):
         series.append(Series("training", xs, ys, 0))
     if len(eval_xs):
         series.append(Series("held-out", eval_xs, eval_ys, 1, "points"))
-    values = np.abs(ys[np.isfinite(ys)])
-    peaks = bool(len(values)) and values.max() > _LOG_RATIO * max(float(np.median(values)), 1e-300) > 0
-    shown: Callable[[float], str] | None = percent if is_share(key) else None
     return Curve(
         key=key,
-        title=label(key).capitalize() if label(key)[:1].islower() else label(key),
+        title=title[:1].upper() + title[1:],
         series=tuple(series),
         marks=event_marks(run),
         levels=tuple(levels),
-        log_y=key == "grad_norm" and peaks and bool((values > 0).any()),
+        log_y=log_y,
         from_zero=not _is_loss(key),
-        y_format=shown,
+        x_range=_steps(run),
+        y_format=percent if is_share(key) else None,
     )
+
+
+def _steps(run: Run) -> tuple[float, float]:
+    """The steps that all charts show: from 0, unless the log begins much later."""
+    steps = [row["step"] for row in (*run.metrics, *run.evaluations)]
+    return (0.0 if 0 <= min(steps) <= 0.1 * max(steps) else min(steps)), max(steps)
+
+
+def _has_peaks(values: Floats) -> bool:
+    values = values[np.isfinite(values) & (values > 0)]
+    return bool(len(values)) and bool(values.max() / _LOG_RATIO > np.median(values))
+
+
+def _smoothed(xs: Floats, ys: Floats, log: bool) -> Floats:
+    """Smoothed over about a twelfth of the run; for a log axis the logarithms are, so that no peak lifts all."""
+    num_points = max(7, len(xs) // 20)
+    values = np.log(np.where(ys > 0, ys, np.nan)) if log else ys
+    values = smooth(xs, smooth(xs, values, num_points), num_points)
+    return np.exp(values) if log else values

@@ -46,10 +46,10 @@ def short(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """0.4321 to '43.2 %'."""
+    """0.4321 to '43.2 %', with a space that does not break."""
     if not math.isfinite(share):
         return number(share)
-    return f"{100 * share:.3g} %" if abs(share) < 0.9995 else f"{100 * share:.0f} %"
+    return f"{100 * share:.3g}\u00a0%" if abs(share) < 0.9995 else f"{100 * share:.0f}\u00a0%"
 
 
 def duration(seconds: float) -> str:

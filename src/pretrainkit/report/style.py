@@ -18,7 +18,7 @@ p { margin: 0 0 10px; } .quiet { color: var(--quiet); } .small { font-size: 13px
 code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .panel { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
 .panel + .panel { margin-top: 14px; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 20px 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); gap: 12px; margin: 20px 0; }
 .card { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: 12px 14px; }
 .card .value { font-size: 23px; font-weight: 650; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .card .name { color: var(--quiet); font-size: 13px; } .card .aside { font-size: 12.5px; color: var(--quiet); }
@@ -33,8 +33,8 @@ th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid 
 tr:last-child > td { border-bottom: 0; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
 mark { background: var(--accent); color: inherit; border-radius: 3px; padding: 0 3px; }
-mark.hit { background: none; box-shadow: inset 0 -2px var(--good); }
-mark.miss { background: none; box-shadow: inset 0 -2px var(--bad); }
+mark.hit { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--good); }
+mark.miss { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--bad); }
 tr.changed td { background: var(--accent); } tr.changed td:first-child { box-shadow: -6px 0 var(--accent); }
 .tagged { border: 1px solid var(--line); border-radius: 9px; padding: 0 8px; font-size: 12px; color:
   var(--quiet); white-space: nowrap; }
@@ -50,7 +50,8 @@ ul { margin: 0; padding-left: 20px; }
 }
 @media print {
   :root { --page: #fff; --surface: #fff; --ink: #000; --quiet: #444; --line: #ccc; --axis: #888;
-    --c0: #2563c9; --c1: #d9560b; --c2: #0d8a6f; --c3: #7a4fd0; --bad: #c62f3b; --good: #16794c; --accent: #fff3c9; color-scheme: light; }
+    --c0: #2563c9; --c1: #d9560b; --c2: #0d8a6f; --c3: #7a4fd0; --bad: #c62f3b; --good: #16794c;
+    --accent: #fff3c9; color-scheme: light; }
   body { font-size: 10.5pt; }
   main { max-width: none; padding: 0; } .panel, .card, tr { break-inside: avoid; }
   h2 { break-after: avoid; }

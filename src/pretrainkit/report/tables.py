@@ -99,7 +99,7 @@ def events_section(run: Run) -> Markup | None:
     table = tag("table", tag("thead", head), tag("tbody", *rows)) if rows else None
     words = []
     if counts["checkpoint"]:
-        words.append(f"{counts['checkpoint']} checkpoints saved")
+        words.append(f"{counts['checkpoint']} checkpoint{'s' * (counts['checkpoint'] > 1)} saved")
     if len(told) > _MAX_EVENTS:
         words.append(f"{len(told) - _MAX_EVENTS} more events in events.jsonl")
     line = tag("p", " · ".join(words), class_="quiet small") if words else None
@@ -244,7 +244,7 @@ def _yaml_like(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_yaml_like(sub)}" for key, sub in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_yaml_like(sub)}" for key, sub in value.items() if sub is not None) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_yaml_like, value)) + "]"
     return str(value)
