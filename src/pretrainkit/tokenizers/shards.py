@@ -1,7 +1,7 @@
 """Token shards: encoded documents on disk, memory-mapped, random access by document, sentence and token.
 
-One folder holds, for every shard, four files of little-endian numbers without header, and for all of them a manifest and
-a copy of the tokenizer that made them:
+One folder holds, for every shard, four files of little-endian numbers without header, and for all of them a manifest
+and a copy of the tokenizer that made them:
 
     tokens-00000-of-00004.bin     uint16 where the vocabulary has at most 65536 pieces, else uint32
     sentences-00000-of-00004.bin  int64, cumulative tokens: where each sentence ends within the shard
