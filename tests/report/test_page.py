@@ -119,6 +119,7 @@ def test_the_report_is_well_formed_complete_and_loads_nothing(run):
         "110M",
         "stopped, resumed",
         "36k/s",
+        "tokens per second, median",
         "Novel thing",
         "Masked LM accuracy",
         "Learning rate",
@@ -260,6 +261,36 @@ def test_the_first_curve_is_the_one_with_a_reference_line(run):
     assert [curve.key for curve in loss_curves(read_run(run))] == ["masked_lm_loss", "loss", "next_sentence_loss"]
     (run / "summary.json").unlink()
     assert loss_curves(read_run(run))[0].key == "loss"
+
+
+def test_numbers_of_a_real_summary_and_times_of_events_make_the_headlines(run):
+    (run / "summary.json").write_text(
+        json.dumps({"valid_masked_lm_loss": 5.25, "unigram_loss": 6.25, "uniform_loss": 9.0, "parameters": 4_000_000})
+    )
+    with open(run / "eval.jsonl", "a") as file:
+        file.write('{"step": 600, "masked_lm_loss": 5.2, "masked_lm_accuracy": 0.25, "ema_masked_lm_loss": 5.1}\n')
+    times = [("started", 1000), ("checkpoint", 1060), ("resumed", 5000), ("finished", 5030)]
+    (run / "events.jsonl").write_text(
+        "".join(json.dumps({"step": i, "event": event, "time": time}) + "\n" for i, (event, time) in enumerate(times))
+    )
+    text = Page(render(read_run(run))).text
+    for shown in (
+        "1 below the unigram plateau, 6.25",
+        "all words equal 9",
+        "held-out, averaged weights",
+        "1 min 30 s",
+        "25\u00a0%",
+    ):
+        assert shown in text, shown
+    assert "EMA masked" not in text
+
+
+def test_null_is_a_gap(run):
+    (run / "metrics.jsonl").write_text(
+        '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": null}\n{"step": 3, "loss": 1.0}\n'
+    )
+    _, ys = read_run(run).curve("loss")
+    assert [math.isnan(y) for y in ys] == [False, True, False]
 
 
 def test_a_curve_file_stands_alone(run, tmp_path):

@@ -15,7 +15,11 @@ from pretrainkit.report.run_folder import Run, as_number, read_run
 from pretrainkit.report.write import write_file
 
 _NOT_CURVES = frozenset({"step", "seconds", "time", "epoch", "examples", "tokens"})
-_ORDER = ("lr", "grad_norm", "examples_per_second", "tokens_per_second", "padding", "data_wait", "mfu")
+_ORDER = (
+    *("lr", "grad_norm", "examples_per_second", "tokens_per_second", "seconds_per_step", "data_wait_share"),
+    *("data_wait", "padding_share", "padding", "mfu", "flops_per_second"),
+)
+_EMA = "ema_"
 _SHOWN_EVENTS = ("stopped", "resumed", "skipped")
 _LOG_RATIO = 20.0  # a gradient norm with peaks this many times its median is drawn on a log axis
 
@@ -53,7 +57,7 @@ class Curve:
 
 def loss_curves(run: Run) -> list[Curve]:
     """The losses, the most telling first: one with a reference line, else the training loss, else what there is."""
-    keys = [key for key in dict.fromkeys([*run.logged_keys(), *run.evaluated_keys()]) if _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.logged_keys(), run.evaluated_keys()) if _is_loss(key)]
     references = reference_levels(run)
     keys.sort(key=lambda key: (key not in references, key != "loss"))
     if "loss" in keys and len(keys) == 2 and "loss" in run.logged_keys() and _is_same(run, *keys):
@@ -63,7 +67,7 @@ def loss_curves(run: Run) -> list[Curve]:
 
 def other_curves(run: Run) -> list[Curve]:
     """Everything else that was logged or evaluated; nothing is left out but what only counts along with the steps."""
-    keys = [key for key in dict.fromkeys([*run.evaluated_keys(), *run.logged_keys()]) if not _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.evaluated_keys(), run.logged_keys()) if not _is_loss(key)]
     keys = [key for key in keys if key not in _NOT_CURVES]
     place = {key: i for i, key in enumerate(_ORDER)}
     keys.sort(key=lambda key: (0 if key in run.evaluated_keys() else 1, place.get(key, len(_ORDER))))
@@ -73,13 +77,16 @@ def other_curves(run: Run) -> list[Curve]:
 def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
     """Metric to the values it is to be compared with, from `summary.json`.
 
-    `unigram_loss` belongs to the masked language-modelling loss; `references` may hold {metric: {text: value}}.
+    `unigram_loss` and `uniform_loss` belong to the language-modelling loss; `references` may hold
+    {metric: {text: value}} for others.
     """
     found: dict[str, list[Level]] = {}
-    unigram = as_number(run.summary.get("unigram_loss"))
-    if unigram is not None:
-        term = next((k for k in (*run.logged_keys(), *run.evaluated_keys()) if _is_loss(k) and "lm_loss" in k), "loss")
-        found[term] = [Level(unigram, f"unigram plateau {metric(term, unigram)}")]
+    for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
+        level = as_number(run.summary.get(name))
+        if level is not None:
+            keys = [*run.logged_keys(), *run.evaluated_keys()]
+            term = next((key for key in keys if key.endswith("lm_loss")), "loss")
+            found.setdefault(term, []).append(Level(level, f"{words} {metric(term, level)}"))
     references = run.summary.get("references")
     for key, levels in references.items() if isinstance(references, dict) else ():
         for name, value in levels.items() if isinstance(levels, dict) else ():
@@ -113,6 +120,12 @@ def event_marks(run: Run) -> tuple[Mark, ...]:
     )
 
 
+def _drawn_keys(*groups: list[str]) -> list[str]:
+    """All keys once; those of averaged weights are drawn with their plain ones."""
+    keys = dict.fromkeys(key for group in groups for key in group)
+    return [key for key in keys if not (key.startswith(_EMA) and key.removeprefix(_EMA) in keys)]
+
+
 def _is_loss(key: str) -> bool:
     return key == "loss" or key.endswith("_loss")
 
@@ -135,6 +148,9 @@ def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
         series.append(Series("training", xs, ys, 0))
     if len(eval_xs):
         series.append(Series("held-out", eval_xs, eval_ys, 1, "points"))
+    ema_xs, ema_ys = run.evaluation_curve(_EMA + key)
+    if len(ema_xs):
+        series.append(Series("held-out, averaged weights", ema_xs, ema_ys, 2, "points"))
     return Curve(
         key=key,
         title=title[:1].upper() + title[1:],

@@ -3,7 +3,16 @@
 import math
 
 DASH = "–"
-_WORDS = {"lr": "learning rate", "lm": "LM", "mfu": "MFU", "grad": "gradient", "num": "number of", "ema": "EMA"}
+_WORDS = {
+    "lr": "learning rate",
+    "lm": "LM",
+    "mfu": "MFU",
+    "flops": "FLOPs",
+    "grad": "gradient",
+    "num": "number of",
+    "ema": "EMA",
+    "valid": "held-out",
+}
 _SHARES = frozenset({"padding", "data_wait", "mfu"})
 
 
@@ -84,7 +93,7 @@ def metric(key: str, value: float) -> str:
         return percent(value)
     if key.endswith("_per_second"):
         return f"{short(value)}/s"
-    if key == "seconds" or key.endswith("_seconds"):
+    if key == "seconds" or key.endswith("_seconds") or key.startswith("seconds_"):
         return duration(value)
     if key in ("parameters", "tokens", "examples", "flops") or key.startswith("num_"):
         return short(value) if abs(value) >= 1e5 else number(value)

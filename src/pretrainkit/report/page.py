@@ -8,7 +8,7 @@ import numpy as np
 
 from pretrainkit.report.curve import Curve, loss_curves, other_curves
 from pretrainkit.report.markup import Markup, join, tag
-from pretrainkit.report.numbers import duration, label, metric, number, percent, short
+from pretrainkit.report.numbers import duration, label, metric, number, percent
 from pretrainkit.report.run_folder import Run, as_number, read_run
 from pretrainkit.report.style import PAGE_STYLE
 from pretrainkit.report.tables import (
@@ -73,7 +73,8 @@ def render(run: Run) -> str:
 
 def _header(run: Run, name: str) -> Markup:
     started = run.provenance.get("started")
-    version = run.provenance.get("version")
+    packages = run.provenance.get("packages")
+    version = run.provenance.get("version") or (packages.get("pretrainkit") if isinstance(packages, dict) else None)
     words = [
         run.preset or str(run.config.get("recipe") or ""),
         _state(run),
@@ -101,32 +102,43 @@ def _state(run: Run) -> str:
 
 
 def _cards(run: Run) -> Markup:
-    """Headline numbers: what `summary.json` says first, then what the logs add."""
+    """Headline numbers: held-out metrics, what else `summary.json` says, then what the logs add."""
     summary = {k: v for k, raw in run.summary.items() if (v := as_number(raw)) is not None}
-    cards: dict[str, Markup] = {}
-    for key, value in _latest(run.evaluated_keys(), run.evaluations).items():
-        summary.setdefault(key, value)
+    held_out = run.held_out
     unigram = summary.get("unigram_loss")
+    cards: dict[str, Markup] = {}
+    for key, value in held_out.items():
+        if not key.startswith("ema_"):
+            average = held_out.get(f"ema_{key}")
+            beside, tone = _beside(key, value, unigram)
+            beside = beside or (f"{metric(key, average)} with averaged weights" if average is not None else "")
+            cards[key] = _card(metric(key, value), f"{label(key)}, held-out", beside, tone)
     for key, value in summary.items():
-        if key == "unigram_loss" and any("lm_loss" in other for other in summary):
-            continue
-        cards[key] = _card(metric(key, value), _card_name(run, key), *_beside(key, value, unigram))
-    if "loss" not in cards and (final := _mean_of_last(run, "loss")) is not None:
-        cards["loss"] = _card(number(final), "training loss", "mean of the last 5 % of the run")
-    for key in ("tokens_per_second", "examples_per_second"):
-        rate = _median(run, key)
-        if rate is not None and key not in cards:
-            wait, mfu = _median(run, "data_wait"), _median(run, "mfu")
-            beside = [
-                f"{percent(wait)} waiting for data" if wait is not None else "",
-                f"MFU {percent(mfu)}" if mfu else "",
-            ]
-            cards[key] = _card(f"{short(rate)}/s", f"{key.split('_')[0]}, median", ", ".join(filter(None, beside)))
-            break
-    seconds = _seconds(run)
-    if seconds and not {"seconds", "duration_seconds"} & set(cards):
+        is_shown = key in ("unigram_loss", "uniform_loss") and any(k.endswith("lm_loss") for k in cards)
+        if key.removeprefix("valid_") not in cards and not is_shown:
+            cards[key] = _card(metric(key, value), label(key), *_beside(key, value, unigram))
+    if "loss" not in summary and (final := _mean_of_last(run, "loss")) is not None:
+        cards["loss, training"] = _card(number(final), "training loss", "mean of the last 5\u00a0% of the run")
+    rate_key = next(
+        (key for key in ("tokens_per_second", "examples_per_second") if _median(run, key) is not None), None
+    )
+    if rate_key is not None and rate_key not in cards:
+        cards[rate_key] = _card(
+            metric(rate_key, _median(run, rate_key) or 0.0), f"{label(rate_key)}, median", _waits(run)
+        )
+    seconds = run.trained_seconds or _seconds(run)
+    if seconds and "seconds" not in cards:
         cards["seconds"] = _card(duration(seconds), "training time")
     return tag("div", *list(cards.values())[:_MAX_CARDS], class_="cards")
+
+
+def _waits(run: Run) -> str:
+    """How much of the time went into waiting for data, and of the device's peak into the work."""
+    medians = {key: _median(run, key) for key in ("data_wait_share", "data_wait", "mfu")}
+    wait, mfu = medians["data_wait_share"], medians["mfu"]
+    wait = medians["data_wait"] if wait is None else wait
+    words = [f"{percent(wait)} waiting for data" if wait is not None else "", f"MFU {percent(mfu)}" if mfu else ""]
+    return ", ".join(filter(None, words))
 
 
 def _card(value: str, name: str, beside: str = "", tone: str | None = None) -> Markup:
@@ -134,25 +146,15 @@ def _card(value: str, name: str, beside: str = "", tone: str | None = None) -> M
     return tag("div", tag("div", value, class_="value"), tag("div", name, class_="name"), aside, class_="card")
 
 
-def _card_name(run: Run, key: str) -> str:
-    return f"{label(key)}, held-out" if key in run.evaluated_keys() else label(key)
-
-
 def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | None]:
     """What a number is to be compared with, and whether that is good."""
-    if "lm_loss" not in key or unigram is None or not math.isfinite(value):
+    if not key.endswith("lm_loss") or unigram is None or not math.isfinite(value):
         return "", None
     side = "below" if value < unigram else "above"
     return (
         f"{number(abs(unigram - value))} {side} the unigram plateau, {number(unigram)}",
         "good" if value < unigram else "bad",
     )
-
-
-def _latest(keys: list[str], rows: list[dict[str, float]]) -> dict[str, float]:
-    return {
-        key: next(row[key] for row in reversed(rows) if key in row) for key in keys if key not in ("seconds", "time")
-    }
 
 
 def _mean_of_last(run: Run, key: str) -> float | None:

@@ -22,8 +22,10 @@ class Event:
 
     step: float
     event: str
-    """started, stopped, resumed, checkpoint, skipped, or another word."""
+    """started, stopped, resumed, checkpoint, skipped, finished, or another word."""
     text: str
+    time: float | None = None
+    """Seconds since 1970, where the log says."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,35 @@ class Run:
     evaluations: list[Row]
     samples: list[dict[str, str]]
     events: list[Event]
-    """In the order of steps, including resumes that only the metrics show."""
+    """As they happened, and resumes that only the metrics show."""
     summary: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     """What could not be read or was passed over, for the reader of the report."""
+
+    @property
+    def held_out(self) -> dict[str, float]:
+        """The newest value of every metric on held-out data; what `summary.json` says about them comes first."""
+        found: dict[str, float] = {}
+        for name, value in self.summary.items():
+            key, number = name.removeprefix("valid_"), as_number(value)
+            if number is not None and (key != name or key in self.evaluated_keys()):
+                found[key] = number
+        for key in self.evaluated_keys():
+            found.setdefault(key, next(row[key] for row in reversed(self.evaluations) if key in row))
+        return found
+
+    @property
+    def trained_seconds(self) -> float | None:
+        """Time between each start or resume and the last event before the next one, as far as events have times."""
+        total, began, last = 0.0, None, None
+        for event in self.events:
+            if event.time is None or not math.isfinite(event.time):
+                continue
+            if event.event in ("started", "resumed"):
+                total += last - began if began is not None and last is not None else 0.0
+                began = event.time
+            last = event.time
+        return total + last - began if began is not None and last is not None and last > began else None
 
     def logged_keys(self) -> list[str]:
         """Names of what was logged while training, in the order of first appearance."""
@@ -89,15 +116,16 @@ def read_run(folder: Path) -> Run:
     events = _events(folder / "events.jsonl", notes)
     if not any(event.event == "resumed" for event in events):
         events += [Event(step, "resumed", "steps after this one were done again") for step in rewound]
+    provenance = _mapping_of(folder / "provenance.json", notes)
     return Run(
         folder=folder,
-        preset=_preset(folder / "config.yaml"),
+        preset=_preset(folder / "config.yaml", provenance),
         config=_mapping_of(folder / "config.yaml", notes),
-        provenance=_mapping_of(folder / "provenance.json", notes),
+        provenance=provenance,
         metrics=logged,
         evaluations=evaluations,
         samples=_samples(folder / "samples.json", notes),
-        events=sorted(events, key=lambda event: event.step),
+        events=events,
         summary=_mapping_of(folder / "summary.json", notes),
         notes=notes,
     )
@@ -173,7 +201,8 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
 def _rows(path: Path, notes: list[str]) -> list[Row]:
     rows = []
     for line, entry in _json_lines(path, notes):
-        row = {key: number for key, value in entry.items() if (number := as_number(value)) is not None}
+        numbers = {key: math.nan if value is None else as_number(value) for key, value in entry.items()}
+        row = {key: number for key, number in numbers.items() if number is not None}
         if math.isfinite(row.get("step", math.nan)):
             rows.append(row)
         else:
@@ -204,7 +233,7 @@ def _events(path: Path, notes: list[str]) -> list[Event]:
         if step is None or not math.isfinite(step) or not isinstance(name, str):
             notes.append(f"{path.name}: left out line {line}, which has no step or no event")
             continue
-        events.append(Event(step, name, str(entry.get("text") or "")))
+        events.append(Event(step, name, str(entry.get("text") or ""), as_number(entry.get("time"))))
     return events
 
 
@@ -243,11 +272,14 @@ def _yaml(path: Path, notes: list[str]) -> Any:
         return None
 
 
-def _preset(path: Path) -> str:
-    """The preset that the comment in the first line of a resolved config names."""
+def _preset(path: Path, provenance: dict[str, Any]) -> str:
+    """The preset that a comment in the first line of the config names, or the one that values come from."""
     first = _text(path, []).split("\n", 1)[0]
     words = first.removeprefix("#").split() if first.startswith("#") else []
     named = [word.strip(".,:;'\"()") for word in words if "/" in word]
+    sources = provenance.get("sources")
+    origins = sources.values() if isinstance(sources, dict) else []
+    named += [origin[7:] for origin in origins if isinstance(origin, str) and origin.startswith("preset ")]
     return named[0] if named else ""
 
 
