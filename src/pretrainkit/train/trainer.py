@@ -26,7 +26,7 @@ from pretrainkit.train.ema import Ema
 from pretrainkit.train.folder import RunFolder
 from pretrainkit.train.metrics import MetricsLog
 from pretrainkit.train.objective import AnyObjective, HostBatch, LossSum
-from pretrainkit.train.optim import build_optimizer, clip_gradients, set_learning_rate
+from pretrainkit.train.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
 from pretrainkit.train.precision import resolve_precision, set_matmul_precision
 from pretrainkit.train.run import RunConfig
 from pretrainkit.train.schedule import lr_factor
@@ -79,9 +79,6 @@ class Trainer:
         self.step = 0
         self.num_skipped = 0
         self._saved_step = -1
-        self._skips_on_device = (
-            world.device.type == "cuda" and self.precision.scaler is None and _is_fused(self.optimizer)
-        )
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
@@ -122,6 +119,8 @@ class Trainer:
                     sums, norm = self._update(step, microbatches)
                     self.step = step + 1
                     is_logged = self.step % config.log.every_steps == 0 or self.step == config.num_steps
+                    if not is_logged and self.world.device.type == "cpu":
+                        self._count_skipped(sums)  # nothing to wait for: say so at once
                     fetched = self._fetch(sums, norm) if is_logged else None  # waits for the device
                     self.throughput.time(time.perf_counter() - began, waited)
                     for batch in microbatches:
@@ -164,24 +163,19 @@ class Trainer:
         )
         self.precision.unscale_(self.optimizer)
         norm = clip_gradients(self.model.parameters(), config.optimizer)
-        if self._skips_on_device:
-            bad = (~norm.isfinite()).float()
-            self._bad_steps += bad
-            self.optimizer.found_inf = bad  # type: ignore[attr-defined]  # the fused kernel then leaves everything as it is
-            self.optimizer.step()
-        elif math.isfinite(float(norm)):
-            self.precision.step(self.optimizer)
-        else:
-            self.precision.skipped()
-            if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
-                self._skip(1, step, sums)
-            return sums, norm
+        is_skipped = step_if_finite(self.optimizer, self.precision, norm)
+        if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
+            self._bad_steps += is_skipped
         if self.ema is not None:
             self.ema.update(self.model)
         return sums, norm
 
-    def _skip(self, count: int, step: int, sums: dict[str, LossSum]) -> None:
+    def _count_skipped(self, sums: dict[str, LossSum]) -> None:
         """Count updates that were left out for a non-finite gradient, and stop when there were too many."""
+        count, step = int(self._bad_steps), self.step - 1
+        if not count:
+            return
+        self._bad_steps.zero_()
         self.num_skipped += count
         losses = {name: float(term.mean()) for name, term in sum_over_ranks(sums, self.world).items()}
         path = None
@@ -202,22 +196,19 @@ class Trainer:
     def _fetch(self, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
         """The step's loss, its terms over all ranks, the gradient norm, and updates left out, as numbers."""
         terms = sum_over_ranks(sums, self.world)
-        parts = [norm, self._bad_steps, *(part.float() for term in terms.values() for part in term)]
-        grad_norm, num_bad, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
+        parts = [norm, *(part.float() for term in terms.values() for part in term)]
+        grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
         means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
         loss = sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean))
-        return {"loss": loss, **means, "grad_norm": grad_norm, "num_bad": num_bad}
+        return {"loss": loss, **means, "grad_norm": grad_norm}
 
     def _log(self, log: MetricsLog | None, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
         """Write a line of metrics, and look at what the device skipped by itself."""
-        num_bad = int(fetched.pop("num_bad"))
         metrics = {**fetched, "lr": self.optimizer.param_groups[0]["lr"], **self.throughput.metrics()}
         if log is not None:
             log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
-        if num_bad:
-            self._bad_steps.zero_()
-            self._skip(num_bad, self.step - 1, sums)
+        self._count_skipped(sums)
         return metrics
 
     def _between_steps(self, stop: StopSignal) -> dict[str, float]:
@@ -295,8 +286,3 @@ def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
 def initial_seed(seed: int) -> int:
     """The seed of torch's generator for initial weights: the same on every rank."""
     return stream_key(seed, "weights")
-
-
-def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's kernel can leave out an update by a flag on the device."""
-    return isinstance(optimizer, torch.optim.AdamW) and bool(optimizer.defaults.get("fused"))
