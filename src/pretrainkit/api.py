@@ -1,4 +1,4 @@
-"""The Python API: everything the command line does goes through here. Quiet by default; torch is imported when needed."""
+"""The Python API: everything the command line does goes through here. Quiet; torch is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def resume(
     origins = {k: o if o == "command line" else old.get(k, o) for k, o in resolved.origins.items()}
     if not folder.has_checkpoint:
         raise CheckpointError(
-            f"{run} has no checkpoint to go on from\n  remove the folder and train again, with a smaller checkpoint.every_steps"
+            f"{run} has no checkpoint to go on from\n"
+            "  remove the folder and train again, with a smaller checkpoint.every_steps"
         )
     return _run(resolved.config, folder, origins, watcher or Watcher(), device, resuming=True)
 
@@ -227,9 +228,9 @@ def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[d
 
 
 def export(path: str | Path, format: str, out: str | Path) -> Path:
-    """Write the weights of a run or checkpoint for others to use: `export("runs/x", "huggingface", "out")`.
+    """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads), "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
@@ -367,7 +368,8 @@ def _run(
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
-    All ranks get equally many examples, so that sharded models stay in step; a remainder below the number of ranks is left out.
+    All ranks get equally many examples, so that sharded models stay in step; a remainder below the number of ranks is
+    left out.
     """
     import numpy as np
 
@@ -382,7 +384,8 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     share = min(config.evaluate.num_examples, sum(source.sizes)) // world.world_size
     if share == 0:
         raise DataError(
-            f"data.valid has {sum(source.sizes)} examples, too few for {world.world_size} ranks\n  hold out more documents"
+            f"data.valid has {sum(source.sizes)} examples, too few for {world.world_size} ranks\n"
+            "  hold out more documents"
         )
 
     def held_out() -> Iterator[dict[str, np.ndarray]]:

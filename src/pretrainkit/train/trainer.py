@@ -1,7 +1,7 @@
 """The training loop: the only one. It knows recipes and objectives through their interfaces alone.
 
 One step: take the step's microbatches from the loader, set the learning rate, accumulate gradients, clip, update. What
-happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it had never stopped.
+happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it never stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pretrainkit.train.watch import Watcher
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
 _SIGNAL_EVERY_STEPS = {"cpu": 1}
-"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead of the device."""
+"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead."""
 
 
 class Trainer:
@@ -187,14 +187,14 @@ class Trainer:
         self._event("skipped", f"non-finite gradient by step {step + 1}; losses {losses}; records in {path}")
         if self.num_skipped > self.config.max_skipped_steps:
             raise RunError(
-                f"the gradient was not finite by step {step + 1} (losses {losses}); {self.num_skipped} updates left out, "
-                f"allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
+                f"the gradient was not finite by step {step + 1} (losses {losses})\n"
+                f"  {self.num_skipped} updates left out, allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
                 f"  the records of that batch: {path}\n"
                 "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
             )
 
     def _fetch(self, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
-        """The step's loss, its terms over all ranks, the gradient norm, and updates left out, as numbers."""
+        """The step's loss, its terms over all ranks and the gradient norm, as numbers."""
         terms = sum_over_ranks(sums, self.world)
         parts = [norm, *(part.float() for term in terms.values() for part in term)]
         grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
@@ -203,7 +203,7 @@ class Trainer:
         return {"loss": loss, **means, "grad_norm": grad_norm}
 
     def _log(self, log: MetricsLog | None, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
-        """Write a line of metrics, and look at what the device skipped by itself."""
+        """Write a line of metrics, and look at what updates were left out."""
         metrics = {**fetched, "lr": self.optimizer.param_groups[0]["lr"], **self.throughput.metrics()}
         if log is not None:
             log.write(self.step, metrics)
@@ -222,9 +222,10 @@ class Trainer:
         every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
         if stop.agreed(self.world.any, self.step, every) and not is_last:
             self._save(blocking=True)
-            self._event("stopped", f"by {stop.name or 'another rank'}; saved at step {self.step}")
+            by = stop.name or "a signal to another rank"
+            self._event("stopped", f"by {by}; saved at step {self.step}")
             raise Interrupted(
-                f"stopped by {stop.name or 'another rank'} at step {self.step} of {self.config.num_steps}; the state is saved\n"
+                f"stopped by {by} at step {self.step} of {self.config.num_steps}; the state is saved\n"
                 f"  go on with: pretrainkit resume {self.folder.path}"
             )
         if self.step % self.config.checkpoint.every_steps == 0 and not is_last:
