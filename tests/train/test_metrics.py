@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from pretrainkit.errors import DataError
-from pretrainkit.train.metrics import Fetch, JsonLines, MetricsLog
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.train.metrics import JsonLines, MetricsLog, to_numbers
 from pretrainkit.train.run import LogConfig
 
 
@@ -17,9 +17,9 @@ def read(path) -> list[dict]:
 
 def test_values_are_fetched_in_order_whatever_they_are() -> None:
     values = {"loss": torch.tensor(1.5), "lr": 0.25, "norm": torch.tensor([2.0]), "skipped": 3}
-    assert list(Fetch(values).result().items()) == [("loss", 1.5), ("lr", 0.25), ("norm", 2.0), ("skipped", 3.0)]
-    assert Fetch({}).result() == {}
-    assert Fetch({"count": torch.tensor(7, dtype=torch.int64)}).result() == {"count": 7.0}
+    assert list(to_numbers(values).items()) == [("loss", 1.5), ("lr", 0.25), ("norm", 2.0), ("skipped", 3.0)]
+    assert to_numbers({}) == {}
+    assert to_numbers({"count": torch.tensor(7, dtype=torch.int64)}) == {"count": 7.0}
 
 
 def test_lines_are_written_at_once_and_printed(tmp_path) -> None:
@@ -80,9 +80,24 @@ def test_tensorboard_holds_the_curve_once_after_a_resume(tmp_path) -> None:
             log.write(step, {"loss": 100.0 + step})
     with MetricsLog(tmp_path, config, resume_step=20) as log:
         log.write(30, {"loss": 3.0})
+        log.draw(30, {"valid_loss": 4.0})
+    assert [line["step"] for line in read(tmp_path / "metrics.jsonl")] == [10, 20, 30]
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(10, 110.0), (20, 120.0), (30, 3.0)]
+    assert [event.value for event in events.Scalars("valid_loss")] == [4.0]
+
+
+def test_weights_and_biases_that_cannot_start_is_no_traceback(tmp_path, monkeypatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+
+    def refuse(**_: object) -> None:
+        raise wandb.errors.UsageError("no API key configured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(InputError, match=r"no API key configured\n.*offline"):
+        MetricsLog(tmp_path / "run", LogConfig(wandb="online"))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_weights_and_biases_offline_writes_a_run_folder_under_one_id(tmp_path, monkeypatch) -> None:
