@@ -193,7 +193,8 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
 
 def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
-    from pretrainkit.export.safetensors import WEIGHTS, read_weights
+    from pretrainkit.export.native import WEIGHTS
+    from pretrainkit.export.safetensors import read_tensors
     from pretrainkit.train.checkpoint import read_weights as read_checkpoint
     from pretrainkit.train.checkpoint_files import folder_name, newest_valid
 
@@ -202,7 +203,7 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
         config, weights = reader.import_huggingface(path)
         return config, weights, path
     if (path / WEIGHTS).is_file():  # our own export
-        return load_config(RunFolder(path).config_tree()), read_weights(path / WEIGHTS), path / "tokenizer"
+        return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
     is_checkpoint = (path / "meta.json").is_file()
     run = RunFolder(path.parent.parent if is_checkpoint else path)
     config = load_config(run.config_tree())
@@ -236,7 +237,7 @@ def export(path: str | Path, format: str, out: str | Path) -> Path:
         InputError: Unknown format, `out` exists or cannot be written.
     """
     from pretrainkit.export.folder import new_folder
-    from pretrainkit.export.safetensors import write_native
+    from pretrainkit.export.native import write_native
 
     opened = open_model(path)
     with new_folder(Path(out)) as aside:
@@ -255,7 +256,7 @@ def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
     The whole model is built and checked before anything is written.
     """
     from pretrainkit.export.folder import new_folder
-    from pretrainkit.export.safetensors import write_native
+    from pretrainkit.export.native import write_native
 
     opened = open_model(path, recipe=recipe)
     with new_folder(Path(out)) as aside:
