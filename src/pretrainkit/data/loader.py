@@ -5,6 +5,7 @@ ranks, microbatches or workers. Records are computed in blocks of many steps, si
 otherwise dominate small batches.
 """
 
+import hashlib
 import time
 from collections.abc import Generator, Mapping
 from functools import cached_property
@@ -23,6 +24,8 @@ Workers = Literal["threads", "processes"]
 _BLOCK_EXAMPLES = 16384
 """Examples of this rank per block of records: enough to hide the cost per call, few enough for the cache and a quick
 restart."""
+_BLOCK_EPOCHS = 4
+"""A block goes at most so many times through a small corpus, since every epoch has a cost of its own."""
 _KEPT_BLOCKS = 2
 """Blocks to keep: threads work on neighbouring steps, which may lie on both sides of a border."""
 
@@ -96,7 +99,7 @@ class Loader:
         self._rows = plan.rank_rows(batch_size, rank, world_size)
         self._capacity = microbatch_tokens
         self._slices = plan.even_microbatches(batch_size // world_size, microbatch_size)
-        for needed, size in order.largest_share(batch_size):
+        for needed, size in order.draws_per_batch(batch_size):
             if size < needed:
                 raise DataError(
                     f"a batch takes {needed} examples of data that has only {size}: some would occur twice in a step\n"
@@ -104,7 +107,8 @@ class Loader:
                 )
         self._prefetch, self._workers, self._num_workers = prefetch, workers, num_workers
         self._block_rows = np.arange(batch_size)[slice(None) if microbatch_tokens is not None else self._rows]
-        self._block_steps = max(1, _BLOCK_EXAMPLES // len(self._block_rows))
+        steps_of_few_epochs = _BLOCK_EPOCHS * order.epoch_size // batch_size
+        self._block_steps = max(1, min(_BLOCK_EXAMPLES // len(self._block_rows), steps_of_few_epochs))
         self._blocks: tuple[tuple[int, Records], ...] = ()
 
     def step(self, step: int) -> list[HostBatch]:
@@ -190,7 +194,7 @@ class Loader:
     @cached_property
     def _identity(self) -> dict[str, int | str]:
         return {
-            "source": self.source.fingerprint[:32],
+            "source": hashlib.blake2b(self.source.fingerprint.encode(), digest_size=8).hexdigest(),
             "mixture": self.order.fingerprint,
             "order": self.order.mode,
             "seed": self.order.seed,
