@@ -95,8 +95,8 @@ def rows(
     """One example per row.
 
     input_ids (B, S) int32.
-    input_mask (B, S) bool, True for tokens. Computed from the ids after masking, as Sabertooth does: a random replacement
-        that happens to be <pad> (compatible mode only) is not attended to.
+    input_mask (B, S) bool, True for tokens. Computed from the ids after masking, as Sabertooth does: a random
+        replacement that happens to be <pad> (compatible mode only) is not attended to.
     token_type_ids (B, S) int32, 0 in padding (Sabertooth has 1 in the padding of single segments, which nothing reads).
     masked_lm_positions, masked_lm_ids (B, P) int32, masked_lm_weights (B, P) float32; positions ascend, and slots that
         are not used are 0 in all three.
