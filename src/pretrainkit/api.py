@@ -236,17 +236,15 @@ def export(path: str | Path, format: str, out: str | Path) -> Path:
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
-    from pretrainkit.export.folder import new_folder
     from pretrainkit.export.native import write_native
 
     opened = open_model(path)
-    with new_folder(Path(out)) as aside:
-        if format == "huggingface":
-            opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, aside)
-        elif format == "safetensors":
-            write_native(opened.config, opened.model, opened.tokenizer, aside)
-        else:
-            raise InputError(f"unknown export format {format!r}\n  formats: huggingface, safetensors")
+    if format == "huggingface":
+        opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
+    elif format == "safetensors":
+        write_native(opened.config, opened.model, opened.tokenizer, Path(out))
+    else:
+        raise InputError(f"unknown export format {format!r}\n  formats: huggingface, safetensors")
     return Path(out)
 
 
@@ -255,12 +253,10 @@ def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
 
     The whole model is built and checked before anything is written.
     """
-    from pretrainkit.export.folder import new_folder
     from pretrainkit.export.native import write_native
 
     opened = open_model(path, recipe=recipe)
-    with new_folder(Path(out)) as aside:
-        write_native(opened.config, opened.model, opened.tokenizer, aside)
+    write_native(opened.config, opened.model, opened.tokenizer, Path(out))
     return Path(out)
 
 
@@ -358,8 +354,16 @@ def _run(
                 }
             )
         metrics = trainer.fit()
+        if world.is_main and config.data.valid:
+            summary = {
+                "parameters": trainer.num_parameters,
+                "steps": trainer.step,
+                **metrics,
+                **recipe.baselines(config),
+            }
+            folder.write_json("summary.json", summary)
         if world.rank == 0 and config.data.valid:
-            samples = recipe.sample(config, trainer.plain_model, folder.path / "tokenizer", num=8)
+            samples = recipe.sample(config, trainer.plain_model, recipe.open_data(config, "valid"), num=8)
             folder.write_json("samples.json", samples)
         return metrics
     finally:
