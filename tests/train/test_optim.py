@@ -268,6 +268,7 @@ def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing(name, is_scal
             precision.unscale_(optimizer)
             norm = clip_gradients(params, config)
             skipped.append(bool(step_if_finite(optimizer, precision, norm)))
+        assert precision.can_scale_down is is_scaled
         if is_scaled:
             assert precision.state_dict()["scale"] == 4.0 / 2 ** sum(skipped)
         state = [value for p in params for value in optimizer.state[p].values()]

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +70,18 @@ class MetricsLog:
         resume_step: int = 0,
         *,
         run_config: Mapping[str, Any] | None = None,
-        console: Callable[[int, Mapping[str, float]], None] | None = None,
     ) -> None:
         """
         Args:
             folder: The run folder.
             resume_step: Updates made before; 0: a new run.
             run_config: The resolved config, for the page of Weights & Biases.
-            console: Called with each line's step and values, to print them.
 
         Raises:
             MissingPackageError: The config asks for Weights & Biases, which is not installed.
             InputError: Weights & Biases cannot start.
             DataError: The folder cannot be written.
         """
-        self._console = console
         self._tensorboard = _open_tensorboard(folder, resume_step) if config.tensorboard else None
         self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
         self._lines = JsonLines(folder / "metrics.jsonl", resume_step)
@@ -94,8 +91,6 @@ class MetricsLog:
         numbers = to_numbers(values)
         self._lines.write(step, numbers)
         self.draw(step, numbers)
-        if self._console is not None:
-            self._console(step, numbers)
         return numbers
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
