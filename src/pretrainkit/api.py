@@ -327,7 +327,7 @@ def _run(
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
-        if world.rank == 0:
+        if world.is_main:
             provenance = {"sources": origins, "data": {"train": source.fingerprint}, **environment()}
             folder.create(config, provenance)
             _keep_tokenizer(folder, config)
@@ -339,7 +339,7 @@ def _run(
                 f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
                 f"  to train longer: pretrainkit resume {folder.path} num_steps={2 * config.num_steps}"
             )
-        if world.rank == 0:
+        if world.is_main:
             watcher.started(
                 {
                     "folder": str(folder.path),
@@ -347,6 +347,7 @@ def _run(
                     "device": str(world.device),
                     "ranks": world.world_size,
                     "precision": trainer.precision.name,
+                    "peak": trainer.peak.describe(),
                     "examples": sum(source.sizes),
                     "epochs": loader.epochs_for(config.num_steps),
                     "first_step": trainer.step,
@@ -362,7 +363,7 @@ def _run(
                 **recipe.baselines(config),
             }
             folder.write_json("summary.json", summary)
-        if world.rank == 0 and config.data.valid:
+        if world.is_main and config.data.valid:
             samples = recipe.sample(config, trainer.plain_model, recipe.open_data(config, "valid"), num=8)
             folder.write_json("samples.json", samples)
         return metrics

@@ -75,10 +75,12 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
         self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
-        self.throughput = Throughput(world, Peak.of(self.precision))
+        self.peak = Peak.of(self.precision)
+        self.throughput = Throughput(world, self.peak)
         self.step = 0
         self.num_skipped = 0
         self._saved_step = -1
+        self._metrics_log: MetricsLog | None = None
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
@@ -106,10 +108,10 @@ class Trainer:
             Interrupted: A signal asked to stop; the state was saved.
             RunError: More non-finite steps than allowed, or the disk is full.
         """
-        config, log = self.config, None
+        config = self.config
         if self.world.is_main:
             run_config = config.model_dump(mode="json")
-            log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
+            self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
         last: dict[str, float] = {}
         self._event("resumed" if self.step else "started", f"at step {self.step} of {config.num_steps}")
         try:
@@ -127,7 +129,7 @@ class Trainer:
                         self.throughput.add(self.objective.cost(batch))
                     self.watcher.stepped(self.step, config.num_steps)
                     if fetched is not None:
-                        last |= self._log(log, fetched, sums)
+                        last |= self._log(fetched, sums)
                     last |= self._between_steps(stop)
             if self._saved_step != self.step:
                 self._save(blocking=True)
@@ -135,8 +137,8 @@ class Trainer:
                 last |= self._evaluate()
         finally:
             gc.unfreeze()
-            if log is not None:
-                log.close()
+            if self._metrics_log is not None:
+                self._metrics_log.close()
             self.store.close()
         self._event("finished", f"at step {self.step}")
         return last
@@ -202,11 +204,11 @@ class Trainer:
         loss = sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean))
         return {"loss": loss, **means, "grad_norm": grad_norm}
 
-    def _log(self, log: MetricsLog | None, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
+    def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
         """Write a line of metrics, and look at what updates were left out."""
         metrics = {**fetched, "lr": self.optimizer.param_groups[0]["lr"], **self.throughput.metrics()}
-        if log is not None:
-            log.write(self.step, metrics)
+        if self._metrics_log is not None:
+            self._metrics_log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
         self._count_skipped(sums)
         return metrics
@@ -245,7 +247,10 @@ class Trainer:
         if self.world.is_main:
             self.folder.evaluation(self.step, metrics)
         self.watcher.evaluated(self.step, metrics)
-        return {f"valid_{name}": value for name, value in metrics.items()}
+        named = {f"valid_{name}": value for name, value in metrics.items()}
+        if self._metrics_log is not None:
+            self._metrics_log.draw(self.step, named)
+        return named
 
     def _save(self, *, blocking: bool) -> None:
         meta: dict[str, Any] = {
