@@ -165,7 +165,11 @@ def build_corpus(
             skips.merge(result["skips"])
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
-        check_documents(results, settings, skips)
+        try:
+            check_documents(results, settings, skips)
+        except DataError:
+            shutil.rmtree(work)  # with these settings there is nothing to go on with
+            raise
         entries = _gather(results, work, out, settings, workers, memory_bytes, progress)
         manifests = write_manifests(entries, results, sources, out, settings, skips)
         shutil.rmtree(work)
