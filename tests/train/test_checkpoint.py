@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import resource
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -296,6 +298,17 @@ def test_leftovers_of_a_dead_run_go_and_a_step_can_be_saved_again(folder: Path) 
         store.save(5, model)
     assert read_weights(folder / "step-00000005")["gain"] == 3.0
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "step-00000005"]
+
+
+def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("kill_while_saving.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "checkpoints"], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "steps in 20 lives" in done.stdout
+    assert "skipping checkpoint" not in done.stderr  # none was even torn
 
 
 def test_state_that_is_not_a_tensor_is_a_mistake_of_ours() -> None:

@@ -123,9 +123,7 @@ def cut(batch: Batch, sizes: list[int]) -> list[dict[str, Tensor]]:
     """Consecutive slices of these sizes."""
     assert sum(sizes) == len(batch["x"])
     ends = np.cumsum(sizes)
-    return [
-        {name: t[end - size : end] for name, t in batch.items()} for size, end in zip(sizes, ends, strict=True)
-    ]
+    return [{name: t[end - size : end] for name, t in batch.items()} for size, end in zip(sizes, ends, strict=True)]
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
