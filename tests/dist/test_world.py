@@ -1,5 +1,6 @@
 """Finding one's place without a launcher and with a broken one; what is not imported."""
 
+import copy
 import logging
 import subprocess
 import sys
@@ -108,6 +109,29 @@ def test_blocks_are_compiled_in_place_where_asked(monkeypatch: pytest.MonkeyPatc
     assert compiled == []
     parallelize(model, ParallelConfig(compile="on"), World(), torch.float32)
     assert compiled == model.blocks()
+
+
+def test_recomputed_blocks_are_compiled_and_their_copies_are_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.utils import counters
+
+    compile_block = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self: compile_block(self, backend="eager"))
+    config = ParallelConfig(compile="on", activation_checkpointing=True)
+    model = parallelize(Blocks(), config, World(), torch.float32)
+    counters.clear()
+    x_BD = torch.randn(4, 3)
+    first, plain = model.get_submodule("layers.0"), nn.Linear(3, 3)
+    plain.load_state_dict(first.state_dict())
+    first(x_BD).square().sum().backward()
+    plain(x_BD).square().sum().backward()
+    assert counters["frames"]["ok"] == 1, "the block was not compiled"
+    assert not counters["graph_break"]
+    torch.testing.assert_close(first.weight.grad, plain.weight.grad)
+
+    copied = copy.deepcopy(first)
+    nn.init.zeros_(copied.weight)
+    nn.init.zeros_(copied.bias)
+    assert not copied(x_BD).any()
 
 
 def test_without_a_compiler_there_is_one_warning_and_no_compilation(
