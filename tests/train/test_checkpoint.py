@@ -4,11 +4,13 @@ import json
 import logging
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torch import nn
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import full_state_dict, load_full_state_dict
 from pretrainkit.errors import CheckpointError, RunError
+from pretrainkit.train import checkpoint
 from pretrainkit.train import checkpoint_files as files
 from pretrainkit.train.checkpoint import CheckpointStore, load, named_state, read_weights
 from pretrainkit.train.run import CheckpointConfig
@@ -100,6 +103,17 @@ def test_a_restored_run_goes_on_as_if_never_stopped(folder: Path, asynchronous: 
     assert_same(state_of(other, other_optimizer), expected)
     assert restored_ema["ema.gain"] == 0.25
     train_step(other, other_optimizer, 3)
+    assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
+
+
+def test_a_large_state_is_cut_into_several_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_FILE_BYTES", 300)
+    model, optimizer = trained(seed=0)
+    with store_in(folder) as store:
+        store.save(3, model, optimizer)
+    assert len(list((folder / "step-00000003").glob("rank-00000-of-00001-part-*.safetensors"))) > 3
+    other, other_optimizer = trained(seed=1)
+    load(folder / "step-00000003", ALONE, other, other_optimizer)
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 
 
@@ -258,6 +272,30 @@ def test_a_background_failure_surfaces_at_the_next_save(folder: Path) -> None:
     assert list(files.step_folders(folder)) == [3]
 
 
+def test_a_disk_without_room_for_one_checkpoint_is_refused_before_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_bytes = 4 * sum(tensor.numel() for tensor in read_sizes(Tied()))
+    with store_in(folder) as store:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=3 * num_bytes))
+        store.check_space(Tied())
+        with pytest.raises(CheckpointError, match="on another disk"):
+            store.check_space(Tied(), num_copies=4)
+
+
+def read_sizes(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *(b for name, b in model.named_buffers() if name == "table")]
+
+
+def test_what_is_not_json_is_refused_at_once(folder: Path) -> None:
+    with store_in(folder) as store, pytest.raises(TypeError, match="not JSON serializable"):
+        store.save(1, Tied(), meta={"tensor": torch.zeros(1)})
+    with store_in(folder) as store:
+        store.save(1, Tied(), meta={"lanes": {10: "a", 9: "b"}})  # json makes the keys strings
+    assert files.problem(folder / "step-00000001") is None
+    assert files.read_checkpoint(folder / "step-00000001").meta == {"lanes": {"10": "a", "9": "b"}}
+
+
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="choose another run folder"):
@@ -288,7 +326,7 @@ def test_leftovers_of_a_dead_run_go_and_a_step_can_be_saved_again(folder: Path) 
     model, _ = trained(seed=0)
     for name in (".incomplete-step-00000005", ".deleted-step-00000001"):
         (folder / name).mkdir(parents=True)
-        (folder / name / "rank-00000-of-00001.safetensors").write_bytes(b"half")
+        (folder / name / "rank-00000-of-00001-part-000.safetensors").write_bytes(b"half")
     with store_in(folder) as store:
         assert sorted(path.name for path in folder.iterdir()) == [".lock"]
         store.save(5, model)

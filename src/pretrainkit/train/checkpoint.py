@@ -11,6 +11,7 @@ Tensor names: `model.NAME`, `optimizer.NAME.exp_avg` and so on, and the trainer'
 parameters are stored once. The optimizer's hyperparameters are not state: they come from the config and the schedule.
 """
 
+import json
 import logging
 import shutil
 import time
@@ -33,6 +34,9 @@ from pretrainkit.train.checkpoint_files import Checkpoint
 from pretrainkit.train.run import CheckpointConfig
 
 _log = logging.getLogger(__name__)
+
+_FILE_BYTES = 32 << 20
+"""A file is laid out in memory before it is written, and nothing else in Python runs meanwhile: about 1 ms per 2 MB."""
 
 
 class CheckpointStore:
@@ -59,6 +63,28 @@ class CheckpointStore:
         self._buffers: dict[str, Tensor] = {}
         self._newest: Path | None = None
         world.on_main(self._take_folder)
+
+    def check_space(self, model: nn.Module, num_copies: int = 3) -> None:
+        """Refuse to start where not even one checkpoint fits.
+
+        Args:
+            model: Of the run.
+            num_copies: Tensors per parameter in a checkpoint: 1, 2 more for Adam's moments, 1 more for an average.
+
+        Raises:
+            CheckpointError: The disk has less room than that.
+        """
+        num_bytes = num_copies * sum(tensor.numel() * tensor.element_size() for tensor in model_tensors(model).values())
+
+        def check() -> None:
+            free = shutil.disk_usage(self.folder).free
+            if free < num_bytes:
+                raise CheckpointError(
+                    f"a checkpoint takes about {num_bytes / 1e9:.3g} GB, {self.folder} has room for {free / 1e9:.3g}\n"
+                    "  make room or choose a run folder on another disk"
+                )
+
+        self.world.on_main(check)
 
     def save(
         self,
@@ -89,17 +115,18 @@ class CheckpointStore:
         self.wait()
         if self._newest is not None and self._newest.name == files.folder_name(step):
             return
+        meta = json.loads(json.dumps(meta or {}))  # a copy; and what is not JSON is refused here, on every rank
         if self.world.world_size > 1 and self._group is None:
             # Its own group: a background thread must not mix its messages with those of the training step.
             self._group = dist.new_group(backend="gloo")
         tensors = named_state(model, optimizer, extra)
         staged = self._staged(tensors)
         if blocking or not self.config.asynchronous:
-            self._newest = self._write(step, staged, meta or {})
+            self._newest = self._write(step, staged, meta)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending = self._pool.submit(self._write, step, staged, meta or {})
+        self._pending = self._pool.submit(self._write, step, staged, meta)
 
     def wait(self) -> None:
         """Wait for the save under way, if any.
@@ -191,7 +218,6 @@ class CheckpointStore:
             try:
                 all_files = {name: record for report in reports for name, record in report["files"].items()}
                 files.publish(self.folder, step, self.world.world_size, all_files, meta)
-                files.prune(self.folder, step, self.config.keep_last, self.config.keep_every_steps)
             except OSError as error:
                 failure = _reason(error)
         failure = self.world.gather_objects(failure, self._group)[0]
@@ -206,7 +232,12 @@ class CheckpointStore:
                 f"cannot save checkpoint {path}: {failure}\n"
                 f"  {left}; make room or fix the folder, then go on with `pretrainkit resume {self.folder.parent}`"
             )
-        _log.info("saved %s in %.1f s", path, time.perf_counter() - started)
+        if self.world.is_main:
+            _log.info("saved %s in %.1f s", path, time.perf_counter() - started)
+            try:
+                files.prune(self.folder, step, self.config.keep_last, self.config.keep_every_steps)
+            except OSError as error:
+                _log.warning("cannot delete old checkpoints in %s: %s", self.folder, _reason(error))
         return path
 
     def _write_tensors(self, step: int, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -224,15 +255,17 @@ class CheckpointStore:
         try:
             dcp.save(
                 dict(tensors),
-                storage_writer=HuggingFaceStorageWriter(str(incomplete), save_distributed=True),
+                storage_writer=HuggingFaceStorageWriter(
+                    str(incomplete), _file_numbers(tensors, self.world.world_size), save_distributed=True
+                ),
                 process_group=self._group,
                 no_dist=self.world.world_size == 1,
             )
         except CheckpointException as error:
             raise OSError("; ".join(_reason(cause) for cause, _ in error.failures.values())) from error
         records = {}
-        for path in sorted(incomplete.glob(f"shard-{self.world.rank + 1:05d}-*.safetensors")):
-            name = f"rank-{self.world.rank:05d}-of-{self.world.world_size:05d}.safetensors"
+        for part, path in enumerate(sorted(incomplete.glob(f"shard-{self.world.rank + 1:05d}-*.safetensors"))):
+            name = f"rank-{self.world.rank:05d}-of-{self.world.world_size:05d}-part-{part:03d}.safetensors"
             records[name] = files.file_record(path.rename(incomplete / name))
         return records
 
@@ -401,6 +434,15 @@ def _read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
     except CheckpointException as error:
         reasons = "; ".join(_reason(cause) for cause, _ in error.failures.values())
         raise CheckpointError(f"checkpoint {path} cannot be read: {reasons}\n  use an earlier one") from error
+
+
+def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, int]:
+    """Name to number of the file, from 1, such that a rank's files are of about `_FILE_BYTES` each."""
+    numbers, num_bytes = {}, 0
+    for name, tensor in tensors.items():
+        numbers[name] = 1 + num_bytes // (_FILE_BYTES * world_size)
+        num_bytes += tensor.numel() * tensor.element_size()
+    return numbers
 
 
 def _accept_one_process() -> None:
