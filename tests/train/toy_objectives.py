@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.train.objective import Batch, CoupledObjective, Cost, HostBatch, LossSum, SeparableObjective
+from pretrainkit.train.objective import Batch, Cost, CoupledObjective, HostBatch, LossSum, SeparableObjective
 
 
 class TwoHeads(nn.Module):
@@ -71,6 +71,9 @@ class TwoTowers(nn.Module):
     def forward(self, x_bF: Tensor, y_bF: Tensor) -> dict[str, Tensor]:
         towers = {"left": self.left(x_bF), "right": self.right(y_bF)}
         return {name: F.normalize(self.dropout(torch.tanh(value_bD)), dim=-1) for name, value_bD in towers.items()}
+
+    def blocks(self) -> list[nn.Module]:
+        return [self.left, self.right]
 
 
 class Contrast(CoupledObjective):

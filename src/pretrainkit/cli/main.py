@@ -45,7 +45,9 @@ class LazyGroup(TyperGroup):
         return command
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        print("Usage: pretrainkit [--debug] VERB ...\n\nFrom raw data to an evaluated, exported model trained from scratch.\n")
+        print(
+            "Usage: pretrainkit [--debug] VERB ...\n\nFrom raw data to an evaluated, exported model trained from scratch.\n"
+        )
         width = max(map(len, VERBS))
         print("\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items()))
         print("\n  pretrainkit VERB --help tells more. --debug shows tracebacks. Start with: pretrainkit demo")

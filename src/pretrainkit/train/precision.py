@@ -43,7 +43,7 @@ class Precision:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the scale out of the gradients, so that they can be clipped: once per step, before `step`/`skipped`."""
+        """Take the scale out of the gradients, so that they can be clipped: once per step, before `step`."""
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
 
@@ -55,10 +55,10 @@ class Precision:
             self.scaler.step(optimizer)
             self.scaler.update()
 
-    def skipped(self) -> None:
-        """The step is left out because its gradients are not finite: lower the scale."""
-        if self.scaler is not None:
-            self.scaler.update()
+    @property
+    def can_scale_down(self) -> bool:
+        """Whether a non-finite gradient may come from a loss that was scaled too much."""
+        return self.scaler is not None and self.scaler.get_scale() > 1
 
     def state_dict(self) -> dict[str, Any]:
         """The loss scale and how long it has held, as JSON values; empty without scaling."""

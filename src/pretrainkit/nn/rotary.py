@@ -1,0 +1,38 @@
+"""Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864), with the two halves of a head paired as in GPT-NeoX.
+
+Dimensions: T tokens, H heads, K width of a head, J = K / 2.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rotation(NamedTuple):
+    """float32 cosines and sines of every token's angles."""
+
+    cos_TJ: Tensor
+    sin_TJ: Tensor
+
+
+def rotation(positions_T: Tensor, width: int, theta: float) -> Rotation:
+    """Angles position / theta^(2j / K) for j < K / 2.
+
+    Args:
+        positions_T: Integer positions within the examples.
+        width: K, even.
+        theta: Base of the wavelengths.
+    """
+    exponents_J = torch.arange(0, width, 2, dtype=torch.float32, device=positions_T.device) / width
+    angles_TJ = positions_T[:, None].float() * (1.0 / theta**exponents_J)
+    return Rotation(angles_TJ.cos(), angles_TJ.sin())
+
+
+def rotate(qkv_T3HK: Tensor, by: Rotation) -> Tensor:
+    """Turn queries and keys; values stay. In float32, returned in the dtype given."""
+    qk_T2HK = qkv_T3HK[:, :2].float()
+    first, second = qk_T2HK.chunk(2, dim=-1)
+    cos, sin = by.cos_TJ[:, None, None], by.sin_TJ[:, None, None]
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return torch.cat((turned.to(qkv_T3HK.dtype), qkv_T3HK[:, 2:]), dim=1)
