@@ -22,6 +22,7 @@ from pretrainkit.dist.weights import full_state_dict, load_full_state_dict, mode
 from pretrainkit.errors import CheckpointError, DataError, RunError
 from pretrainkit.train import checkpoint_files as files
 from pretrainkit.train.checkpoint import CheckpointStore, load, named_state
+from pretrainkit.train.ema import Ema
 from pretrainkit.train.optim import clip_gradients
 from pretrainkit.train.run import CheckpointConfig, OptimizerConfig, ParallelConfig
 from pretrainkit.train.signals import StopSignal
@@ -188,6 +189,28 @@ def check_ddp_fsdp2_and_one_process_agree(world: World, folder: Path) -> None:
             torch.testing.assert_close(found[name], parameters[name], rtol=0, atol=2e-6)
         assert found["embed.weight"] is found["head.weight"]
         assert full_state_dict(other, is_main=world.is_main).keys() == (parameters.keys() if world.is_main else set())
+
+
+def check_evaluation_between_steps_changes_nothing(world: World, folder: Path) -> None:
+    # FSDP2 keeps the root's gathered weights after a forward pass. Without a backward pass they would stay, and the
+    # next step would use the averaged ones that evaluation had swapped in.
+    ids_BT = torch.arange(LENGTH)[None]
+    outputs = {}
+    for strategy, place in (("auto", World()), ("fsdp2", world), ("ddp", world)):
+        model, optimizer = build(place, strategy)
+        ema = Ema(model, decay=0.5)
+        seen = []
+        for step in range(3):
+            train(model, optimizer, place, range(step, step + 1))
+            ema.update(model)
+            with torch.no_grad():
+                seen.append(model(ids_BT))
+                with ema.swapped_in(model):
+                    seen.append(model(ids_BT))
+        outputs[strategy] = torch.stack(seen)
+    assert (outputs["auto"][0] - outputs["auto"][1]).abs().max() > 1e-3  # the average differs from the weights
+    torch.testing.assert_close(outputs["fsdp2"], outputs["auto"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs["ddp"], outputs["auto"], rtol=0, atol=1e-5)
 
 
 def check_whole_weights_go_into_shards(world: World, folder: Path) -> None:

@@ -105,7 +105,16 @@ def _shard(model: nn.Module, blocks: list[nn.Module], world: World, compute_dtyp
     _send_weights(model, world)
     # The root's parameters are needed at both ends of the step: gathering them twice would only cost time.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    model.register_forward_hook(_reshard_after_evaluation)
     return model
+
+
+def _reshard_after_evaluation(model: nn.Module, inputs: object, output: object) -> None:
+    """Without a backward pass, which would do it, the root would keep its gathered weights whatever becomes of them."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if not torch.is_grad_enabled():
+        cast(FSDPModule, model).reshard()
 
 
 def _send_weights(module: nn.Module, world: World) -> None:

@@ -212,11 +212,12 @@ class CheckpointStore:
             records = self._write_tensors(step, tensors)
         except OSError as error:
             failure = _reason(error)
-        reports = self.world.gather_objects({"files": records, "failure": failure}, self._group)
-        failure = next((report["failure"] for report in reports if report["failure"]), "")
+        report: dict[str, Any] = {"files": records, "failure": failure}
+        reports = self.world.gather_objects(report, self._group)
+        failure = next((each["failure"] for each in reports if each["failure"]), "")
         if not failure and self.world.is_main:
             try:
-                all_files = {name: record for report in reports for name, record in report["files"].items()}
+                all_files = {name: record for each in reports for name, record in each["files"].items()}
                 files.publish(self.folder, step, self.world.world_size, all_files, meta)
             except OSError as error:
                 failure = _reason(error)
