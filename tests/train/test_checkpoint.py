@@ -127,6 +127,15 @@ def test_an_optimizer_that_never_stepped_is_restored(folder: Path) -> None:
     assert_same(state_of(fresh, fresh_optimizer), state_of(model, optimizer))
 
 
+def test_what_a_checkpoint_holds_and_nobody_reads_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, optimizer = trained(seed=0)
+    with store_in(folder) as store:
+        store.save(1, model, optimizer, extra={"ema.gain": torch.zeros(1)})
+    with caplog.at_level(logging.WARNING):
+        load(folder / "step-00000001", ALONE, model)
+    assert "holds 1 tensors that this run does not use, such as ema.gain" in caplog.text
+
+
 def test_weights_alone_and_tied_names(folder: Path) -> None:
     model, optimizer = trained(seed=0)
     with store_in(folder) as store:

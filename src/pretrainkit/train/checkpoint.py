@@ -145,7 +145,7 @@ class CheckpointStore:
         return Path(found) if found else None
 
     def close(self) -> None:
-        """Wait for the save under way and let go of the folder.
+        """Wait for the save under way and let go of the folder. Before `World.close`: the save needs the other ranks.
 
         Raises:
             RunError: The save under way failed.
@@ -319,6 +319,11 @@ def load(
                 f"checkpoint {path} has {name} as {stored[name].dtype}, this run as {tensor.dtype}\n"
                 "  resume with the precision it was trained with"
             )
+    unread = [name for name in stored if name not in wanted and not name.startswith("optimizer.")]
+    if unread and world.is_main:
+        _log.warning(
+            "checkpoint %s holds %d tensors that this run does not use, such as %s", path, len(unread), unread[0]
+        )
     _read_into(path, wanted, world)
     if optimizer is not None:
         _set_moments(optimizer, moments)
