@@ -1,7 +1,7 @@
 """The training loop: the only one. It knows recipes and objectives through their interfaces alone.
 
 One step: take the step's microbatches from the loader, set the learning rate, accumulate gradients, clip, update. What
-happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it had never stopped.
+happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it never stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pretrainkit.train.watch import Watcher
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
 _SIGNAL_EVERY_STEPS = {"cpu": 1}
-"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead of the device."""
+"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead."""
 
 
 class Trainer:
@@ -75,10 +75,12 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
         self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
-        self.throughput = Throughput(world, Peak.of(self.precision))
+        self.peak = Peak.of(self.precision)
+        self.throughput = Throughput(world, self.peak)
         self.step = 0
         self.num_skipped = 0
         self._saved_step = -1
+        self._metrics_log: MetricsLog | None = None
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
@@ -106,10 +108,10 @@ class Trainer:
             Interrupted: A signal asked to stop; the state was saved.
             RunError: More non-finite steps than allowed, or the disk is full.
         """
-        config, log = self.config, None
+        config = self.config
         if self.world.is_main:
             run_config = config.model_dump(mode="json")
-            log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
+            self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
         last: dict[str, float] = {}
         self._event("resumed" if self.step else "started", f"at step {self.step} of {config.num_steps}")
         try:
@@ -127,7 +129,7 @@ class Trainer:
                         self.throughput.add(self.objective.cost(batch))
                     self.watcher.stepped(self.step, config.num_steps)
                     if fetched is not None:
-                        last |= self._log(log, fetched, sums)
+                        last |= self._log(fetched, sums)
                     last |= self._between_steps(stop)
             if self._saved_step != self.step:
                 self._save(blocking=True)
@@ -135,8 +137,8 @@ class Trainer:
                 last |= self._evaluate()
         finally:
             gc.unfreeze()
-            if log is not None:
-                log.close()
+            if self._metrics_log is not None:
+                self._metrics_log.close()
             self.store.close()
         self._event("finished", f"at step {self.step}")
         return last
@@ -187,14 +189,14 @@ class Trainer:
         self._event("skipped", f"non-finite gradient by step {step + 1}; losses {losses}; records in {path}")
         if self.num_skipped > self.config.max_skipped_steps:
             raise RunError(
-                f"the gradient was not finite by step {step + 1} (losses {losses}); {self.num_skipped} updates left out, "
-                f"allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
+                f"the gradient was not finite by step {step + 1} (losses {losses})\n"
+                f"  {self.num_skipped} updates left out, allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
                 f"  the records of that batch: {path}\n"
                 "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
             )
 
     def _fetch(self, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
-        """The step's loss, its terms over all ranks, the gradient norm, and updates left out, as numbers."""
+        """The step's loss, its terms over all ranks and the gradient norm, as numbers."""
         terms = sum_over_ranks(sums, self.world)
         parts = [norm, *(part.float() for term in terms.values() for part in term)]
         grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
@@ -202,11 +204,11 @@ class Trainer:
         loss = sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean))
         return {"loss": loss, **means, "grad_norm": grad_norm}
 
-    def _log(self, log: MetricsLog | None, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
-        """Write a line of metrics, and look at what the device skipped by itself."""
+    def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
+        """Write a line of metrics, and look at what updates were left out."""
         metrics = {**fetched, "lr": self.optimizer.param_groups[0]["lr"], **self.throughput.metrics()}
-        if log is not None:
-            log.write(self.step, metrics)
+        if self._metrics_log is not None:
+            self._metrics_log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
         self._count_skipped(sums)
         return metrics
@@ -222,9 +224,10 @@ class Trainer:
         every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
         if stop.agreed(self.world.any, self.step, every) and not is_last:
             self._save(blocking=True)
-            self._event("stopped", f"by {stop.name or 'another rank'}; saved at step {self.step}")
+            by = stop.name or "a signal to another rank"
+            self._event("stopped", f"by {by}; saved at step {self.step}")
             raise Interrupted(
-                f"stopped by {stop.name or 'another rank'} at step {self.step} of {self.config.num_steps}; the state is saved\n"
+                f"stopped by {by} at step {self.step} of {self.config.num_steps}; the state is saved\n"
                 f"  go on with: pretrainkit resume {self.folder.path}"
             )
         if self.step % self.config.checkpoint.every_steps == 0 and not is_last:
@@ -244,7 +247,10 @@ class Trainer:
         if self.world.is_main:
             self.folder.evaluation(self.step, metrics)
         self.watcher.evaluated(self.step, metrics)
-        return {f"valid_{name}": value for name, value in metrics.items()}
+        named = {f"valid_{name}": value for name, value in metrics.items()}
+        if self._metrics_log is not None:
+            self._metrics_log.draw(self.step, named)
+        return named
 
     def _save(self, *, blocking: bool) -> None:
         meta: dict[str, Any] = {
