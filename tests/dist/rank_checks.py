@@ -21,7 +21,9 @@ from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, is_s
 from pretrainkit.dist.weights import full_state_dict, load_full_state_dict, model_tensors
 from pretrainkit.errors import CheckpointError, DataError, RunError
 from pretrainkit.train import checkpoint_files as files
-from pretrainkit.train.checkpoint import CheckpointStore, load, named_state
+from pretrainkit.train import checkpoint_tensors
+from pretrainkit.train.checkpoint import CheckpointStore, load
+from pretrainkit.train.checkpoint_tensors import named_state
 from pretrainkit.train.ema import Ema
 from pretrainkit.train.optim import clip_gradients
 from pretrainkit.train.run import CheckpointConfig, OptimizerConfig, ParallelConfig
@@ -263,7 +265,7 @@ def check_one_process_checkpoint_loads_on_two(world: World, folder: Path) -> Non
 
 def check_failure_on_one_rank_fails_all(world: World, folder: Path) -> None:
     model, optimizer = build(world, "fsdp2")
-    record = files.file_record
+    record = checkpoint_tensors.file_record
     with CheckpointStore(folder / "failing", CheckpointConfig(), world) as store:
         store.save(1, model, optimizer, blocking=True)
         for failing_rank in (0, 1):
@@ -273,11 +275,11 @@ def check_failure_on_one_rank_fails_all(world: World, folder: Path) -> None:
                     raise OSError(28, "No space left on device")
                 return record(path)
 
-            files.file_record = broken
+            checkpoint_tensors.file_record = broken
             store.save(2, model, optimizer)
             with pytest.raises(RunError, match=r"No space left on device\n.*step-00000001 is intact"):
                 store.wait()
-            files.file_record = record
+            checkpoint_tensors.file_record = record
             world.barrier()
             assert sorted(path.name for path in (folder / "failing").iterdir()) == [".lock", "step-00000001"]
             world.barrier()

@@ -155,7 +155,8 @@ assert "torch" not in sys.modules
 import torch
 from pretrainkit.dist.env import init_world
 from pretrainkit.dist.parallelize import gradient_sync, parallelize
-from pretrainkit.train.checkpoint import CheckpointStore, named_state
+from pretrainkit.train.checkpoint import CheckpointStore
+from pretrainkit.train.checkpoint_tensors import named_state
 from pretrainkit.train.run import ParallelConfig
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 model.blocks = lambda: list(model)

@@ -19,9 +19,10 @@ from torch import nn
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import full_state_dict, load_full_state_dict
 from pretrainkit.errors import CheckpointError, RunError
-from pretrainkit.train import checkpoint
 from pretrainkit.train import checkpoint_files as files
-from pretrainkit.train.checkpoint import CheckpointStore, load, named_state, read_weights
+from pretrainkit.train import checkpoint_tensors
+from pretrainkit.train.checkpoint import CheckpointStore, load, read_weights
+from pretrainkit.train.checkpoint_tensors import named_state
 from pretrainkit.train.run import CheckpointConfig
 
 ALONE = World()
@@ -107,7 +108,7 @@ def test_a_restored_run_goes_on_as_if_never_stopped(folder: Path, asynchronous: 
 
 
 def test_a_large_state_is_cut_into_several_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_FILE_BYTES", 300)
+    monkeypatch.setattr(checkpoint_tensors, "_FILE_BYTES", 300)
     model, optimizer = trained(seed=0)
     with store_in(folder) as store:
         store.save(3, model, optimizer)
