@@ -57,21 +57,22 @@ class Curve:
 
 def loss_curves(run: Run) -> list[Curve]:
     """The losses, the most telling first: one with a reference line, else the training loss, else what there is."""
-    keys = [key for key in _drawn_keys(run.logged_keys(), run.evaluated_keys()) if _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.logged_keys, run.evaluated_keys) if _is_loss(key)]
     references = reference_levels(run)
     keys.sort(key=lambda key: (key not in references, key != "loss"))
-    if "loss" in keys and len(keys) == 2 and "loss" in run.logged_keys() and _is_same(run, *keys):
+    if "loss" in keys and len(keys) == 2 and "loss" in run.logged_keys and _is_same(run, *keys):
         keys.remove("loss")  # a single term of scale 1: the total says nothing more
     return [_curve(run, key, references.get(key, ())) for key in keys]
 
 
 def other_curves(run: Run) -> list[Curve]:
     """Everything else that was logged or evaluated; nothing is left out but what only counts along with the steps."""
-    keys = [key for key in _drawn_keys(run.evaluated_keys(), run.logged_keys()) if not _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.evaluated_keys, run.logged_keys) if not _is_loss(key)]
     keys = [key for key in keys if key not in _NOT_CURVES]
     place = {key: i for i, key in enumerate(_ORDER)}
-    keys.sort(key=lambda key: (0 if key in run.evaluated_keys() else 1, place.get(key, len(_ORDER))))
-    return [_curve(run, key, reference_levels(run).get(key, ())) for key in keys]
+    keys.sort(key=lambda key: (0 if key in run.evaluated_keys else 1, place.get(key, len(_ORDER))))
+    references = reference_levels(run)
+    return [_curve(run, key, references.get(key, ())) for key in keys]
 
 
 def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
@@ -84,8 +85,7 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
     for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
         level = as_number(run.summary.get(name))
         if level is not None:
-            keys = [*run.logged_keys(), *run.evaluated_keys()]
-            term = next((key for key in keys if key.endswith("lm_loss")), "loss")
+            term = next((k for k in (*run.logged_keys, *run.evaluated_keys) if k.endswith("lm_loss")), "loss")
             found.setdefault(term, []).append(Level(level, f"{words} {metric(term, level)}"))
     references = run.summary.get("references")
     for key, levels in references.items() if isinstance(references, dict) else ():

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,9 @@ class Run:
         found: dict[str, float] = {}
         for name, value in self.summary.items():
             key, number = name.removeprefix("valid_"), as_number(value)
-            if number is not None and (key != name or key in self.evaluated_keys()):
+            if number is not None and (key != name or key in self.evaluated_keys):
                 found[key] = number
-        for key in self.evaluated_keys():
+        for key in self.evaluated_keys:
             found.setdefault(key, next(row[key] for row in reversed(self.evaluations) if key in row))
         return found
 
@@ -72,10 +73,12 @@ class Run:
             last = event.time
         return total + last - began if began is not None and last is not None and last > began else None
 
+    @cached_property
     def logged_keys(self) -> list[str]:
         """Names of what was logged while training, in the order of first appearance."""
         return _keys(self.metrics)
 
+    @cached_property
     def evaluated_keys(self) -> list[str]:
         """Names of what was evaluated."""
         return _keys(self.evaluations)

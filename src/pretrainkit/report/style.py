@@ -28,7 +28,7 @@ code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, m
 .charts .panel { margin: 0; padding: 10px 12px; } .narrow { display: none; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
-th { text-align: left; font-weight: 600; color: var(--quiet); }
+th { text-align: left; white-space: nowrap; font-weight: 600; color: var(--quiet); }
 th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid var(--line); }
 tr:last-child > td { border-bottom: 0; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
@@ -54,7 +54,7 @@ ul { margin: 0; padding-left: 20px; }
     --accent: #fff3c9; color-scheme: light; }
   body { font-size: 10.5pt; }
   main { max-width: none; padding: 0; } .panel, .card, tr { break-inside: avoid; }
-  h2 { break-after: avoid; }
+  h2 { break-after: avoid; } .charts { grid-template-columns: 1fr 1fr; }
   .panel.long { break-inside: auto; } details::details-content { content-visibility: visible; block-size: auto; }
   * { print-color-adjust: exact; }
 }
