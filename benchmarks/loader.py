@@ -23,7 +23,7 @@ from pretrainkit import rng
 from pretrainkit.data.loader import Loader
 from pretrainkit.data.order import Order
 from pretrainkit.data.permutation import permute
-from pretrainkit.data.plan import pack_rows
+from pretrainkit.data.plan import pack_rows, token_microbatches
 from pretrainkit.data.rows import RowSource
 
 ROW_LENGTH = 128
@@ -174,6 +174,10 @@ def parts(rows: np.memmap, num_rounds: int) -> None:
     lanes = Order([documents.sum()], seed=0, mode="lanes", batch_size=64, document_sizes=[documents])
     mixture = Order([len(rows), len(rows) // 2], seed=0, weights=[0.7, 0.3])
     lengths = np.clip(np.random.default_rng(0).lognormal(4.5, 0.9, 65_536), 1, 512).astype(np.int64)
+
+    def cut() -> object:
+        return token_microbatches(lengths[:1024], 8, 4096)
+
     num_draws, repeat = 1024 * 128, max(10, 4 * num_rounds)
     figures = [
         ("Feistel permutation, per index", lambda: permute(positions, len(rows), key), len(positions)),
@@ -181,6 +185,7 @@ def parts(rows: np.memmap, num_rounds: int) -> None:
         ("Order.records, two weighted components, per example", lambda: mixture.records(positions), len(positions)),
         ("Order.records, lanes, per example", lambda: lanes.records(positions), len(positions)),
         ("pack_rows to 512 in windows of 4096, per example", lambda: pack_rows(lengths, 512), len(lengths)),
+        ("token_microbatches, 1024 examples on 8 ranks, per example", cut, 1024),
         ("rng.bits (1024, 128), per draw", lambda: rng.bits(keys, 128), num_draws),
         ("rng.uniform (1024, 128), per draw", lambda: rng.uniform(keys, 128), num_draws),
     ]

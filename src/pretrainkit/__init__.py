@@ -1,6 +1,6 @@
 """pretrainkit: from raw data to an evaluated, exported model trained from scratch.
 
-The public functions are those of `pretrainkit.api`; they are loaded when first used, so that `import pretrainkit` is cheap.
+The public functions are those of `pretrainkit.api`, loaded when first used, so that `import pretrainkit` is cheap.
 """
 
 from typing import TYPE_CHECKING, Any

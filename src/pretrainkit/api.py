@@ -1,4 +1,4 @@
-"""The Python API: everything the command line does goes through here. Quiet by default; torch is imported when needed."""
+"""The Python API: everything the command line does goes through here. Quiet; torch is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def resume(
     origins = {k: o if o == "command line" else old.get(k, o) for k, o in resolved.origins.items()}
     if not folder.has_checkpoint:
         raise CheckpointError(
-            f"{run} has no checkpoint to go on from\n  remove the folder and train again, with a smaller checkpoint.every_steps"
+            f"{run} has no checkpoint to go on from\n"
+            "  remove the folder and train again, with a smaller checkpoint.every_steps"
         )
     return _run(resolved.config, folder, origins, watcher or Watcher(), device, resuming=True)
 
@@ -192,7 +193,8 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
 
 def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
-    from pretrainkit.export.safetensors import WEIGHTS, read_weights
+    from pretrainkit.export.native import WEIGHTS
+    from pretrainkit.export.safetensors import read_tensors
     from pretrainkit.train.checkpoint import read_weights as read_checkpoint
     from pretrainkit.train.checkpoint_files import folder_name, newest_valid
 
@@ -201,7 +203,7 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
         config, weights = reader.import_huggingface(path)
         return config, weights, path
     if (path / WEIGHTS).is_file():  # our own export
-        return load_config(RunFolder(path).config_tree()), read_weights(path / WEIGHTS), path / "tokenizer"
+        return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
     is_checkpoint = (path / "meta.json").is_file()
     run = RunFolder(path.parent.parent if is_checkpoint else path)
     config = load_config(run.config_tree())
@@ -227,24 +229,22 @@ def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[d
 
 
 def export(path: str | Path, format: str, out: str | Path) -> Path:
-    """Write the weights of a run or checkpoint for others to use: `export("runs/x", "huggingface", "out")`.
+    """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads), "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
-    from pretrainkit.export.folder import new_folder
-    from pretrainkit.export.safetensors import write_native
+    from pretrainkit.export.native import write_native
 
     opened = open_model(path)
-    with new_folder(Path(out)) as aside:
-        if format == "huggingface":
-            opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, aside)
-        elif format == "safetensors":
-            write_native(opened.config, opened.model, opened.tokenizer, aside)
-        else:
-            raise InputError(f"unknown export format {format!r}\n  formats: huggingface, safetensors")
+    if format == "huggingface":
+        opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
+    elif format == "safetensors":
+        write_native(opened.config, opened.model, opened.tokenizer, Path(out))
+    else:
+        raise InputError(f"unknown export format {format!r}\n  formats: huggingface, safetensors")
     return Path(out)
 
 
@@ -253,12 +253,10 @@ def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
 
     The whole model is built and checked before anything is written.
     """
-    from pretrainkit.export.folder import new_folder
-    from pretrainkit.export.safetensors import write_native
+    from pretrainkit.export.native import write_native
 
     opened = open_model(path, recipe=recipe)
-    with new_folder(Path(out)) as aside:
-        write_native(opened.config, opened.model, opened.tokenizer, aside)
+    write_native(opened.config, opened.model, opened.tokenizer, Path(out))
     return Path(out)
 
 
@@ -329,7 +327,7 @@ def _run(
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
-        if world.rank == 0:
+        if world.is_main:
             provenance = {"sources": origins, "data": {"train": source.fingerprint}, **environment()}
             folder.create(config, provenance)
             _keep_tokenizer(folder, config)
@@ -341,7 +339,7 @@ def _run(
                 f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
                 f"  to train longer: pretrainkit resume {folder.path} num_steps={2 * config.num_steps}"
             )
-        if world.rank == 0:
+        if world.is_main:
             watcher.started(
                 {
                     "folder": str(folder.path),
@@ -349,6 +347,7 @@ def _run(
                     "device": str(world.device),
                     "ranks": world.world_size,
                     "precision": trainer.precision.name,
+                    "peak": trainer.peak.describe(),
                     "examples": sum(source.sizes),
                     "epochs": loader.epochs_for(config.num_steps),
                     "first_step": trainer.step,
@@ -356,8 +355,16 @@ def _run(
                 }
             )
         metrics = trainer.fit()
-        if world.rank == 0 and config.data.valid:
-            samples = recipe.sample(config, trainer.plain_model, folder.path / "tokenizer", num=8)
+        if world.is_main and config.data.valid:
+            summary = {
+                "parameters": trainer.num_parameters,
+                "steps": trainer.step,
+                **metrics,
+                **recipe.baselines(config),
+            }
+            folder.write_json("summary.json", summary)
+        if world.is_main and config.data.valid:
+            samples = recipe.sample(config, trainer.plain_model, recipe.open_data(config, "valid"), num=8)
             folder.write_json("samples.json", samples)
         return metrics
     finally:
@@ -367,7 +374,8 @@ def _run(
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
-    All ranks get equally many examples, so that sharded models stay in step; a remainder below the number of ranks is left out.
+    All ranks get equally many examples, so that sharded models stay in step; a remainder below the number of ranks is
+    left out.
     """
     import numpy as np
 
@@ -382,7 +390,8 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     share = min(config.evaluate.num_examples, sum(source.sizes)) // world.world_size
     if share == 0:
         raise DataError(
-            f"data.valid has {sum(source.sizes)} examples, too few for {world.world_size} ranks\n  hold out more documents"
+            f"data.valid has {sum(source.sizes)} examples, too few for {world.world_size} ranks\n"
+            "  hold out more documents"
         )
 
     def held_out() -> Iterator[dict[str, np.ndarray]]:

@@ -32,7 +32,7 @@ class NamedSource(BatchSource):
 
     @property
     def fingerprint(self):
-        return f"named {self._sizes}"
+        return f"examples that say who they are, so many of each component: {self._sizes}"
 
     def lengths(self, records):
         return 1 + records.index % 9
@@ -196,6 +196,16 @@ def test_errors_surface_with_their_type_at_their_step(settings):
     assert [next(steps).step for _ in range(2)] == [0, 1]
     with pytest.raises(KeyError, match="no such example"):
         next(steps)
+    assert num_prefetching() == 0
+
+
+def test_even_an_exit_within_a_thread_surfaces():
+    class Exiting(NamedSource):
+        def build(self, records):
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        next(make(source=Exiting()).iterate())
     assert num_prefetching() == 0
 
 

@@ -186,6 +186,8 @@ def test_fingerprint_follows_sizes_weights_and_documents():
     ]
     assert len({order.fingerprint for order in orders}) == len(orders)
     assert make([30, 70]).fingerprint == make([30, 70]).fingerprint
+    assert make([30, 70], weights=[2, 4]).fingerprint == make([30, 70], weights=[0.5, 1.0]).fingerprint
+    assert make([30], weights=[2]).fingerprint == make([30]).fingerprint
 
 
 @pytest.mark.parametrize(

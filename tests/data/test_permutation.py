@@ -85,6 +85,19 @@ def test_order_within_one_permutation_looks_random():
     assert fixed_points < 10
 
 
+@pytest.mark.parametrize("size", [700_000_000, 10**9])
+def test_a_prefix_of_a_huge_epoch_is_spread_over_all_of_it(size):
+    """torch's random sampler is sequentially biased at these sizes, which has cost others whole runs."""
+    prefix = np.arange(200_000)
+    epochs = [permute(prefix, size, KEYS[i : i + 1]) / size for i in range(2)]
+    for scaled in epochs:
+        for part in np.split(scaled, 4):
+            counts = np.histogram(part, 500, (0, 1))[0]
+            assert stats.chisquare(counts).pvalue > 1e-4
+        assert abs(np.corrcoef(prefix, scaled)[0, 1]) < 5 / np.sqrt(len(prefix))
+    assert abs(np.corrcoef(*epochs)[0, 1]) < 5 / np.sqrt(len(prefix))
+
+
 @pytest.mark.parametrize("size", [0, -1, permutation.MAX_SIZE + 1])
 def test_impossible_domains_are_refused(size):
     with pytest.raises(ValueError, match="cannot permute a domain"):

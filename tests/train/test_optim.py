@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pretrainkit.train.lamb import Lamb
-from pretrainkit.train.optim import build_optimizer, clip_gradients, decayed_names, set_learning_rate
+from pretrainkit.train.optim import build_optimizer, clip_gradients, decayed_names, set_learning_rate, step_if_finite
+from pretrainkit.train.precision import Precision
 from pretrainkit.train.run import OptimizerConfig
 
 
@@ -247,3 +248,33 @@ def test_clipping_nothing_and_zero_gradients() -> None:
     zero.grad = torch.zeros(2)
     assert clip_gradients([zero], adam_config()).item() == 0.0
     assert torch.equal(zero.grad, torch.zeros(2))
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize("is_scaled", [False, True])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing(name, is_scaled, bad) -> None:
+    def updates(values: list[float]) -> tuple[list[torch.Tensor], list[bool]]:
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0) if is_scaled else None
+        precision = Precision(torch.device("cpu"), torch.float32, uses_tf32=False, scaler=scaler)
+        params = [nn.Parameter(torch.arange(4.0).view(2, 2)), nn.Parameter(torch.ones(3))]
+        config = adam_config(name=name)
+        layer = nn.ParameterList(params)
+        optimizer = build_optimizer(layer, config)
+        skipped = []
+        for value in values:
+            optimizer.zero_grad()
+            precision.backward((params[0] * value).sum() + params[1].square().sum())
+            precision.unscale_(optimizer)
+            norm = clip_gradients(params, config)
+            skipped.append(bool(step_if_finite(optimizer, precision, norm)))
+        assert precision.can_scale_down is is_scaled
+        if is_scaled:
+            assert precision.state_dict()["scale"] == 4.0 / 2 ** sum(skipped)
+        state = [value for p in params for value in optimizer.state[p].values()]
+        return [p.detach() for p in params] + state, skipped
+
+    with_bad, skipped = updates([1.0, bad, 2.0])
+    without, _ = updates([1.0, 2.0])
+    assert skipped == [False, True, False]
+    assert all(torch.equal(a, b) for a, b in zip(with_bad, without, strict=True))

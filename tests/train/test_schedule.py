@@ -1,5 +1,6 @@
 """The learning rate: the specification's numbers, and laws of every schedule."""
 
+import itertools
 import math
 
 import pytest
@@ -44,7 +45,7 @@ def test_schedules_rise_linearly_then_never_rise_and_keep_the_floor(name, num_st
     assert all(0 <= factor <= 1 for factor in factors)
     assert factors[:warmup] == [step / warmup for step in range(warmup)]
     after = factors[warmup:]
-    assert all(later <= earlier + 1e-12 for earlier, later in zip(after, after[1:]))
+    assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(after))
     if warmup < num_steps:
         assert after[0] == pytest.approx(1.0)
     if name in ("linear", "cosine", "wsd"):
@@ -60,7 +61,7 @@ def test_schedules_are_continuous(name, num_steps, warmup, floor):
     config = ScheduleConfig(name=name, num_warmup_steps=warmup, floor=floor, num_decay_steps=decay)
     factors = [lr_factor(config, num_steps, step) for step in range(num_steps + 1)]
     # 1 - sqrt falls fastest at once: by sqrt(1 / 500) in its first step.
-    assert max(abs(b - a) for a, b in zip(factors, factors[1:])) <= max(1 / warmup, math.sqrt(1 / 500)) + 1e-9
+    assert max(abs(b - a) for a, b in itertools.pairwise(factors)) <= max(1 / warmup, math.sqrt(1 / 500)) + 1e-9
 
 
 def test_shapes_at_known_points() -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.train.objective import Batch, CoupledObjective, Cost, HostBatch, LossSum, SeparableObjective
+from pretrainkit.train.objective import Batch, Cost, CoupledObjective, HostBatch, LossSum, SeparableObjective
 
 
 class TwoHeads(nn.Module):
@@ -72,6 +72,9 @@ class TwoTowers(nn.Module):
         towers = {"left": self.left(x_bF), "right": self.right(y_bF)}
         return {name: F.normalize(self.dropout(torch.tanh(value_bD)), dim=-1) for name, value_bD in towers.items()}
 
+    def blocks(self) -> list[nn.Module]:
+        return [self.left, self.right]
+
 
 class Contrast(CoupledObjective):
     """Both directions of the contrastive loss, and a second term that uses one tower only."""
@@ -123,9 +126,7 @@ def cut(batch: Batch, sizes: list[int]) -> list[dict[str, Tensor]]:
     """Consecutive slices of these sizes."""
     assert sum(sizes) == len(batch["x"])
     ends = np.cumsum(sizes)
-    return [
-        {name: t[end - size : end] for name, t in batch.items()} for size, end in zip(sizes, ends, strict=True)
-    ]
+    return [{name: t[end - size : end] for name, t in batch.items()} for size, end in zip(sizes, ends, strict=True)]
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

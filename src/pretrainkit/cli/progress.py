@@ -23,6 +23,7 @@ def headline(info: Mapping[str, Any]) -> str:
         f"{info['folder']}: {info['parameters']:,} parameters, {info['precision']} on {info['device']}"
         f"{' x ' + str(info['ranks']) if info['ranks'] > 1 else ''}, {info['num_steps']:,} steps{resumed}, "
         f"{info['epochs']:.2f} epochs of {info['examples']:,} examples"
+        + (f"\n{info['peak']}" if info["device"].startswith("cuda") else "")
     )
 
 

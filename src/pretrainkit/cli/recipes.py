@@ -11,11 +11,12 @@ app = typer.Typer()
 def recipes(json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
     """List the recipes and their presets."""
     import json as json_module
+    from typing import Any
 
     from pretrainkit.errors import ConfigError
     from pretrainkit.recipes.registry import entries
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for entry in entries().values():
         try:
             recipe = entry.load()

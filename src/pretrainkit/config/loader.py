@@ -1,8 +1,8 @@
 """From a preset or YAML file and `path=value` words to a checked config that knows where each value came from.
 
-A config source is a preset (`bert/tiny`), a YAML file, or a mapping. A YAML file holds a difference: `extends:` names one preset or
-file, or several of which later ones win; the other keys are laid over that. Command-line words come last. All problems
-are reported together.
+A config source is a preset (`bert/tiny`), a YAML file, or a mapping. A YAML file holds a difference: `extends:` names
+one preset or file, or several of which later ones win; the other keys are laid over that. Command-line words come last.
+All problems are reported together.
 """
 
 import difflib
@@ -107,7 +107,7 @@ def fields_under(config_class: type[BaseModel], prefix: str = "") -> dict[str, s
 
 
 def config_classes_in(annotation: Any) -> list[type[BaseModel]]:
-    """The config classes that a field's annotation allows (through Optional, unions and Annotated; not through lists)."""
+    """The config classes that a field's annotation allows: through Optional, unions and Annotated, not through lists."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, BaseModel) else []
     if getattr(annotation, "__origin__", None) in (list, tuple, dict):
@@ -215,7 +215,8 @@ def _short(value: Any) -> str:
 
 def _without_union_tags(location: Sequence[Any], config_class: type[BaseModel]) -> list[Any]:
     """Pydantic puts the tag of a union's member into the location; the user never wrote it."""
-    classes, path = [config_class], []
+    classes: list[type[BaseModel]] = [config_class]
+    path: list[Any] = []
     for part in location:
         if isinstance(part, str) and path and not any(part in c.model_fields for c in classes):
             tags = {tag for c in classes for tag in _literals(c)} | {c.__name__ for c in classes}

@@ -1,4 +1,4 @@
-"""YAML as configs use it: YAML 1.2's booleans and floats, so that `on`, `off` and `no` stay words and 1e-4 is a number."""
+"""YAML as configs use it: with YAML 1.2's booleans and floats, `on`, `off` and `no` are words and 1e-4 is a number."""
 
 import re
 from collections.abc import Hashable

@@ -5,6 +5,7 @@ ranks, microbatches or workers. Records are computed in blocks of many steps, si
 otherwise dominate small batches.
 """
 
+import hashlib
 import time
 from collections.abc import Generator, Mapping
 from functools import cached_property
@@ -98,7 +99,7 @@ class Loader:
         self._rows = plan.rank_rows(batch_size, rank, world_size)
         self._capacity = microbatch_tokens
         self._slices = plan.even_microbatches(batch_size // world_size, microbatch_size)
-        for needed, size in order.largest_share(batch_size):
+        for needed, size in order.draws_per_batch(batch_size):
             if size < needed:
                 raise DataError(
                     f"a batch takes {needed} examples of data that has only {size}: some would occur twice in a step\n"
@@ -193,7 +194,7 @@ class Loader:
     @cached_property
     def _identity(self) -> dict[str, int | str]:
         return {
-            "source": self.source.fingerprint[:32],
+            "source": hashlib.blake2b(self.source.fingerprint.encode(), digest_size=8).hexdigest(),
             "mixture": self.order.fingerprint,
             "order": self.order.mode,
             "seed": self.order.seed,

@@ -117,27 +117,24 @@ class Order:
     def num_epochs(self, num_examples: int) -> float:
         """Passes that the first `num_examples` positions make over the data: over that component that is repeated
         most."""
-        return max(num_examples * share / size for share, size in self._shares())
+        return max(num_examples * count / (len(self._pattern) * size) for count, size in self._counts_and_sizes())
 
     @property
     def epoch_size(self) -> int:
         """Positions until a component has been gone through once. Without weights that is once through everything."""
         return min(-(-size * len(self._pattern) // count) for count, size in self._counts_and_sizes())
 
-    def largest_share(self, batch_size: int) -> list[tuple[int, int]]:
-        """(examples of one batch, examples there are) for each stream."""
+    def draws_per_batch(self, batch_size: int) -> list[tuple[int, int]]:
+        """(examples that a batch takes on average, rounded up; examples there are) for each stream."""
         return [(-(-batch_size * count // len(self._pattern)), size) for count, size in self._counts_and_sizes()]
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change whenever the records could, for the same seed and mode."""
-        return _digest(repr((self.sizes, self.weights)).encode(), self._document_digest.encode())
+        return _digest(repr((self.sizes, self._counts)).encode(), self._document_digest.encode())
 
     def _counts_and_sizes(self) -> list[tuple[int, int]]:
         return [(count, stream.size) for count, stream in zip(self._counts, self._streams, strict=True)]
-
-    def _shares(self) -> list[tuple[float, int]]:
-        return [(count / len(self._pattern), size) for count, size in self._counts_and_sizes()]
 
     def _example_keys(
         self, source: NDArray[np.int64], epoch: NDArray[np.int64], index: NDArray[np.int64]

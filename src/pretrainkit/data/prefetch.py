@@ -1,13 +1,16 @@
 """Compute a function of consecutive integers ahead of time, in threads or processes, and hand the results over in
 order."""
 
-import collections
 import multiprocessing
 import pickle
+import queue
 import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from typing import Generic, TypeVar
 
 from pretrainkit.errors import RunError
@@ -18,67 +21,101 @@ T = TypeVar("T")
 def in_threads(
     function: Callable[[int], T], numbers: range, num_threads: int, num_ahead: int
 ) -> Generator[T, None, None]:
-    """function(n) for each n, computed by threads up to `num_ahead` numbers ahead.
+    """function(n) for each n in order, computed by threads up to `num_ahead` (at least 1) numbers ahead.
 
-    An exception of the function is raised where its result would have come. Closing the iterator waits for the calls
+    An exception of the function is raised where its result would have come. Closing the generator waits for calls
     that have begun and drops the others.
     """
-    pending: collections.deque[Future[T]] = collections.deque()
-    upcoming = iter(numbers)
-    pool = ThreadPoolExecutor(num_threads, thread_name_prefix="prefetch")
-    try:
-        for number in upcoming:
-            pending.append(pool.submit(function, number))
-            if len(pending) >= num_ahead:
-                break
-        while pending:
-            result = pending.popleft().result()
-            for number in upcoming:
-                pending.append(pool.submit(function, number))
-                break
-            yield result
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    return _ahead(lambda: _Thread(function), numbers, num_threads, num_ahead)
 
 
 def in_processes(
     function: Callable[[int], T], numbers: range, num_processes: int, num_ahead: int
 ) -> Generator[T, None, None]:
-    """Like `in_threads`, with processes. The function and its results must be picklable; a script that uses this
-    needs the usual `if __name__ == "__main__":`.
+    """Like `in_threads`, with processes. The function and its results must be picklable; a script that uses this needs
+    the usual `if __name__ == "__main__":`.
 
     Raises:
         RunError: A process died.
     """
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+    return _ahead(lambda: _Process(context, function), numbers, num_processes, num_ahead)
+
+
+class _Worker(ABC, Generic[T]):
+    """Answers the numbers it is asked, in their order."""
+
+    @abstractmethod
+    def ask(self, number: int) -> None:
+        """Without waiting."""
+
+    @abstractmethod
+    def answer(self, number: int) -> T:
+        """Waits for the answer to the oldest open question, which was `number`."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Forget all questions and end."""
+
+
+def _ahead(
+    start_worker: Callable[[], _Worker[T]], numbers: range, num_workers: int, num_ahead: int
+) -> Generator[T, None, None]:
     workers: list[_Worker[T]] = []
-    pending: collections.deque[tuple[int, _Worker[T]]] = collections.deque()
-    upcoming = iter(numbers)
+    pending: deque[tuple[int, _Worker[T]]] = deque()
     try:
-        workers = [_Worker(context, function) for _ in range(num_processes)]
-        free = collections.deque(workers * -(-num_ahead // num_processes))
-        for number in upcoming:
-            pending.append((number, free.popleft()))
-            pending[-1][1].ask(number)
-            if not free:
-                break
-        while pending:
+        for _ in range(num_workers):
+            workers.append(start_worker())
+        for i, number in enumerate(numbers[:num_ahead]):
+            workers[i % num_workers].ask(number)
+            pending.append((number, workers[i % num_workers]))
+        for i in range(len(numbers)):
             number, worker = pending.popleft()
             result = worker.answer(number)
-            for following in upcoming:
+            if i + num_ahead < len(numbers):
+                following = numbers[i + num_ahead]
+                worker = workers[(i + num_ahead) % num_workers]
                 worker.ask(following)
                 pending.append((following, worker))
-                break
             yield result
     finally:
         for worker in workers:
             worker.stop()
 
 
-class _Worker(Generic[T]):
-    """One process that answers the numbers it is asked in their order."""
+class _Thread(_Worker[T]):
+    def __init__(self, function: Callable[[int], T]) -> None:
+        self._function = function
+        self._questions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._serve, name="prefetch", daemon=True)
+        self._thread.start()
 
-    def __init__(self, context: multiprocessing.context.BaseContext, function: Callable[[int], T]) -> None:
+    def ask(self, number: int) -> None:
+        self._questions.put(number)
+
+    def answer(self, number: int) -> T:
+        value, error = self._answers.get()
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._questions.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while (number := self._questions.get()) is not None and not self._is_stopping:
+            try:
+                self._answers.put((self._function(number), None))
+            except BaseException as error:  # it is raised in the consumer, who would wait forever otherwise
+                self._answers.put((None, error))
+
+
+class _Process(_Worker[T]):
+    def __init__(self, context: BaseContext, function: Callable[[int], T]) -> None:
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, function), daemon=True)  # type: ignore[attr-defined]
         self._process.start()
@@ -92,11 +129,11 @@ class _Worker(Generic[T]):
 
     def answer(self, number: int) -> T:
         try:
-            is_result, value = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._death(number) from error
-        if not is_result:
-            raise value
+            value, error = self._connection.recv()
+        except (EOFError, OSError) as failure:
+            raise self._death(number) from failure
+        if error is not None:
+            raise error
         return value
 
     def stop(self) -> None:
@@ -118,9 +155,9 @@ def _serve(connection: Connection, function: Callable[[int], object]) -> None:
         while True:
             number = connection.recv()
             try:
-                answer: tuple[bool, object] = (True, function(number))
+                answer: tuple[object, Exception | None] = (function(number), None)
             except Exception as error:  # it is raised on the other side
-                answer = (False, _sendable(error))
+                answer = (None, _sendable(error))
             connection.send(answer)
     except (EOFError, OSError, KeyboardInterrupt):
         return

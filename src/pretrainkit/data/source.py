@@ -62,4 +62,7 @@ class BatchSource(ABC):
 
     @abstractmethod
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """The batch of these examples. A pure function of `records`."""
+        """The batch of these examples, first axis B (packed batches aside). A pure function of `records`.
+
+        `records` is empty where a rank has fewer packed microbatches than another: the batch then has no example.
+        """

@@ -1,7 +1,7 @@
-"""English prose that is on every machine with Python: its language reference and the docstrings of its standard library.
+"""English prose that is on every machine with Python: its language reference and the standard library's docstrings.
 
-The language reference is `pydoc_data.topics`; docstrings are read from the source files without importing them. Examples, signatures and
-tables are left out paragraph by paragraph, so that what remains reads as sentences.
+The language reference is `pydoc_data.topics`; docstrings are read from the source files without importing them.
+Examples, signatures and tables are left out paragraph by paragraph, so that what remains reads as sentences.
 """
 
 import ast
@@ -28,7 +28,7 @@ MIN_LETTER_SHARE = 0.75
 
 
 def standard_library_documents() -> Iterator[tuple[str, str]]:
-    """(name, text) of every topic of the language reference and every documented class or function with enough prose."""
+    """(name, text) of every topic of the language reference and every module with documentation."""
     from pydoc_data.topics import topics
 
     for name, text in sorted(topics.items()):
@@ -67,5 +67,4 @@ def _docstrings(path: Path) -> Iterator[str]:
         return
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            if docstring := ast.get_docstring(node):
-                yield docstring
+            yield ast.get_docstring(node) or ""

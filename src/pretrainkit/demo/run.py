@@ -1,7 +1,7 @@
 """The demo: the commands a user would type, one after another, on prose that every machine with Python has.
 
-Each command is printed as it is run, so that the demo reads as a tutorial. In the middle the training is killed without warning and
-resumed, and the losses after the resumption are compared with those before, digit by digit.
+Each command is printed as it is run, so that the demo reads as a tutorial. In the middle the training is killed without
+warning and resumed, and the losses after the resumption are compared with those before, digit by digit.
 """
 
 import json

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pretrainkit.dist.env import World
@@ -76,10 +76,12 @@ def parallelize(model: nn.Module, config: ParallelSettings, world: World, comput
         return model.to(world.device)
     if config.strategy == "fsdp2":
         return _shard(model, blocks, world, compute_dtype)
+    _send_weights(model, world)
     return DistributedDataParallel(
-        model.to(world.device),
+        model,
         device_ids=[world.device] if world.device.type == "cuda" else None,
-        broadcast_buffers=False,  # ours are constant tables
+        broadcast_buffers=False,  # before every forward pass; ours are constant tables
+        init_sync=False,  # would leave out the buffers
         gradient_as_bucket_view=True,
     )
 
@@ -103,12 +105,10 @@ def _shard(model: nn.Module, blocks: list[nn.Module], world: World, compute_dtyp
 
 
 def _send_weights(module: nn.Module, world: World) -> None:
-    """Move what is not sharded yet to the device and replace it by rank 0's. Block by block: the peak is one block."""
-    from torch.distributed.tensor import DTensor
-
+    """Move what is not sharded yet to the device, and replace parameters and buffers by rank 0's."""
     module.to(world.device)
     for tensor in [*module.parameters(), *module.buffers()]:
-        if not isinstance(tensor, DTensor):
+        if not is_dtensor(tensor):
             dist.broadcast(tensor.detach(), src=0)
 
 
@@ -146,6 +146,12 @@ def is_sharded(model: nn.Module) -> bool:
     """Whether the parameters are spread over ranks (FSDP2)."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # half a second to import; whoever sharded has done so
     return fsdp is not None and isinstance(model, fsdp.FSDPModule)
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether `tensor` is one rank's part of a larger one."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def averages_gradients(model: nn.Module) -> bool:

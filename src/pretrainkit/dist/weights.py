@@ -1,21 +1,14 @@
 """The tensors of a model by name, whole or sharded."""
 
-import sys
 from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.dist.parallelize import unwrap
+from pretrainkit.dist.parallelize import is_dtensor, unwrap
 from pretrainkit.errors import CheckpointError
 
 Shape = tuple[int, ...]
-
-
-def is_dtensor(tensor: Tensor) -> bool:
-    """Whether `tensor` is one rank's part of a larger one."""
-    module = sys.modules.get("torch.distributed.tensor")  # half a second to import; whoever sharded has done so
-    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -1,36 +1,47 @@
-"""Our own export: config.yaml, model.safetensors and tokenizer/ in one folder. No pickle."""
+"""Tensors in safetensors files: read without running any code that others wrote."""
 
-from __future__ import annotations
-
-import shutil
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from pretrainkit.config.yaml import dump_yaml
-from pretrainkit.errors import DataError
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-WEIGHTS = "model.safetensors"
+from pretrainkit.errors import CheckpointError
 
 
-def write_native(config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
-    """Write a model with its config and tokenizer into the existing folder `out`."""
-    from safetensors.torch import save_model
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write contiguous copies on the CPU of `tensors` to one file; transformers asks for metadata {"format": "pt"}."""
+    from safetensors.torch import save_file
 
-    (out / "config.yaml").write_text(dump_yaml(config.model_dump(mode="json")), encoding="utf-8")
-    save_model(model, str(out / WEIGHTS))
-    if tokenizer is not None:
-        shutil.copytree(tokenizer, out / "tokenizer")
+    found = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(found, path, metadata={"format": "pt", **(metadata or {})})
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, on CPU. Raises DataError when it is missing or broken."""
+def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:
+    """All tensors of `stem`.safetensors, or of the parts that `stem`.safetensors.index.json lists.
+
+    Raises:
+        CheckpointError: There is no such file, a part is missing, or one is broken.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"cannot read the weights in {path}\n  {error}\n  export them again") from None
+    single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
+    if single.is_file():
+        names = [single.name]
+    elif index.is_file():
+        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    else:
+        raise CheckpointError(
+            f"{folder} has neither {single.name} nor {index.name}\n"
+            "  weights in other formats are not read: save them with transformers' save_pretrained first"
+        )
+    found: dict[str, Tensor] = {}
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise CheckpointError(f"{index} names the part {name!r}, which is not in {folder}\n  copy all parts")
+        try:
+            found |= load_file(folder / name)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{folder / name} cannot be read: {error}\n  copy it again") from None
+    return found

@@ -54,7 +54,8 @@ def entries() -> dict[str, Entry]:
     for point in importlib.metadata.entry_points(group=GROUP):
         if point.name in found:
             raise ConfigError(
-                f"two recipes are called {point.name!r}: {found[point.name].target} and {point.value}\n  uninstall one of them"
+                f"two recipes are called {point.name!r}: {found[point.name].target} and {point.value}\n"
+                "  uninstall one of them"
             )
         found[point.name] = Entry(point.name, point.value)
     return found

@@ -180,11 +180,6 @@ def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[
     return {name: LossSum(*pair) for name, pair in zip(terms, packed.view(-1, 2).unbind())}
 
 
-def training_loss(scales: Mapping[str, float], terms: Mapping[str, LossSum]) -> Tensor:
-    """The training loss of terms that are already added up: the sum over terms of scale x total / weight."""
-    return torch.stack([scale * terms[name].mean() for name, scale in scales.items()]).sum()
-
-
 def seed_dropout(seed: int, step: int, microbatch: int, rank: int, device: torch.device) -> None:
     """Make what torch draws from here on, on the host and on `device`, a function of the arguments alone.
 

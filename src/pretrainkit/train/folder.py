@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
+from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError
 
 CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"
@@ -41,8 +42,8 @@ class RunFolder:
         """Make the folder and write config and provenance. Raises InputError where that cannot be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_text(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
-            write_text(self.path / PROVENANCE, json.dumps(provenance, indent=2, ensure_ascii=False) + "\n")
+            _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
+            _write(self.path / PROVENANCE, json.dumps(provenance, indent=2, ensure_ascii=False) + "\n")
         except OSError as error:
             raise InputError(
                 f"cannot write the run folder {self.path}\n  {error}\n  give another place: --out FOLDER"
@@ -74,7 +75,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> Path:
         """Write a small JSON file into the folder, whole or not at all."""
-        write_text(self.path / name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        _write(self.path / name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
         return self.path / name
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
@@ -82,17 +83,9 @@ class RunFolder:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write aside, fsync, rename: the file is complete or unchanged."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+def _write(path: Path, text: str) -> None:
+    with atomic_file(path) as file:
+        file.write(text.encode())
 
 
 def environment() -> dict[str, Any]:

@@ -9,43 +9,28 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import DataError, InputError, MissingPackageError
 from pretrainkit.train.run import LogConfig
 
 _log = logging.getLogger(__name__)
 Scalar = Tensor | float | int
 
 
-class Fetch:
-    """Scalars on their way to the host in one copy. On CUDA the copy waits for nothing until `result` is asked for."""
-
-    def __init__(self, values: Mapping[str, Scalar]) -> None:
-        self._known = {name: float(value) for name, value in values.items() if not isinstance(value, Tensor)}
-        tensors = {name: value.detach() for name, value in values.items() if isinstance(value, Tensor)}
-        self._order = list(values)
-        self._names = list(tensors)
-        self._stacked = torch.stack([value.reshape(()).float() for value in tensors.values()]) if tensors else None
-        self._copied: torch.cuda.Event | None = None
-        if self._stacked is not None and self._stacked.is_cuda:
-            pinned = torch.empty(len(tensors), pin_memory=True)
-            pinned.copy_(self._stacked, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record()
-            self._stacked = pinned
-
-    def result(self) -> dict[str, float]:
-        """The numbers, in the order given."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        found = self._known | dict(zip(self._names, self._stacked.tolist() if self._stacked is not None else []))
-        return {name: found[name] for name in self._order}
+def to_numbers(values: Mapping[str, Scalar]) -> dict[str, float]:
+    """Scalars as numbers, in the order given. Tensors (on one device) come in one copy, which waits for the device."""
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    fetched: dict[str, float] = {}
+    if tensors:
+        stacked = torch.stack([value.detach().reshape(()).to(torch.float32) for value in tensors.values()])
+        fetched = dict(zip(tensors, stacked.tolist(), strict=True))
+    return {name: fetched[name] if name in fetched else float(value) for name, value in values.items()}
 
 
 class JsonLines:
@@ -85,43 +70,43 @@ class MetricsLog:
         resume_step: int = 0,
         *,
         run_config: Mapping[str, Any] | None = None,
-        console: Callable[[int, Mapping[str, float]], None] | None = None,
     ) -> None:
         """
         Args:
             folder: The run folder.
             resume_step: Updates made before; 0: a new run.
             run_config: The resolved config, for the page of Weights & Biases.
-            console: Called with each line's step and values, to print them.
 
         Raises:
-            MissingPackageError: The config asks for TensorBoard or Weights & Biases, which is not installed.
+            MissingPackageError: The config asks for Weights & Biases, which is not installed.
+            InputError: Weights & Biases cannot start.
             DataError: The folder cannot be written.
         """
-        self._console = console
         self._tensorboard = _open_tensorboard(folder, resume_step) if config.tensorboard else None
         self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
         self._lines = JsonLines(folder / "metrics.jsonl", resume_step)
 
     def write(self, step: int, values: Mapping[str, Scalar]) -> dict[str, float]:
         """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers."""
-        numbers = Fetch(values).result()
+        numbers = to_numbers(values)
         self._lines.write(step, numbers)
+        self.draw(step, numbers)
+        return numbers
+
+    def draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Show numbers in TensorBoard and Weights & Biases only: an evaluation, say, which has a file of its own."""
         if self._tensorboard is not None:
             for name, number in numbers.items():
                 self._tensorboard.add_scalar(name, number, step)
         if self._wandb is not None:
-            self._wandb.log(numbers, step=step)
-        if self._console is not None:
-            self._console(step, numbers)
-        return numbers
+            self._wandb.log(dict(numbers), step=step)
 
     def close(self) -> None:
         self._lines.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
         if self._wandb is not None:
-            self._wandb.finish(quiet=True)
+            self._wandb.finish()
 
     def __enter__(self) -> "MetricsLog":
         return self
@@ -162,10 +147,8 @@ def _cut_after(path: Path, resume_step: int) -> None:
 
 
 def _open_tensorboard(folder: Path, resume_step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingPackageError("tensorboard", "dev", "log.tensorboard=true") from error
+    from torch.utils.tensorboard import SummaryWriter
+
     # Points of a run that stopped after its last checkpoint would show twice: TensorBoard hides those from here on.
     return SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1 if resume_step else None)
 
@@ -179,13 +162,19 @@ def _open_wandb(folder: Path, config: LogConfig, run_config: Mapping[str, Any] |
     folder.mkdir(parents=True, exist_ok=True)
     if not id_path.exists():
         id_path.write_text(secrets.token_hex(4) + "\n", encoding="ascii")
-    return wandb.init(
-        project=config.wandb_project,
-        name=folder.name,
-        id=id_path.read_text(encoding="ascii").strip(),
-        resume="allow" if config.wandb == "online" else None,
-        mode="online" if config.wandb == "online" else "offline",
-        dir=str(folder),
-        config=dict(run_config or {}),
-        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, save_code=False),
-    )
+    try:
+        return wandb.init(
+            project=config.wandb_project,
+            name=folder.name,
+            id=id_path.read_text(encoding="ascii").strip(),
+            resume="allow" if config.wandb == "online" else None,
+            mode="online" if config.wandb == "online" else "offline",
+            dir=str(folder),
+            config=dict(run_config or {}),
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, save_code=False),
+        )
+    except wandb.Error as error:
+        raise InputError(
+            f"log.wandb={config.wandb}: Weights & Biases could not start: {error}\n"
+            "  log in with `wandb login`, or use log.wandb=offline and `wandb sync` later"
+        ) from error

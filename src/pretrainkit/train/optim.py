@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pretrainkit.train.lamb import Lamb
 from pretrainkit.train.parameters import local_tensors, plain_name, tensor_norms
+from pretrainkit.train.precision import Precision
 from pretrainkit.train.run import OptimizerConfig
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
@@ -81,6 +82,33 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Use `lr` for all parameters from the next step on."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:
+    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are.
+
+    Args:
+        precision: With loss scaling, its `unscale_` was called before; the scale is adapted here.
+        norm: From `clip_gradients`, the same on all ranks, so that ranks decide alike.
+
+    Returns:
+        Whether the update was left out, a bool scalar on the device. With fused AdamW (every AdamW of `build_optimizer`
+        on CPU and CUDA) the kernel itself decides, so nothing waits for the device unless this is read. LAMB waits.
+    """
+    is_skipped = ~norm.isfinite()
+    if precision.scaler is not None:
+        precision.step(optimizer)
+    elif optimizer.defaults.get("fused"):
+        # What torch.amp.GradScaler tells fused optimizers, without a scale.
+        fused: Any = optimizer
+        fused.grad_scale, fused.found_inf = None, is_skipped.float()
+        try:
+            optimizer.step()
+        finally:
+            del fused.grad_scale, fused.found_inf
+    elif not is_skipped.item():
+        optimizer.step()
+    return is_skipped
 
 
 @torch.no_grad()

@@ -43,7 +43,7 @@ class Precision:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the scale out of the gradients, so that they can be clipped: once per step, before `step`/`skipped`."""
+        """Take the scale out of the gradients, so that they can be clipped: once per step, before `step`."""
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
 
@@ -53,11 +53,6 @@ class Precision:
             optimizer.step()
         else:
             self.scaler.step(optimizer)
-            self.scaler.update()
-
-    def skipped(self) -> None:
-        """The step is left out because its gradients are not finite: lower the scale."""
-        if self.scaler is not None:
             self.scaler.update()
 
     @property

@@ -58,9 +58,13 @@ class Recipe(ABC):
     @abstractmethod
     def build_objective(self, config: Any) -> AnyObjective: ...
 
-    def sample(self, config: Any, model: nn.Module, tokenizer: Path, num: int) -> list[dict[str, str]]:
+    def sample(self, config: Any, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
         """Held-out examples for the report: what the model saw, predicted, and the truth. Default: none."""
         return []
+
+    def baselines(self, config: Any) -> dict[str, float]:
+        """Losses of models that learn nothing but frequencies, to compare a run with. Default: none."""
+        return {}
 
     def generate(
         self, config: Any, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
@@ -74,7 +78,7 @@ class Recipe(ABC):
         return ()
 
     def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
-        """Write weights, config and tokenizer into the existing folder `out`, so that `transformers` loads it."""
+        """Write weights, config and tokenizer into the new folder `out`, complete or absent, for `transformers` to load."""
         raise InputError(f"recipe {self.name!r} has no Hugging Face form")
 
     def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:

@@ -1,7 +1,7 @@
 """The training loop: the only one. It knows recipes and objectives through their interfaces alone.
 
 One step: take the step's microbatches from the loader, set the learning rate, accumulate gradients, clip, update. What
-happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it had never stopped.
+happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it never stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pretrainkit.train.ema import Ema
 from pretrainkit.train.folder import RunFolder
 from pretrainkit.train.metrics import MetricsLog
 from pretrainkit.train.objective import AnyObjective, HostBatch, LossSum
-from pretrainkit.train.optim import build_optimizer, clip_gradients, set_learning_rate
+from pretrainkit.train.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
 from pretrainkit.train.precision import resolve_precision, set_matmul_precision
 from pretrainkit.train.run import RunConfig
 from pretrainkit.train.schedule import lr_factor
@@ -37,7 +37,7 @@ from pretrainkit.train.watch import Watcher
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
 _SIGNAL_EVERY_STEPS = {"cpu": 1}
-"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead of the device."""
+"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead."""
 
 
 class Trainer:
@@ -75,13 +75,12 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
         self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
-        self.throughput = Throughput(world, Peak.of(self.precision))
+        self.peak = Peak.of(self.precision)
+        self.throughput = Throughput(world, self.peak)
         self.step = 0
         self.num_skipped = 0
         self._saved_step = -1
-        self._skips_on_device = (
-            world.device.type == "cuda" and self.precision.scaler is None and _is_fused(self.optimizer)
-        )
+        self._metrics_log: MetricsLog | None = None
         self._bad_steps = torch.zeros((), device=world.device)
 
     def restore(self) -> bool:
@@ -109,10 +108,10 @@ class Trainer:
             Interrupted: A signal asked to stop; the state was saved.
             RunError: More non-finite steps than allowed, or the disk is full.
         """
-        config, log = self.config, None
+        config = self.config
         if self.world.is_main:
             run_config = config.model_dump(mode="json")
-            log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
+            self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
         last: dict[str, float] = {}
         self._event("resumed" if self.step else "started", f"at step {self.step} of {config.num_steps}")
         try:
@@ -122,13 +121,15 @@ class Trainer:
                     sums, norm = self._update(step, microbatches)
                     self.step = step + 1
                     is_logged = self.step % config.log.every_steps == 0 or self.step == config.num_steps
+                    if not is_logged and self.world.device.type == "cpu":
+                        self._count_skipped(sums)  # nothing to wait for: say so at once
                     fetched = self._fetch(sums, norm) if is_logged else None  # waits for the device
                     self.throughput.time(time.perf_counter() - began, waited)
                     for batch in microbatches:
                         self.throughput.add(self.objective.cost(batch))
                     self.watcher.stepped(self.step, config.num_steps)
                     if fetched is not None:
-                        last |= self._log(log, fetched, sums)
+                        last |= self._log(fetched, sums)
                     last |= self._between_steps(stop)
             if self._saved_step != self.step:
                 self._save(blocking=True)
@@ -136,8 +137,8 @@ class Trainer:
                 last |= self._evaluate()
         finally:
             gc.unfreeze()
-            if log is not None:
-                log.close()
+            if self._metrics_log is not None:
+                self._metrics_log.close()
             self.store.close()
         self._event("finished", f"at step {self.step}")
         return last
@@ -164,24 +165,19 @@ class Trainer:
         )
         self.precision.unscale_(self.optimizer)
         norm = clip_gradients(self.model.parameters(), config.optimizer)
-        if self._skips_on_device:
-            bad = (~norm.isfinite()).float()
-            self._bad_steps += bad
-            self.optimizer.found_inf = bad  # type: ignore[attr-defined]  # the fused kernel then leaves everything as it is
-            self.optimizer.step()
-        elif math.isfinite(float(norm)):
-            self.precision.step(self.optimizer)
-        else:
-            self.precision.skipped()
-            if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
-                self._skip(1, step, sums)
-            return sums, norm
+        is_skipped = step_if_finite(self.optimizer, self.precision, norm)
+        if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
+            self._bad_steps += is_skipped
         if self.ema is not None:
             self.ema.update(self.model)
         return sums, norm
 
-    def _skip(self, count: int, step: int, sums: dict[str, LossSum]) -> None:
+    def _count_skipped(self, sums: dict[str, LossSum]) -> None:
         """Count updates that were left out for a non-finite gradient, and stop when there were too many."""
+        count, step = int(self._bad_steps), self.step - 1
+        if not count:
+            return
+        self._bad_steps.zero_()
         self.num_skipped += count
         losses = {name: float(term.mean()) for name, term in sum_over_ranks(sums, self.world).items()}
         path = None
@@ -193,31 +189,28 @@ class Trainer:
         self._event("skipped", f"non-finite gradient by step {step + 1}; losses {losses}; records in {path}")
         if self.num_skipped > self.config.max_skipped_steps:
             raise RunError(
-                f"the gradient was not finite by step {step + 1} (losses {losses}); {self.num_skipped} updates left out, "
-                f"allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
+                f"the gradient was not finite by step {step + 1} (losses {losses})\n"
+                f"  {self.num_skipped} updates left out, allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
                 f"  the records of that batch: {path}\n"
                 "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
             )
 
     def _fetch(self, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
-        """The step's loss, its terms over all ranks, the gradient norm, and updates left out, as numbers."""
+        """The step's loss, its terms over all ranks and the gradient norm, as numbers."""
         terms = sum_over_ranks(sums, self.world)
-        parts = [norm, self._bad_steps, *(part.float() for term in terms.values() for part in term)]
-        grad_norm, num_bad, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
+        parts = [norm, *(part.float() for term in terms.values() for part in term)]
+        grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
         means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
         loss = sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean))
-        return {"loss": loss, **means, "grad_norm": grad_norm, "num_bad": num_bad}
+        return {"loss": loss, **means, "grad_norm": grad_norm}
 
-    def _log(self, log: MetricsLog | None, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
-        """Write a line of metrics, and look at what the device skipped by itself."""
-        num_bad = int(fetched.pop("num_bad"))
+    def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
+        """Write a line of metrics, and look at what updates were left out."""
         metrics = {**fetched, "lr": self.optimizer.param_groups[0]["lr"], **self.throughput.metrics()}
-        if log is not None:
-            log.write(self.step, metrics)
+        if self._metrics_log is not None:
+            self._metrics_log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)
-        if num_bad:
-            self._bad_steps.zero_()
-            self._skip(num_bad, self.step - 1, sums)
+        self._count_skipped(sums)
         return metrics
 
     def _between_steps(self, stop: StopSignal) -> dict[str, float]:
@@ -231,9 +224,10 @@ class Trainer:
         every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
         if stop.agreed(self.world.any, self.step, every) and not is_last:
             self._save(blocking=True)
-            self._event("stopped", f"by {stop.name or 'another rank'}; saved at step {self.step}")
+            by = stop.name or "a signal to another rank"
+            self._event("stopped", f"by {by}; saved at step {self.step}")
             raise Interrupted(
-                f"stopped by {stop.name or 'another rank'} at step {self.step} of {self.config.num_steps}; the state is saved\n"
+                f"stopped by {by} at step {self.step} of {self.config.num_steps}; the state is saved\n"
                 f"  go on with: pretrainkit resume {self.folder.path}"
             )
         if self.step % self.config.checkpoint.every_steps == 0 and not is_last:
@@ -253,7 +247,10 @@ class Trainer:
         if self.world.is_main:
             self.folder.evaluation(self.step, metrics)
         self.watcher.evaluated(self.step, metrics)
-        return {f"valid_{name}": value for name, value in metrics.items()}
+        named = {f"valid_{name}": value for name, value in metrics.items()}
+        if self._metrics_log is not None:
+            self._metrics_log.draw(self.step, named)
+        return named
 
     def _save(self, *, blocking: bool) -> None:
         meta: dict[str, Any] = {
@@ -295,8 +292,3 @@ def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
 def initial_seed(seed: int) -> int:
     """The seed of torch's generator for initial weights: the same on every rank."""
     return stream_key(seed, "weights")
-
-
-def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's kernel can leave out an update by a flag on the device."""
-    return isinstance(optimizer, torch.optim.AdamW) and bool(optimizer.defaults.get("fused"))

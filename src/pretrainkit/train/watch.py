@@ -1,4 +1,4 @@
-"""How a run tells about itself while it goes on. The library is quiet; the command line passes a watcher that prints."""
+"""How a run tells about itself while it goes on. The library is quiet; the command line passes one that prints."""
 
 from collections.abc import Mapping
 from typing import Any

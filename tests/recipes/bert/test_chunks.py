@@ -1,4 +1,4 @@
-"""Chunks and segments: laws over random documents, and the acceptance facts 20 to 22 of the Sabertooth specification."""
+"""Chunks and segments: laws over random documents, and the acceptance facts 20 to 22 of Sabertooth."""
 
 from itertools import pairwise
 
@@ -147,7 +147,7 @@ def test_fact_20_split_positions_are_uniform_over_all_inner_sentence_ends():
 
 def test_fact_21_one_long_sentence_gives_one_single_row_of_126_with_random_start():
     index = index_of([[300]])
-    rows, segments = draw(index, num=5000)
+    _, segments = draw(index, num=5000)
     assert len(index) == 1
     assert not segments.is_pair.any()
     assert (segments.lengths_B2[:, 0] == 126).all()

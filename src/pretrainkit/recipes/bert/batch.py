@@ -94,11 +94,14 @@ def rows(
 ) -> dict[str, np.ndarray]:
     """One example per row.
 
-    input_ids (B, S) int32; input_mask (B, S) bool, True for tokens, computed from the ids after masking as Sabertooth
-    does: a random replacement that happens to be <pad> (compatible mode only) is not attended to; token_type_ids (B, S) int32, 0
-    in padding; masked_lm_positions (B, P) int32 ascending, masked_lm_ids (B, P) int32, masked_lm_weights (B, P) float32,
-    all 0 in slots that are not used; lengths (B,) int32; next_sentence_label (B,) int64, 1 = swapped, only with
-    `sentence_order`.
+    input_ids (B, S) int32.
+    input_mask (B, S) bool, True for tokens. Computed from the ids after masking, as Sabertooth does: a random
+        replacement that happens to be <pad> (compatible mode only) is not attended to.
+    token_type_ids (B, S) int32, 0 in padding (Sabertooth has 1 in the padding of single segments, which nothing reads).
+    masked_lm_positions, masked_lm_ids (B, P) int32, masked_lm_weights (B, P) float32; positions ascend, and slots that
+        are not used are 0 in all three.
+    lengths (B,) int32.
+    next_sentence_label (B,) int64, 1 = swapped; only with `sentence_order`.
     """
     num_rows, column = len(examples.lengths), np.arange(width)
     is_real = column < examples.lengths[:, None]
@@ -143,7 +146,8 @@ def packed(
         special: For the id of padding.
         sentence_order: Whether labels are wanted.
         capacity: Fill up to this many tokens (or the next multiple, where there are more) with padding that belongs to
-            no example: it lies behind cu_seqlens[-1]. Predictions are filled up to masking_rate x capacity with weight 0.
+            no example: it lies behind cu_seqlens[-1]. Predictions are filled up to masking_rate x capacity (or the
+            next multiple) with weight 0.
         masking_rate: For the above.
     """
     lengths = examples.lengths

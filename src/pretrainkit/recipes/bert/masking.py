@@ -5,8 +5,9 @@ All randomness comes from one uint64 key per example, in separate streams for th
 replacement and the replacing id, so that changing one setting leaves the draws of the others alone.
 
 Dimensions: B examples, K predictions of all examples together, M text tokens of all examples together.
-Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805 (80/10/10); its released code of May 2019 (whole words);
-Joshi et al. 2019, https://arxiv.org/abs/1907.10529 (spans); R. Floyd in Bentley 1987, "A sample of brilliance" (subsets).
+Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805 (80/10/10), and its released code of May 2019 (whole
+words); Joshi et al. 2019, https://arxiv.org/abs/1907.10529 (spans); R. Floyd in J. Bentley 1987, "A sample of
+brilliance" (subsets).
 """
 
 from dataclasses import dataclass
@@ -167,43 +168,41 @@ def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.boo
     So an example has at most `num` predictions, and fewer only if every word left is too long for the rest. If no word
     fits at all, the first `num` tokens of the first word drawn are taken, so that every example predicts something.
     """
-    num_rows = len(num)
-    begins = np.flatnonzero(is_start)
-    ends = np.append(begins[1:], len(is_start))
     row_end = np.cumsum(num_text)
-    row = np.searchsorted(row_end, begins, side="right")
-    num_words = np.bincount(row, minlength=num_rows)
-    place, most = slots(num_words), int(num_words.max())
-    shift = np.uint64(max(1, most.bit_length()))
-    # The word's place in the low bits makes the order total; the random bits above it decide.
-    priority = np.full((num_rows, most), np.uint64(2**64 - 1))
-    is_word = np.arange(most) < num_words[:, None]
-    priority[is_word] = (fold(np.repeat(fold(keys, _POSITIONS), num_words), place) >> shift << shift) | place.astype(
-        np.uint64
-    )
+    row_begin = row_end - num_text
+    num_words = np.add.reduceat(is_start, row_begin, dtype=np.int64)
+    first_word, most = np.cumsum(num_words) - num_words, int(num_words.max())
+    begins = np.flatnonzero(is_start)
+    word_lengths = np.diff(begins, append=len(is_start))
+
+    # Words sorted by random numbers; the place of a word in the low bits says which it is and makes the order total.
+    place = slots(num_words)
+    shift = np.uint64(most.bit_length())
+    draws = fold(np.repeat(fold(keys, _POSITIONS), num_words), place)
+    priority = np.full((len(num), most), np.uint64(2**64 - 1))
+    priority[np.arange(most) < num_words[:, None]] = (draws >> shift << shift) | place.view(np.uint64)
     priority.sort(axis=1)
-    order = (priority & ((np.uint64(1) << shift) - np.uint64(1))).astype(np.int64)
-    first_word = (np.cumsum(num_words) - num_words)[:, None]
-    word = np.where(is_word, first_word + np.minimum(order, num_words[:, None] - 1), 0)
-    length = np.where(is_word, (ends - begins)[word], len(is_start) + 1).T
-    used = np.zeros(num_rows, np.int64)
-    is_taken = np.zeros((most, num_rows), np.bool_)
-    for turn in range(most):
-        is_taken[turn] = used + length[turn] <= num
-        used += length[turn] * is_taken[turn]
-        if (used == num).all():
-            break
-    taken_length = np.where(is_taken, length, 0).T
-    is_stuck = used == 0
-    taken_length[is_stuck, 0] = num[is_stuck]
-    is_chosen = np.zeros(len(is_start) + 1, np.int64)
-    is_picked = taken_length > 0
-    begin = begins[word[is_picked]]
-    np.add.at(is_chosen, begin, 1)
-    np.add.at(is_chosen, begin + taken_length[is_picked], -1)
-    chosen = np.flatnonzero(np.cumsum(is_chosen[:-1]))
-    taken = taken_length.sum(axis=1)
-    return Chosen(taken, chosen - np.repeat(row_end - num_text, taken))
+    order = (priority & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
+
+    left = num.copy()
+    edges = np.zeros(len(is_start) + 1, np.int8)  # +1 where a hidden stretch begins, -1 where one ends
+    turn = 0
+    while turn < most and left.any():
+        word = first_word + np.minimum(order[:, turn], num_words - 1)
+        length = word_lengths[word]
+        is_taken = (length <= left) & (turn < num_words)
+        left -= length * is_taken
+        begin = begins[word[is_taken]]
+        edges[begin] += 1
+        edges[begin + length[is_taken]] -= 1
+        turn += 1
+    is_stuck = left == num
+    begin = begins[(first_word + order[:, 0])[is_stuck]]
+    edges[begin] += 1
+    edges[begin + num[is_stuck]] -= 1
+    taken = np.where(is_stuck, num, num - left)
+    chosen = np.flatnonzero(np.cumsum(edges[:-1], dtype=np.int8))
+    return Chosen(taken, chosen - np.repeat(row_begin, taken))
 
 
 def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where: Ints) -> NDArray[np.int32]:
