@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError
 from pretrainkit.report.axis import Floats, smooth
 from pretrainkit.report.chart import Level, Mark, Series, line_chart
 from pretrainkit.report.numbers import is_share, label, metric, percent
 from pretrainkit.report.run_folder import Run, as_number, read_run
-from pretrainkit.report.write import write_file
 
 _NOT_CURVES = frozenset({"step", "seconds", "time", "epoch", "examples", "tokens"})
 _ORDER = (
@@ -107,7 +107,8 @@ def write_curve(run_folder: Path, out: Path) -> Path:
         raise DataError(
             f"{run_folder / 'metrics.jsonl'} has no loss to draw\n  a curve needs 'loss' or a term ending in '_loss'"
         )
-    write_file(out, curves[0].draw(860, 380, standalone=True) + "\n")
+    with atomic_file(out) as file:
+        file.write(curves[0].draw(860, 380, standalone=True).encode() + b"\n")
     return out
 
 

@@ -50,11 +50,16 @@ class Run:
 
     @property
     def held_out(self) -> dict[str, float]:
-        """The newest value of every metric on held-out data; what `summary.json` says about them comes first."""
+        """The newest value of every metric on held-out data.
+
+        What `summary.json` says about them comes first: keys that begin with valid_, or, where there are none, those
+        that were evaluated.
+        """
         found: dict[str, float] = {}
+        prefix = "valid_" if any(name.startswith("valid_") for name in self.summary) else ""
         for name, value in self.summary.items():
-            key, number = name.removeprefix("valid_"), as_number(value)
-            if number is not None and (key != name or key in self.evaluated_keys):
+            key, number = name.removeprefix(prefix), as_number(value)
+            if number is not None and (key != name if prefix else key in self.evaluated_keys):
                 found[key] = number
         for key in self.evaluated_keys:
             found.setdefault(key, next(row[key] for row in reversed(self.evaluations) if key in row))

@@ -13,7 +13,7 @@ body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: anywhere; }
 main { max-width: 1120px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 26px; line-height: 1.25; margin: 0 0 2px; letter-spacing: -.01em; }
-h2 { font-size: 18px; margin: 36px 0 12px; } h3 { font-size: 14px; margin: 18px 0 6px; }
+h2 { font-size: 18px; margin: 36px 0 12px; } h3 { font-size: 14px; margin: 2px 0 6px; }
 p { margin: 0 0 10px; } .quiet { color: var(--quiet); } .small { font-size: 13px; }
 code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .panel { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
