@@ -3,9 +3,9 @@
 Dimensions: K predictions, D width, V vocabulary, C entries of one chunk of the vocabulary.
 
 Float32 on a CPU takes a path of its own: the vocabulary goes by in chunks that stay in the cache (matrix products with
-30 000 columns run at half speed there), each chunk's softmax replaces its logits, and the backward pass multiplies those
-directly: softmax over V = softmax over the chunk * the chunk's share of the sum. Elsewhere plain logits and
-`F.cross_entropy` in float32, which torch.compile fuses.
+30 000 columns run at two thirds of the speed there), each chunk's softmax replaces its logits, and the backward pass
+multiplies those directly: softmax over V = softmax over the chunk * the chunk's share of the sum. Elsewhere plain
+logits and `F.cross_entropy` in float32, which torch.compile fuses.
 """
 
 from typing import NamedTuple
