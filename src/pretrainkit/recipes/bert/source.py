@@ -19,8 +19,9 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.bert import batch as layouts
 from pretrainkit.recipes.bert.batch import Examples, Special
-from pretrainkit.recipes.bert.chunks import ChunkIndex, chunk_index, join
+from pretrainkit.recipes.bert.chunks import ChunkIndex
 from pretrainkit.recipes.bert.config import BertRun
+from pretrainkit.recipes.bert.index_cache import chunks_of
 from pretrainkit.recipes.bert.masking import Masking
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
 from pretrainkit.rng import Keys, fold, stream_key
@@ -257,7 +258,12 @@ def _components(config: BertRun, split: Split) -> list[Component]:
     components = []
     for source in sources:
         shards = TokenShards.open(source.path)
-        index = _index(shards, config)
+        index = chunks_of(
+            shards,
+            chunking=config.data.chunking,
+            max_tokens=config.data.max_seq_length - 2,
+            sentence_order=config.objective.sentence_order,
+        )
         if not len(index):
             raise DataError(
                 f"{shards.folder} holds no tokens, so there are no examples for data.{split}\n"
@@ -266,21 +272,6 @@ def _components(config: BertRun, split: Split) -> list[Component]:
         components.append(Component(shards, index))
     _check_tokenizers([component.shards for component in components])
     return components
-
-
-def _index(shards: TokenShards, config: BertRun) -> ChunkIndex:
-    data = config.data
-    return join(
-        chunk_index(
-            shards.sentence_ends(shard),
-            shards.document_ends(shard),
-            chunking=data.chunking,
-            max_tokens=data.max_seq_length - 2,
-            sentence_order=config.objective.sentence_order,
-            first_token=int(shards.token_begins[shard]),
-        )
-        for shard in range(shards.num_shards)
-    )
 
 
 def _replacement_ids(config: BertRun, shards: TokenShards) -> NDArray[np.int64]:
