@@ -28,8 +28,8 @@ class ChunkIndex:
     inner_begins: Ints
     """(N + 1,) where each chunk's part of `inner_ends` begins."""
     inner_ends: NDArray[np.unsignedinteger]
-    """(E,) sentence ends strictly inside a chunk, in tokens from its start: the places where it may be split. uint16, or
-    uint32 where examples can have 65 536 tokens and more."""
+    """(E,) sentence ends strictly inside a chunk, in tokens from its start: the places where it may be split. uint16,
+    or uint32 where examples can have 65 536 tokens and more."""
     document_sizes: Ints
     """(D,) chunks of each document that has any."""
 
