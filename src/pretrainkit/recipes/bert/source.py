@@ -22,7 +22,7 @@ from pretrainkit.recipes.bert.batch import Examples, Special
 from pretrainkit.recipes.bert.chunks import ChunkIndex
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.index_cache import chunks_of
-from pretrainkit.recipes.bert.masking import Masking
+from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tokenizers.shards import TokenShards
@@ -102,30 +102,34 @@ class BertSource(BatchSource):
         return lost / max(1, self.num_tokens)
 
     def summary(self) -> dict[str, float]:
-        """Figures for logs and the report, from stored lengths alone."""
-        sizes = np.array(self.sizes)
-        shown = self.num_tokens * (1 - self.lost_share)
-        num_pairs = sum(int((component.chunks.num_inner > 0).sum()) for component in self.components)
+        """Figures for logs and the report, from stored lengths alone: nothing is lost or capped without a trace."""
+        lengths = np.concatenate([self._lengths(c, np.arange(len(c.chunks))) for c in self.components])
+        num_inner = np.concatenate([component.chunks.num_inner for component in self.components])
+        num_text = lengths - 2 - ((num_inner > 0) & self.config.objective.sentence_order)
         return {
-            "examples": int(sizes.sum()),
+            "examples": len(lengths),
             "documents": sum(len(documents) for documents in self.document_sizes),
             "tokens": self.num_tokens,
             "lost_token_share": self.lost_share,
-            "mean_text_tokens": shown / int(sizes.sum()),
-            "several_sentences_share": num_pairs / int(sizes.sum()),
+            "mean_length": float(lengths.mean()),
+            "predicted_token_share": float(num_predictions(self.masking, lengths, num_text).sum() / lengths.sum()),
+            "several_sentences_share": float((num_inner > 0).mean()),
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) tokens of each example with [CLS] and [SEP]."""
         found = np.empty(len(records), np.int64)
         for component, own in self._by_component(records):
-            found[own] = example_lengths(
-                component.chunks,
-                records.index[own],
-                max_tokens=self._max_tokens,
-                sentence_order=self.config.objective.sentence_order,
-            )
+            found[own] = self._lengths(component, records.index[own])
         return found
+
+    def _lengths(self, component: Component, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return example_lengths(
+            component.chunks,
+            rows,
+            max_tokens=self._max_tokens,
+            sentence_order=self.config.objective.sentence_order,
+        )
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """A `rows` or `packed` batch, see `batch.py`."""
