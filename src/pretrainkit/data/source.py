@@ -4,10 +4,13 @@ Dimensions: B examples.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pretrainkit.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,15 @@ class BatchSource(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Changes whenever the examples would."""
+
+    @property
+    def document_sizes(self) -> Sequence[NDArray[np.int64]]:
+        """Per component, the examples of each document in order; read by the order "lanes" only.
+
+        Raises:
+            ConfigError: Examples of this source do not come from documents.
+        """
+        raise ConfigError("data.order=lanes needs examples that come from documents\n  use data.order=shuffle")
 
     @abstractmethod
     def lengths(self, records: Records) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ class _TanhGelu(torch.autograd.Function):
         return x * gate
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
         x, gate = ctx.saved_tensors  # type: ignore[attr-defined]
         # d/dx x s(v) = s + x s (1 - s) v' with v' = sqrt(8/pi) (1 + 3 * 0.044715 x^2)
         slope = x.square().mul_(3 * _CUBIC * _SQRT_8_OVER_PI).add_(_SQRT_8_OVER_PI).mul_(x)

@@ -3,8 +3,8 @@
 Dimensions: T tokens of the stream, B examples, S slots of a padded row, H heads, K width of one head, D = H x K,
 Q and P queries and keys of one tile.
 
-A *layout* says where the examples lie in the stream. It is made once per batch and shared by all layers. All layouts compute the
-same numbers:
+A *layout* says where the examples lie in the stream. It is made once per batch and shared by all layers. All layouts
+compute the same numbers:
 
 * `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; runs everywhere and is the reference.
 * `TiledLayout`: float32 on a CPU. Each example for itself, so nothing is padded and its scores stay in the cache.
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.dropout import dropout, keep_factors
+from pretrainkit.nn.dropout import keep_factors
 from pretrainkit.nn.rotary import Rotation, rotate
 
 _QUERIES_PER_TILE = 128
@@ -62,9 +62,9 @@ class PaddedLayout(AttentionLayout):
         rows = qkv_T3HK if self.token_BS is None else qkv_T3HK[self.token_BS.flatten()]
         heads, width = qkv_T3HK.shape[2:]
         rows_3BHSK = rows.view(self.num_rows, self.length, 3, heads, width).permute(2, 0, 3, 1, 4)
-        mixed_BHSK = F.scaled_dot_product_attention(
-            *rows_3BHSK.unbind(0), attn_mask=self._visible(window, qkv_T3HK.device), dropout_p=dropout_rate
-        )
+        q_BHSK, k_BHSK, v_BHSK = rows_3BHSK.unbind(0)
+        visible = self._visible(window, qkv_T3HK.device)
+        mixed_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHSK, v_BHSK, attn_mask=visible, dropout_p=dropout_rate)
         mixed_SHK = mixed_BHSK.transpose(1, 2).reshape(self.num_rows * self.length, heads, width)
         return mixed_SHK if self.slot_T is None else mixed_SHK[self.slot_T]
 
@@ -174,7 +174,7 @@ class _TiledAttention(torch.autograd.Function):
         return mixed_THK
 
     @staticmethod
-    def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor, None, None]:
         qkv_T3HK, *saved = ctx.saved_tensors
         grad_qkv_T3HK = torch.zeros_like(qkv_T3HK)
         scale = qkv_T3HK.shape[-1] ** -0.5
@@ -213,16 +213,17 @@ class VarlenLayout(AttentionLayout):
     """T, with the unused tokens at the end."""
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
-        # The flash kernel takes no dropout and half precision only.
+        # The flash kernel takes half precision only and no dropout.
         if dropout_rate or qkv_T3HK.dtype not in (torch.bfloat16, torch.float16):
             return self._padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
         from torch.nn.attention.varlen import varlen_attn
 
+        reach = (-1, -1) if window is None else (window // 2, window // 2)
         q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
-        where = (self.cu_seqlens, self.cu_seqlens, self.max_length, self.max_length)
-        if window is None:
-            return varlen_attn(q_THK, k_THK, v_THK, *where)
-        return varlen_attn(q_THK, k_THK, v_THK, *where, window_size=(window // 2, window // 2))
+        ends, longest = self.cu_seqlens, self.max_length
+        mixed_THK = varlen_attn(q_THK, k_THK, v_THK, ends, ends, longest, longest, window_size=reach)
+        assert isinstance(mixed_THK, Tensor)  # a pair only where more was asked for
+        return mixed_THK
 
     @cached_property
     def _padded(self) -> PaddedLayout:
@@ -251,7 +252,7 @@ def padded_layout(cu_seqlens: Tensor, max_length: int, num_tokens: int) -> Padde
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention with queries, keys and values from one matrix: rows 0..D-1 are the queries', then keys', values'."""
+    """Multi-head attention; queries, keys and values come from one matrix, in this order from top to bottom."""
 
     def __init__(
         self, width: int, num_heads: int, *, has_bias: bool, dropout_rate: float, window: int | None = None

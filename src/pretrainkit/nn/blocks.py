@@ -3,7 +3,6 @@
 Dimensions: T tokens, D width, F width of the feed-forward layer.
 """
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS

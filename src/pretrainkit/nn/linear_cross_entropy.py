@@ -4,7 +4,7 @@ Dimensions: K predictions, D width, V vocabulary, C entries of one chunk of the 
 
 Float32 on a CPU takes a path of its own: the vocabulary goes by in chunks that stay in the cache (matrix products with
 30 000 columns run at half speed there), each chunk's softmax replaces its logits, and the backward pass multiplies those
-directly: softmax over V = softmax over the chunk * exp(lse of the chunk - lse). Elsewhere plain logits and
+directly: softmax over V = softmax over the chunk * the chunk's share of the sum. Elsewhere plain logits and
 `F.cross_entropy` in float32, which torch.compile fuses.
 """
 
@@ -28,10 +28,10 @@ class TokenLoss(NamedTuple):
 
 class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_KD, weight_VD, bias_V, target_K):  # type: ignore[no-untyped-def]
+    def forward(ctx, x_KD, weight_VD, bias_V, target_K):
         num = len(x_KD)
         target_logit_K = x_KD.new_zeros(num)
-        probabilities, maxima, lses = [], [], []
+        probabilities, maxima, sums = [], [], []
         for start in range(0, len(weight_VD), _CHUNK):
             stop = min(start + _CHUNK, len(weight_VD))
             logits_KC = torch.addmm(bias_V[start:stop], x_KD, weight_VD[start:stop].t())
@@ -42,18 +42,21 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
             max_K = logits_KC.amax(1)
             chunk_KC = torch.softmax(logits_KC, 1, out=logits_KC)
             # The largest probability of the chunk is exp(0) / sum exp(z - max).
-            lses.append(max_K - chunk_KC.amax(1).log_())
+            sums.append(chunk_KC.amax(1).reciprocal_())
             maxima.append(max_K)
             probabilities.append(chunk_KC)
-        lse_NK = torch.stack(lses)
-        lse_K = lse_NK.logsumexp(0)
-        is_right_K = target_logit_K >= torch.stack(maxima).amax(0)
-        ctx.save_for_backward(x_KD, weight_VD, target_K, (lse_NK - lse_K).exp_(), *probabilities)
+        max_NK = torch.stack(maxima)
+        max_K = max_NK.amax(0)
+        # Of each chunk, relative to the largest logit of all, so that large logits cost no precision.
+        sum_NK = torch.stack(sums).mul_((max_NK - max_K).exp_())
+        sum_K = sum_NK.sum(0)
+        is_right_K = target_logit_K >= max_K
+        ctx.save_for_backward(x_KD, weight_VD, target_K, sum_NK / sum_K, *probabilities)
         ctx.mark_non_differentiable(is_right_K)
-        return lse_K - target_logit_K, is_right_K
+        return max_K - target_logit_K + sum_K.log(), is_right_K
 
     @staticmethod
-    def backward(ctx, grad_K, _grad_is_right):  # type: ignore[no-untyped-def]
+    def backward(ctx, grad_K, _grad_is_right):
         x_KD, weight_VD, target_K, share_NK, *probabilities = ctx.saved_tensors
         grad_x_KD = weight_VD[target_K].mul_(-grad_K[:, None])
         grad_weight_VD = torch.empty_like(weight_VD)
@@ -80,9 +83,9 @@ def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor, target
         target_K: Integer ids in [0, V).
     """
     target_K = target_K.long()
-    if x_KD.device.type == "cpu" and x_KD.dtype == weight_VD.dtype == torch.float32:
-        if not (torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")):
-            return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, weight_VD, bias_V, target_K))
+    is_float32 = x_KD.dtype == weight_VD.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if x_KD.device.type == "cpu" and is_float32 and not torch.compiler.is_compiling():
+        return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, weight_VD, bias_V, target_K))
     logits_KV = F.linear(x_KD, weight_VD, bias_V.to(x_KD.dtype)).float()
     nll_K = F.cross_entropy(logits_KV, target_K, reduction="none")
     with torch.no_grad():

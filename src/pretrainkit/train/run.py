@@ -185,6 +185,11 @@ class RunConfig(Config):
     evaluate: EvaluateConfig = EvaluateConfig()
     """Evaluation while training."""
 
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
+        return None
+
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
         found = []
@@ -207,6 +212,17 @@ class RunConfig(Config):
             )
         if self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
             found.append("schedule.name=wsd needs schedule.num_decay_steps of at least 1")
+        num_ramp_steps = self.schedule.num_warmup_steps + self.schedule.num_decay_steps
+        if self.schedule.name == "wsd" and num_ramp_steps > self.num_steps >= self.schedule.num_warmup_steps:
+            found.append(
+                f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
+                f"num_steps = {self.num_steps}\n  shorten the warm-up or the decay, or train longer"
+            )
+        if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
+            found.append(
+                f"schedule.floor={self.schedule.floor} is only read by the schedules linear, cosine and wsd, "
+                f"not by {self.schedule.name}"
+            )
         if self.schedule.name != "wsd" and self.schedule.num_decay_steps:
             found.append(
                 f"schedule.num_decay_steps={self.schedule.num_decay_steps} is only read by schedule.name=wsd, "

@@ -2,8 +2,8 @@
 
 Dimensions: B examples, S slots of a row, P predictions per row, T tokens of the stream, K predictions of the batch.
 
-Rows lose their padding here, before the embedding layer, and never get it back. On a GPU rows keep it, because the number of real
-tokens is not known on the host without waiting for the device; there `packed` batches are the fast form.
+Rows lose their padding here, before the embedding layer, and never get it back. On a GPU rows keep it, because the
+number of real tokens is not known on the host without waiting for the device; there `packed` batches are the fast form.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The BERT encoder with its two heads: masked words and sentence order.
 
-Unusual about it: it reads a stream of real tokens, one example after another, never rows with padding; the masked-word head sees
-predicted tokens only; queries, keys and values are one matrix. The numbers equal `BertForPreTraining` and
+Unusual about it: it reads a stream of real tokens, one example after another, not rows with padding; the masked-word
+head sees predicted tokens only; queries, keys and values are one matrix. The numbers equal `BertForPreTraining` and
 `ModernBertForMaskedLM` of transformers (tests/recipes/bert/test_convert.py).
 
 Dimensions: T tokens, B examples, K predictions, D width, V vocabulary.
@@ -72,8 +72,8 @@ class ModernEmbeddings(nn.Module):
 def look_up(embedding: nn.Embedding, ids: Tensor) -> Tensor:
     """Rows of a table that a head uses as well.
 
-    On the CPU the gradient of the lookup is sparse: it is added to the head's dense one in place, where a second dense table would
-    cost three passes over the vocabulary.
+    On the CPU the gradient of the lookup is sparse: it is added to the head's dense one in place, where a second dense
+    table would cost three passes over the vocabulary.
     """
     return F.embedding(ids, embedding.weight, sparse=ids.device.type == "cpu" and torch.is_grad_enabled())
 
