@@ -43,7 +43,7 @@ class Masking:
     """Share whose token becomes a random one of `replacement_ids`; the rest stays as it is."""
     mask_id: int
     """Id of the mask token."""
-    replacement_ids: Ints
+    replacement_ids: NDArray[np.integer]
     """Ids to draw random tokens from, each equally likely."""
     is_word_start: NDArray[np.bool_] | None = None
     """(V,) True for ids that begin a word; unit=whole_word only."""

@@ -4,12 +4,9 @@ Dimensions: B examples, D documents.
 """
 
 import hashlib
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -25,6 +22,7 @@ from pretrainkit.recipes.bert.index_cache import chunks_of
 from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
 from pretrainkit.rng import Keys, fold, stream_key
+from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.shards import TokenShards
 
 Split = Literal["train", "valid"]
@@ -278,28 +276,23 @@ def _components(config: BertRun, split: Split) -> list[Component]:
     return components
 
 
-def _replacement_ids(config: BertRun, shards: TokenShards) -> NDArray[np.int64]:
+def _replacement_ids(config: BertRun, shards: TokenShards) -> NDArray[np.integer]:
     """What a random replacement may be: all ids (compatible mode), or all but control tokens and single bytes."""
     ids = np.arange(shards.vocab_size)
     if config.objective.random_replacement == "whole_vocabulary_compat":
         return ids
-    return np.setdiff1d(ids, [*shards.special.as_dict().values(), *byte_piece_ids(shards.tokenizer_folder)])
-
-
-def byte_piece_ids(tokenizer_folder: Path) -> list[int]:
-    """Ids of the pieces <0x00> ... <0xFF>, which stand for single bytes; none where there is no tokenizer."""
-    path = tokenizer_folder / "tokenizer.json"
-    if not path.is_file():
-        return []
-    vocab = json.loads(path.read_bytes())["model"]["vocab"]
-    pieces = vocab.items() if isinstance(vocab, dict) else ((entry[0], id_) for id_, entry in enumerate(vocab))
-    return [id_ for piece, id_ in pieces if re.fullmatch("<0x[0-9A-F]{2}>", piece)]
+    if shards.tokenizer_folder.is_dir():
+        return load_tokenizer(shards.tokenizer_folder).learned_ids()
+    return np.setdiff1d(ids, [*shards.special.as_dict().values()])
 
 
 def _is_word_start(shards: TokenShards) -> NDArray[np.bool_]:
     """(V,) from the tokenizer that made the shards."""
-    from pretrainkit.tokenizers.load import load_tokenizer
-
+    if not shards.tokenizer_folder.is_dir():
+        raise DataError(
+            f"{shards.folder} has no copy of its tokenizer, which objective.mask_unit=whole_word needs to tell where "
+            "words begin\n  make the shards with pretrainkit tokenizer encode, or choose objective.mask_unit=token"
+        )
     return load_tokenizer(shards.tokenizer_folder).is_word_start()
 
 
