@@ -33,7 +33,8 @@ PARTS = {"tokens": "", "sentences": "<i8", "documents": "<i8", "hashes": "<u8"}
 TOKENIZER_FOLDER = "tokenizer"
 FORMAT = "pretrainkit token shards 1"
 _REBUILD = "make the shards anew: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
-_MAX_WASTE = 4
+_MAX_WINDOW = 2048
+"""Tokens: up to here copying whole windows is faster than following every stretch in Python."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -172,8 +173,8 @@ class TokenShards:
         if len(lengths) == 0:
             return np.empty(0, self.dtype)
         width = int(lengths.max())
-        if width * len(lengths) <= _MAX_WASTE * int(lengths.sum()) and width < 1 << 15:
-            # Whole windows and then a mask: half the time of an index per token.
+        if width <= _MAX_WINDOW:
+            # Whole windows and then a mask: half the time of an index per token, even where most of a window is waste.
             is_wanted = np.arange(width, dtype=np.int16) < lengths.astype(np.int16)[:, None]
             return self._windows(starts, lengths, width)[is_wanted]
         pieces = [self._span(start, length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]

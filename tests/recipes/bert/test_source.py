@@ -188,6 +188,36 @@ def test_a_mixture_holds_the_examples_of_its_components(folders, seed, num):
             assert array.tolist() == mixed[key][own].tolist()
 
 
+def test_changing_one_option_leaves_the_other_draws_alone(folders):
+    def batch(**objective):
+        source = open_bound(run_of(folders["a"], objective=objective))
+        return source.build(records_of(source, 64))
+
+    base, more = batch(), batch(masking_rate=0.1)
+    assert (base["next_sentence_label"] == more["next_sentence_label"]).all()
+    assert (restored(base) == restored(more)).all()
+    for objective in (
+        {"mask_share": 1.0, "random_share": 0.0, "keep_share": 0.0},
+        {"random_replacement": "whole_vocabulary_compat"},
+    ):
+        other = batch(**objective)
+        assert (base["masked_lm_positions"] == other["masked_lm_positions"]).all()
+        assert (restored(base) == restored(other)).all()
+    is_mask = base["input_ids"] == SPECIAL.mask
+    assert (other["input_ids"][is_mask] == SPECIAL.mask).all()
+
+
+def test_the_draws_never_change(folders):
+    """Golden: another version of the code or of NumPy must not change what a seed means."""
+    source = open_bound(run_of(folders["a"]))
+    records = Records(*(np.array([value]) for value in (0, 0, 3)), np.array([12345], np.uint64))
+    batch = source.build(records)
+    assert batch["lengths"].tolist() == [99]
+    assert batch["next_sentence_label"].tolist() == [0]
+    expected = [1, 2, 12, 20, 26, 27, 28, 50, 52, 65, 80, 88, 89, 92]
+    assert batch["masked_lm_positions"][0].tolist() == expected + [0] * 6
+
+
 def test_packed_equals_rows(folders):
     rows, packed = (open_bound(run_of([folders["a"], folders["b"]], batching=b)) for b in ("rows", "packed"))
     records = records_of(rows, 100)
@@ -215,6 +245,10 @@ def test_the_share_of_lost_tokens_is_what_is_lost(folders):
     assert source.summary()["tokens"] == num_tokens
     assert source.lost_share == pytest.approx(1 - (ids >= 261).sum() / num_tokens)
     assert source.lost_share > 0.05
+    batch = source.build(records_of(source, sum(source.sizes)))
+    assert source.summary()["mean_length"] == pytest.approx(batch["lengths"].mean())
+    share = batch["masked_lm_weights"].sum() / batch["lengths"].sum()
+    assert source.summary()["predicted_token_share"] == pytest.approx(share)
 
 
 def test_capacity_gives_fixed_shapes_even_to_empty_microbatches(folders):

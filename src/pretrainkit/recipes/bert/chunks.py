@@ -27,8 +27,9 @@ class ChunkIndex:
     """(N,) tokens, before anything is left out."""
     inner_begins: Ints
     """(N + 1,) where each chunk's part of `inner_ends` begins."""
-    inner_ends: NDArray[np.int32]
-    """(E,) sentence ends strictly inside a chunk, in tokens from its start: the places where it may be split."""
+    inner_ends: NDArray[np.unsignedinteger]
+    """(E,) sentence ends strictly inside a chunk, in tokens from its start: the places where it may be split. uint16,
+    or uint32 where examples can have 65 536 tokens and more."""
     document_sizes: Ints
     """(D,) chunks of each document that has any."""
 
@@ -109,7 +110,7 @@ def chunk_index(
         starts=chunk_starts + first_token,
         lengths=(chunk_ends - chunk_starts).astype(np.int32),
         inner_begins=np.concatenate([[0], np.cumsum(num_inner)]).astype(np.int64),
-        inner_ends=inner.astype(np.int32),
+        inner_ends=inner.astype(np.uint16 if max_tokens < 1 << 16 else np.uint32),
         document_sizes=document_sizes[document_sizes > 0],
     )
 
@@ -125,7 +126,7 @@ def join(parts: Iterable[ChunkIndex]) -> ChunkIndex:
             [np.zeros(1, np.int64)]
             + [index.inner_begins[1:] + offset for index, offset in zip(indexes, offsets, strict=False)]
         ),
-        inner_ends=np.concatenate([np.empty(0, np.int32)] + [index.inner_ends for index in indexes]),
+        inner_ends=np.concatenate([np.empty(0, np.uint16)] + [index.inner_ends for index in indexes]),
         document_sizes=np.concatenate([np.empty(0, np.int64)] + [index.document_sizes for index in indexes]),
     )
 

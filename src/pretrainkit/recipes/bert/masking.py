@@ -20,10 +20,8 @@ from pretrainkit.rng import Keys, bits, fold, stream_key
 
 Ints = NDArray[np.int64]
 
-_POSITIONS = stream_key(0, "bert", "mask positions")
-_SPAN_CUTS = stream_key(0, "bert", "span cuts")
-_KIND = stream_key(0, "bert", "replacement kind")
-_IDS = stream_key(0, "bert", "replacement ids")
+_POSITION_STREAMS = np.array([[stream_key(0, "bert", name)] for name in ("mask positions", "span cuts")], np.uint64)
+_REPLACEMENT_STREAMS = np.array([[stream_key(0, "bert", name)] for name in ("kind", "replacement ids")], np.uint64)
 _32 = np.uint64(32)
 
 
@@ -45,7 +43,7 @@ class Masking:
     """Share whose token becomes a random one of `replacement_ids`; the rest stays as it is."""
     mask_id: int
     """Id of the mask token."""
-    replacement_ids: Ints
+    replacement_ids: NDArray[np.integer]
     """Ids to draw random tokens from, each equally likely."""
     is_word_start: NDArray[np.bool_] | None = None
     """(V,) True for ids that begin a word; unit=whole_word only."""
@@ -94,14 +92,15 @@ def choose(
     num = num_predictions(masking, lengths, num_text)
     if not len(num):
         return Chosen(num, num)
+    place_keys, cut_keys = fold(keys, _POSITION_STREAMS)
     if masking.unit == "token":
-        return Chosen(num, subsets(fold(keys, _POSITIONS), num, num_text))
+        return Chosen(num, subsets(place_keys, num, num_text))
     if masking.unit == "span":
-        return Chosen(num, _spans(keys, num, num_text, masking.mean_span_length))
+        return Chosen(num, _spans(place_keys, cut_keys, num, num_text, masking.mean_span_length))
     assert masking.is_word_start is not None
     is_start = masking.is_word_start[text]
     is_start[begins] = True
-    return _whole_words(keys, num, num_text, is_start)
+    return _whole_words(place_keys, num, num_text, is_start)
 
 
 def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
@@ -133,7 +132,9 @@ def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
         drawn[is_done] = last[is_done] = np.broadcast_to(base + (width - 1), drawn.shape)[is_done]
     is_chosen = np.zeros(num_rows * width, np.bool_)
     for turn in range(most):
-        is_chosen[np.where(is_chosen[drawn[turn]], last[turn], drawn[turn])] = True
+        picked = drawn[turn]
+        np.copyto(picked, last[turn], where=is_chosen[picked])
+        is_chosen[picked] = True
     is_chosen[base + (width - 1)] = False
     chosen = np.flatnonzero(is_chosen)
     chosen -= np.repeat(base, num)
@@ -146,15 +147,15 @@ def slots(num: Ints) -> Ints:
     return np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64) - np.repeat(ends - num, num)
 
 
-def _spans(keys: Keys, num: Ints, num_text: Ints, mean_length: float) -> Ints:
+def _spans(place_keys: Keys, cut_keys: Keys, num: Ints, num_text: Ints, mean_length: float) -> Ints:
     """Exactly `num` tokens in round(num / mean_length) spans (at least one) that never touch each other.
 
     The spans' lengths are a uniformly random composition of `num` (close to geometric), their places a uniformly random
     set of the gaps between the tokens left alone. A span may run from the first segment into the second.
     """
     num_spans = np.clip(np.rint(num / mean_length).astype(np.int64), 1, np.minimum(num, num_text - num + 1))
-    gaps = subsets(fold(keys, _POSITIONS), num_spans, num_text - num + 1)
-    cuts = subsets(fold(keys, _SPAN_CUTS), num_spans - 1, num - 1) + 1
+    gaps = subsets(place_keys, num_spans, num_text - num + 1)
+    cuts = subsets(cut_keys, num_spans - 1, num - 1) + 1
     row_begin = np.cumsum(num) - num
     is_cut = np.zeros(int(num.sum()), np.int64)
     is_cut[cuts + np.repeat(row_begin, num_spans - 1)] = 1
@@ -178,7 +179,7 @@ def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.boo
     # Words sorted by random numbers; the place of a word in the low bits says which it is and makes the order total.
     place = slots(num_words)
     shift = np.uint64(most.bit_length())
-    draws = fold(np.repeat(fold(keys, _POSITIONS), num_words), place)
+    draws = fold(np.repeat(keys, num_words), place)
     priority = np.full((len(num), most), np.uint64(2**64 - 1))
     priority[np.arange(most) < num_words[:, None]] = (draws >> shift << shift) | place.view(np.uint64)
     priority.sort(axis=1)
@@ -220,14 +221,15 @@ def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where:
     """
     original = ids[where]
     place = slots(num)
-    kind = (fold(np.repeat(fold(keys, _KIND), num), place) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    kind_keys, id_keys = fold(keys, _REPLACEMENT_STREAMS)
+    kind = (fold(np.repeat(kind_keys, num), place) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     keep_share = max(0.0, 1.0 - masking.mask_share - masking.random_share)
     is_random = kind >= keep_share + masking.mask_share if masking.random_share > 0 else np.zeros(len(kind), np.bool_)
     is_hidden = (kind >= keep_share) & ~is_random
     ids[where[is_hidden]] = masking.mask_id
     if masking.random_share > 0:
         row = np.repeat(np.arange(len(num)), num)[is_random]
-        draws = fold(fold(keys, _IDS)[row], place[is_random])
+        draws = fold(id_keys[row], place[is_random])
         picked = ((draws >> _32) * np.uint64(len(masking.replacement_ids))) >> _32
         ids[where[is_random]] = masking.replacement_ids[picked.astype(np.int64)]
     return original

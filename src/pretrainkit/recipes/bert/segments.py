@@ -15,10 +15,9 @@ from pretrainkit.rng import Keys, fold, stream_key
 
 Ints = NDArray[np.int64]
 
-_SPLIT = stream_key(0, "bert", "split")
-_TRIM_FIRST = stream_key(0, "bert", "trim first segment")
-_TRIM_SECOND = stream_key(0, "bert", "trim second segment")
-_SWAP = stream_key(0, "bert", "swap")
+_STREAMS = np.array(
+    [[stream_key(0, "bert", name)] for name in ("split", "swap", "trim first", "trim second")], np.uint64
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,7 @@ def draw_segments(
         sentence_order: False: every chunk is one segment of up to max_tokens, and nothing is swapped.
         swap_probability: Share of the pairs to swap.
     """
+    split_keys, swap_keys, *trim_keys = fold(keys, _STREAMS)
     starts, totals = index.starts[rows], index.lengths[rows].astype(np.int64)
     begins = index.inner_begins[rows]
     num_inner = index.inner_begins[rows + 1] - begins
@@ -76,7 +76,7 @@ def draw_segments(
     second_start, second_length = starts.copy(), np.zeros_like(totals)
     if sentence_order:
         is_pair = num_inner > 0
-        choice = begins + _below(fold(keys, _SPLIT), num_inner)
+        choice = begins + _below(split_keys, num_inner)
         split = index.inner_ends[choice[is_pair]]
         first_length[is_pair] = split
         second_length[is_pair] = totals[is_pair] - split
@@ -85,20 +85,18 @@ def draw_segments(
     excess = totals - token_limits(num_inner, max_tokens, sentence_order)
     too_long = np.flatnonzero(excess > 0)
     if len(too_long):
-        first_removed, second_removed = removed_tokens(
-            first_length[too_long], second_length[too_long], excess[too_long]
-        )
-        some_keys = keys[too_long]
-        first_start[too_long] += coin_tosses(fold(some_keys, _TRIM_FIRST), first_removed)
-        second_start[too_long] += coin_tosses(fold(some_keys, _TRIM_SECOND), second_removed)
-        first_length[too_long] -= first_removed
-        second_length[too_long] -= second_removed
+        removed = removed_tokens(first_length[too_long], second_length[too_long], excess[too_long])
+        in_front = coin_tosses(np.concatenate([keys[too_long] for keys in trim_keys]), np.concatenate(removed))
+        first_start[too_long] += in_front[: len(too_long)]
+        second_start[too_long] += in_front[len(too_long) :]
+        first_length[too_long] -= removed[0]
+        second_length[too_long] -= removed[1]
 
     starts_B2 = np.stack([first_start, second_start], axis=1)
     lengths_B2 = np.stack([first_length, second_length], axis=1)
     is_swapped = np.zeros(len(totals), np.bool_)
     if sentence_order:
-        draws = (fold(keys, _SWAP) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        draws = (swap_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
         is_swapped = (draws < swap_probability) & (second_length > 0)
         starts_B2[is_swapped] = starts_B2[is_swapped, ::-1]
         lengths_B2[is_swapped] = lengths_B2[is_swapped, ::-1]

@@ -4,12 +4,9 @@ Dimensions: B examples, D documents.
 """
 
 import hashlib
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,11 +16,13 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.bert import batch as layouts
 from pretrainkit.recipes.bert.batch import Examples, Special
-from pretrainkit.recipes.bert.chunks import ChunkIndex, chunk_index, join
+from pretrainkit.recipes.bert.chunks import ChunkIndex
 from pretrainkit.recipes.bert.config import BertRun
-from pretrainkit.recipes.bert.masking import Masking
+from pretrainkit.recipes.bert.index_cache import chunks_of
+from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
 from pretrainkit.rng import Keys, fold, stream_key
+from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.shards import TokenShards
 
 Split = Literal["train", "valid"]
@@ -101,30 +100,34 @@ class BertSource(BatchSource):
         return lost / max(1, self.num_tokens)
 
     def summary(self) -> dict[str, float]:
-        """Figures for logs and the report, from stored lengths alone."""
-        sizes = np.array(self.sizes)
-        shown = self.num_tokens * (1 - self.lost_share)
-        num_pairs = sum(int((component.chunks.num_inner > 0).sum()) for component in self.components)
+        """Figures for logs and the report, from stored lengths alone: nothing is lost or capped without a trace."""
+        lengths = np.concatenate([self._lengths(c, np.arange(len(c.chunks))) for c in self.components])
+        num_inner = np.concatenate([component.chunks.num_inner for component in self.components])
+        num_text = lengths - 2 - ((num_inner > 0) & self.config.objective.sentence_order)
         return {
-            "examples": int(sizes.sum()),
+            "examples": len(lengths),
             "documents": sum(len(documents) for documents in self.document_sizes),
             "tokens": self.num_tokens,
             "lost_token_share": self.lost_share,
-            "mean_text_tokens": shown / int(sizes.sum()),
-            "several_sentences_share": num_pairs / int(sizes.sum()),
+            "mean_length": float(lengths.mean()),
+            "predicted_token_share": float(num_predictions(self.masking, lengths, num_text).sum() / lengths.sum()),
+            "several_sentences_share": float((num_inner > 0).mean()),
         }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) tokens of each example with [CLS] and [SEP]."""
         found = np.empty(len(records), np.int64)
         for component, own in self._by_component(records):
-            found[own] = example_lengths(
-                component.chunks,
-                records.index[own],
-                max_tokens=self._max_tokens,
-                sentence_order=self.config.objective.sentence_order,
-            )
+            found[own] = self._lengths(component, records.index[own])
         return found
+
+    def _lengths(self, component: Component, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return example_lengths(
+            component.chunks,
+            rows,
+            max_tokens=self._max_tokens,
+            sentence_order=self.config.objective.sentence_order,
+        )
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """A `rows` or `packed` batch, see `batch.py`."""
@@ -257,7 +260,12 @@ def _components(config: BertRun, split: Split) -> list[Component]:
     components = []
     for source in sources:
         shards = TokenShards.open(source.path)
-        index = _index(shards, config)
+        index = chunks_of(
+            shards,
+            chunking=config.data.chunking,
+            max_tokens=config.data.max_seq_length - 2,
+            sentence_order=config.objective.sentence_order,
+        )
         if not len(index):
             raise DataError(
                 f"{shards.folder} holds no tokens, so there are no examples for data.{split}\n"
@@ -268,43 +276,23 @@ def _components(config: BertRun, split: Split) -> list[Component]:
     return components
 
 
-def _index(shards: TokenShards, config: BertRun) -> ChunkIndex:
-    data = config.data
-    return join(
-        chunk_index(
-            shards.sentence_ends(shard),
-            shards.document_ends(shard),
-            chunking=data.chunking,
-            max_tokens=data.max_seq_length - 2,
-            sentence_order=config.objective.sentence_order,
-            first_token=int(shards.token_begins[shard]),
-        )
-        for shard in range(shards.num_shards)
-    )
-
-
-def _replacement_ids(config: BertRun, shards: TokenShards) -> NDArray[np.int64]:
+def _replacement_ids(config: BertRun, shards: TokenShards) -> NDArray[np.integer]:
     """What a random replacement may be: all ids (compatible mode), or all but control tokens and single bytes."""
     ids = np.arange(shards.vocab_size)
     if config.objective.random_replacement == "whole_vocabulary_compat":
         return ids
-    return np.setdiff1d(ids, [*shards.special.as_dict().values(), *byte_piece_ids(shards.tokenizer_folder)])
-
-
-def byte_piece_ids(tokenizer_folder: Path) -> list[int]:
-    """Ids of the pieces <0x00> ... <0xFF>, which stand for single bytes; none where there is no tokenizer."""
-    path = tokenizer_folder / "tokenizer.json"
-    if not path.is_file():
-        return []
-    vocab = json.loads(path.read_bytes())["model"]["vocab"]
-    pieces = vocab.items() if isinstance(vocab, dict) else ((entry[0], id_) for id_, entry in enumerate(vocab))
-    return [id_ for piece, id_ in pieces if re.fullmatch("<0x[0-9A-F]{2}>", piece)]
+    if shards.tokenizer_folder.is_dir():
+        return load_tokenizer(shards.tokenizer_folder).learned_ids()
+    return np.setdiff1d(ids, [*shards.special.as_dict().values()])
 
 
 def _is_word_start(shards: TokenShards) -> NDArray[np.bool_]:
     """(V,) from the tokenizer that made the shards."""
-    from pretrainkit.tokenizers.load import load_tokenizer
-
+    if not shards.tokenizer_folder.is_dir():
+        raise DataError(
+            f"{shards.folder} has no copy of its tokenizer, which objective.mask_unit=whole_word needs to tell where "
+            "words begin\n  make the shards with pretrainkit tokenizer encode, or choose objective.mask_unit=token"
+        )
     return load_tokenizer(shards.tokenizer_folder).is_word_start()
 
 
