@@ -29,8 +29,9 @@ def named_state(
     """All tensors of a training state by the names they have in a checkpoint; the tensors themselves, not copies."""
     own = model_tensors(model)
     tensors = {f"model.{name}": tensor for name, tensor in own.items()}
-    for name, parameter in own.items() if optimizer is not None else ():
-        for key, value in optimizer.state.get(parameter, {}).items() if optimizer is not None else ():
+    state: Mapping[Tensor, Mapping[str, Any]] = {} if optimizer is None else optimizer.state
+    for name, parameter in own.items():
+        for key, value in state.get(parameter, {}).items():
             if not isinstance(value, Tensor):
                 raise TypeError(f"optimizer state {key!r} of {name} is a {type(value).__name__}; keep it as a tensor")
             tensors[f"optimizer.{name}.{key}"] = value
