@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretrainkit import __version__
+from pretrainkit.corpus.manifest import fingerprint
 from pretrainkit.data.loader import Loader
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
@@ -75,6 +77,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
         self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
+        self.store.check_space(self.model, num_copies=3 + (self.ema is not None))
         self.peak = Peak.of(self.precision)
         self.throughput = Throughput(world, self.peak)
         self.step = 0
@@ -258,6 +261,8 @@ class Trainer:
             "num_skipped": self.num_skipped,
             "data": self.loader.state(self.step),
             "recipe": self.config.recipe,
+            "config": config_digest(self.config),
+            "version": __version__,
             "precision": self.precision.state_dict(),
         }
         self.store.save(
@@ -287,6 +292,11 @@ def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
     if device.type == "cpu":
         return tensors
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def config_digest(config: RunConfig) -> str:
+    """128 bits in hex that change whenever a setting does."""
+    return fingerprint(config.model_dump(mode="json"))
 
 
 def initial_seed(seed: int) -> int:

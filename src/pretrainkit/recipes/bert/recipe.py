@@ -75,11 +75,10 @@ class Bert(Recipe):
         return ("bert", "modernbert")
 
     def export_huggingface(self, config: BertRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
-        from pretrainkit.recipes.bert.convert import write_huggingface
+        from pretrainkit.recipes.bert.convert import DEFAULT_SPECIAL_IDS, write_huggingface
         from pretrainkit.tokenizers.load import load_tokenizer
-        from pretrainkit.tokenizers.special import SpecialIds
 
-        special = load_tokenizer(tokenizer).special if tokenizer is not None else SpecialIds()
+        special = load_tokenizer(tokenizer).special if tokenizer is not None else DEFAULT_SPECIAL_IDS
         write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, special=special)
 
     def import_huggingface(self, folder: Path) -> tuple[BertRun, Mapping[str, Any]]:
