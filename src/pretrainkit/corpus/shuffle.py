@@ -207,8 +207,8 @@ def _span(index: U64, start: int, stop: int) -> tuple[int, int]:
 
 def _gather_at_once(parts: Sequence[tuple[Run, int, int]], indexes: Sequence[U64], writer: ShardWriter) -> None:
     spans = [_span(index, start, stop) for index, (_, start, stop) in zip(indexes, parts, strict=True)]
-    buffer = bytearray(sum(num_bytes for _, num_bytes in spans))
-    view = memoryview(buffer)
+    # Pages of its own: they go back to the system at once, whatever the allocator thinks.
+    view = memoryview(mmap(-1, max(1, sum(num_bytes for _, num_bytes in spans))))
     keys, ends, filled = [], [], 0
     for (run, start, stop), index, (first, num_bytes) in zip(parts, indexes, spans, strict=True):
         with open(run.path, "rb", buffering=0) as file:
