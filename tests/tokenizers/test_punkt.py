@@ -15,7 +15,15 @@ ENGLISH = Punkt(
     abbreviations=frozenset({"mr", "mrs", "dr", "u.s", "e.g", "st", "no", "p.m"}),
     collocations=frozenset({("##number##", "century"), ("st", "louis"), ("went", "home")}),
     starters=frozenset({"the", "he", "however"}),
-    orthography={"the": 2 | 64 | 32, "he": 2 | 32, "smith": 4, "bach": 8, "after": 2 | 32 | 16, "century": 32, "new": 36},
+    orthography={
+        "the": 2 | 64 | 32,
+        "he": 2 | 32,
+        "smith": 4,
+        "bach": 8,
+        "after": 2 | 32 | 16,
+        "century": 32,
+        "new": 36,
+    },
 )
 
 
@@ -35,7 +43,9 @@ def nltk_splitter(punkt):
 NLTK = nltk_splitter(ENGLISH)
 FRAGMENTS = st.sampled_from(
     "Mr. Dr Smith went home . ? ! ... .. . . . J. S. Bach 3. 19. century No. U.S. e.g. said, \" ' ) ( [ ] “ ” ’ « » -- - , ; : "
-    "the The he He however Why?! end.\" (end.) end.) .And one.Sentence st. Louis st.) \u00a0 \n \t 5.5 A.M. p.m. é. Ω. да. Да … 。".split(" ")
+    'the The he He however Why?! end." (end.) end.) .And one.Sentence st. Louis st.) \u00a0 \n \t 5.5 A.M. p.m. é. Ω. да. Да … 。'.split(
+        " "
+    )
     + ["", " ", "  ", "\n", "\n\n", "\u00a0", "\u2003"]
 )
 

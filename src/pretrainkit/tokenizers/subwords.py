@@ -68,9 +68,7 @@ def _bpe(counts: Mapping[bytes, int], vocab_size: int, lowercase: bool) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])]
-    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     words = ((word.decode(), count) for word, count in counts.items())
