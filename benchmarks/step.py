@@ -2,10 +2,10 @@
 
     python benchmarks/step.py [--shape mini] [--rows full,mixed] [--rounds 7] [--threads 1]
 
-Both: forward, backward, clip to norm 1, fused AdamW, float32, dropout 0.1. Contestants take turns within each round; what counts is the
-median CPU time of a step and the ratio of the medians. Before timing, both get the same weights and must give the same loss without
-dropout, so the maths is the same. `transformers` computes logits at every position and on padding; ours only where a
-prediction or a token is: that is the point.
+Both: forward, backward, clip to norm 1, fused AdamW, float32, dropout 0.1. Contestants take turns within each round;
+what counts is the median CPU time of a step and the ratio of the medians. Before timing, both get the same weights and
+must give the same loss without dropout, so the maths is the same. `transformers` computes logits at every position and
+on padding; ours only where a prediction or a token is: that is the point.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.recipes.bert.config import BertDataConfig, BertModelConfig, BertRun
-from pretrainkit.recipes.bert.convert import from_huggingface_state, huggingface_config
+from pretrainkit.recipes.bert.convert import from_huggingface_state, to_huggingface_config
 from pretrainkit.recipes.bert.model import BertForPretraining, build
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.train.run import OptimizerConfig
@@ -138,7 +138,7 @@ def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | s
     config = run_config(shape, VOCAB_SIZE)
     torch.manual_seed(0)
     ours = build(config.model, has_sentence_order=True)
-    theirs = BertForPreTraining(BertConfig(**huggingface_config(config.model), attn_implementation="sdpa"))
+    theirs = BertForPreTraining(BertConfig(**to_huggingface_config(config.model), attn_implementation="sdpa"))
     ours.load_state_dict(from_huggingface_state(theirs.state_dict(), config.model))
     objective = BertObjective(config)
 

@@ -21,7 +21,10 @@ from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, is_s
 from pretrainkit.dist.weights import full_state_dict, load_full_state_dict, model_tensors
 from pretrainkit.errors import CheckpointError, DataError, RunError
 from pretrainkit.train import checkpoint_files as files
-from pretrainkit.train.checkpoint import CheckpointStore, load, named_state
+from pretrainkit.train import checkpoint_tensors
+from pretrainkit.train.checkpoint import CheckpointStore, load
+from pretrainkit.train.checkpoint_tensors import named_state
+from pretrainkit.train.ema import Ema
 from pretrainkit.train.optim import clip_gradients
 from pretrainkit.train.run import CheckpointConfig, OptimizerConfig, ParallelConfig
 from pretrainkit.train.signals import StopSignal
@@ -190,6 +193,28 @@ def check_ddp_fsdp2_and_one_process_agree(world: World, folder: Path) -> None:
         assert full_state_dict(other, is_main=world.is_main).keys() == (parameters.keys() if world.is_main else set())
 
 
+def check_evaluation_between_steps_changes_nothing(world: World, folder: Path) -> None:
+    # FSDP2 keeps the root's gathered weights after a forward pass. Without a backward pass they would stay, and the
+    # next step would use the averaged ones that evaluation had swapped in.
+    ids_BT = torch.arange(LENGTH)[None]
+    outputs = {}
+    for strategy, place in (("auto", World()), ("fsdp2", world), ("ddp", world)):
+        model, optimizer = build(place, strategy)
+        ema = Ema(model, decay=0.5)
+        seen = []
+        for step in range(3):
+            train(model, optimizer, place, range(step, step + 1))
+            ema.update(model)
+            with torch.no_grad():
+                seen.append(model(ids_BT))
+                with ema.swapped_in(model):
+                    seen.append(model(ids_BT))
+        outputs[strategy] = torch.stack(seen)
+    assert (outputs["auto"][0] - outputs["auto"][1]).abs().max() > 1e-3  # the average differs from the weights
+    torch.testing.assert_close(outputs["fsdp2"], outputs["auto"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs["ddp"], outputs["auto"], rtol=0, atol=1e-5)
+
+
 def check_whole_weights_go_into_shards(world: World, folder: Path) -> None:
     weights = full_state_dict(Transformer(seed=5))
     for strategy in ("ddp", "fsdp2"):
@@ -240,7 +265,7 @@ def check_one_process_checkpoint_loads_on_two(world: World, folder: Path) -> Non
 
 def check_failure_on_one_rank_fails_all(world: World, folder: Path) -> None:
     model, optimizer = build(world, "fsdp2")
-    record = files.file_record
+    record = checkpoint_tensors.file_record
     with CheckpointStore(folder / "failing", CheckpointConfig(), world) as store:
         store.save(1, model, optimizer, blocking=True)
         for failing_rank in (0, 1):
@@ -250,11 +275,11 @@ def check_failure_on_one_rank_fails_all(world: World, folder: Path) -> None:
                     raise OSError(28, "No space left on device")
                 return record(path)
 
-            files.file_record = broken
+            checkpoint_tensors.file_record = broken
             store.save(2, model, optimizer)
             with pytest.raises(RunError, match=r"No space left on device\n.*step-00000001 is intact"):
                 store.wait()
-            files.file_record = record
+            checkpoint_tensors.file_record = record
             world.barrier()
             assert sorted(path.name for path in (folder / "failing").iterdir()) == [".lock", "step-00000001"]
             world.barrier()

@@ -4,7 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pretrainkit.nn.linear_cross_entropy import linear_cross_entropy
+from pretrainkit.nn import linear_cross_entropy as module
+from pretrainkit.nn.tied_table import look_up
+
+
+def linear_cross_entropy(x, weight, bias, target):
+    """With a table that is looked up as well, for a gradient of 0."""
+    rows, table = look_up(weight, torch.zeros(1, dtype=torch.long))
+    nll, is_right = module.linear_cross_entropy(x, table, bias, target)
+    return module.TokenLoss(nll + 0 * rows.sum(), is_right)
 
 
 def plain(x, weight, bias, target):

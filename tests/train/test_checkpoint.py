@@ -4,9 +4,13 @@ import json
 import logging
 import os
 import resource
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +20,9 @@ from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import full_state_dict, load_full_state_dict
 from pretrainkit.errors import CheckpointError, RunError
 from pretrainkit.train import checkpoint_files as files
-from pretrainkit.train.checkpoint import CheckpointStore, load, named_state, read_weights
+from pretrainkit.train import checkpoint_tensors
+from pretrainkit.train.checkpoint import CheckpointStore, load, read_weights
+from pretrainkit.train.checkpoint_tensors import named_state
 from pretrainkit.train.run import CheckpointConfig
 
 ALONE = World()
@@ -101,6 +107,17 @@ def test_a_restored_run_goes_on_as_if_never_stopped(folder: Path, asynchronous: 
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 
 
+def test_a_large_state_is_cut_into_several_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_tensors, "_FILE_BYTES", 300)
+    model, optimizer = trained(seed=0)
+    with store_in(folder) as store:
+        store.save(3, model, optimizer)
+    assert len(list((folder / "step-00000003").glob("rank-00000-of-00001-part-*.safetensors"))) > 3
+    other, other_optimizer = trained(seed=1)
+    load(folder / "step-00000003", ALONE, other, other_optimizer)
+    assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
+
+
 def test_an_optimizer_that_never_stepped_is_restored(folder: Path) -> None:
     model, optimizer = trained(seed=0)
     with store_in(folder) as store:
@@ -109,6 +126,15 @@ def test_an_optimizer_that_never_stepped_is_restored(folder: Path) -> None:
     fresh_optimizer = torch.optim.AdamW(fresh.parameters(), lr=1e-2)  # not fused: keeps its counters elsewhere
     load(folder / "step-00000003", ALONE, fresh, fresh_optimizer)
     assert_same(state_of(fresh, fresh_optimizer), state_of(model, optimizer))
+
+
+def test_what_a_checkpoint_holds_and_nobody_reads_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, optimizer = trained(seed=0)
+    with store_in(folder) as store:
+        store.save(1, model, optimizer, extra={"ema.gain": torch.zeros(1)})
+    with caplog.at_level(logging.WARNING):
+        load(folder / "step-00000001", ALONE, model)
+    assert "holds 1 tensors that this run does not use, such as ema.gain" in caplog.text
 
 
 def test_weights_alone_and_tied_names(folder: Path) -> None:
@@ -256,6 +282,30 @@ def test_a_background_failure_surfaces_at_the_next_save(folder: Path) -> None:
     assert list(files.step_folders(folder)) == [3]
 
 
+def test_a_disk_without_room_for_one_checkpoint_is_refused_before_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_bytes = 4 * sum(tensor.numel() for tensor in read_sizes(Tied()))
+    with store_in(folder) as store:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=3 * num_bytes))
+        store.check_space(Tied())
+        with pytest.raises(CheckpointError, match="on another disk"):
+            store.check_space(Tied(), num_copies=4)
+
+
+def read_sizes(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *(b for name, b in model.named_buffers() if name == "table")]
+
+
+def test_what_is_not_json_is_refused_at_once(folder: Path) -> None:
+    with store_in(folder) as store, pytest.raises(TypeError, match="not JSON serializable"):
+        store.save(1, Tied(), meta={"tensor": torch.zeros(1)})
+    with store_in(folder) as store:
+        store.save(1, Tied(), meta={"lanes": {10: "a", 9: "b"}})  # json makes the keys strings
+    assert files.problem(folder / "step-00000001") is None
+    assert files.read_checkpoint(folder / "step-00000001").meta == {"lanes": {"10": "a", "9": "b"}}
+
+
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="choose another run folder"):
@@ -286,7 +336,7 @@ def test_leftovers_of_a_dead_run_go_and_a_step_can_be_saved_again(folder: Path) 
     model, _ = trained(seed=0)
     for name in (".incomplete-step-00000005", ".deleted-step-00000001"):
         (folder / name).mkdir(parents=True)
-        (folder / name / "rank-00000-of-00001.safetensors").write_bytes(b"half")
+        (folder / name / "rank-00000-of-00001-part-000.safetensors").write_bytes(b"half")
     with store_in(folder) as store:
         assert sorted(path.name for path in folder.iterdir()) == [".lock"]
         store.save(5, model)
@@ -296,6 +346,17 @@ def test_leftovers_of_a_dead_run_go_and_a_step_can_be_saved_again(folder: Path) 
         store.save(5, model)
     assert read_weights(folder / "step-00000005")["gain"] == 3.0
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "step-00000005"]
+
+
+def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("kill_while_saving.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "checkpoints"], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "steps in 20 lives" in done.stdout
+    assert "skipping checkpoint" not in done.stderr  # none was even torn
 
 
 def test_state_that_is_not_a_tensor_is_a_mistake_of_ours() -> None:

@@ -6,19 +6,20 @@ Per block: activation checkpointing, then `torch.compile` in place, then shardin
 The model keeps its parameter names: no wrapper module is put inside it.
 """
 
-import functools
+import inspect
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from pretrainkit.dist.env import World
 
@@ -65,7 +66,7 @@ def parallelize(model: nn.Module, config: ParallelSettings, world: World, comput
     blocks = cast(HasBlocks, model).blocks()
     if config.activation_checkpointing:
         for block in blocks:
-            _recompute_in_backward(block)
+            block.forward = _Recomputed(block.forward)
     if _shall_compile(config, world):
         if config.activation_checkpointing:
             # Metrics that a block stores in its forward pass must not be stored twice by the recomputation.
@@ -77,12 +78,15 @@ def parallelize(model: nn.Module, config: ParallelSettings, world: World, comput
     if config.strategy == "fsdp2":
         return _shard(model, blocks, world, compute_dtype)
     _send_weights(model, world)
+    # Buffers are constant tables, not to be sent before every forward pass. torch renamed the argument.
+    arguments = inspect.signature(DistributedDataParallel.__init__).parameters
+    buffers: dict[str, Any] = {next(n for n in ("forward_sync_buffers", "broadcast_buffers") if n in arguments): False}
     return DistributedDataParallel(
         model,
         device_ids=[world.device] if world.device.type == "cuda" else None,
-        broadcast_buffers=False,  # before every forward pass; ours are constant tables
-        init_sync=False,  # would leave out the buffers
+        init_sync=False,
         gradient_as_bucket_view=True,
+        **buffers,
     )
 
 
@@ -101,7 +105,16 @@ def _shard(model: nn.Module, blocks: list[nn.Module], world: World, compute_dtyp
     _send_weights(model, world)
     # The root's parameters are needed at both ends of the step: gathering them twice would only cost time.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    model.register_forward_hook(_reshard_after_evaluation)
     return model
+
+
+def _reshard_after_evaluation(model: nn.Module, inputs: object, output: object) -> None:
+    """Without a backward pass, which would do it, the root would keep its gathered weights whatever becomes of them."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if not torch.is_grad_enabled():
+        cast(FSDPModule, model).reshard()
 
 
 def _send_weights(module: nn.Module, world: World) -> None:
@@ -112,11 +125,19 @@ def _send_weights(module: nn.Module, world: World) -> None:
             dist.broadcast(tensor.detach(), src=0)
 
 
-def _recompute_in_backward(block: nn.Module) -> None:
-    """Activation checkpointing without a wrapper module, so that parameter names and `isinstance` stay as they are."""
-    from torch.utils.checkpoint import checkpoint
+class _Recomputed:
+    """A block's forward with activation checkpointing.
 
-    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    Takes the place of `block.forward`, so there is no wrapper module: parameter names and the block's type stay.
+    A class, not a closure, so that copies of the block call their own forward; Python code, not `functools.partial`,
+    because `torch.compile` would find no frame of ours to start from and leave the block uncompiled.
+    """
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
 
 
 def _shall_compile(config: ParallelSettings, world: World) -> bool:

@@ -1,8 +1,8 @@
 """Dropout whose random numbers are cheap on a CPU.
 
 `torch.nn.functional.dropout` draws one Bernoulli variable per element there, which costs as much as dozens of passes
-over the data. Here one 64-bit draw serves four elements of 16 bits each: about six times cheaper. The rate is rounded to a
-multiple of 2**-16 (0.1 becomes 0.100006) and what is kept is scaled by the exact inverse, so the mean is unchanged.
+over the data. Here one 64-bit draw serves four elements of 16 bits each: about six times cheaper. The rate is rounded
+to a multiple of 2**-16 (0.1 becomes 0.100006) and what is kept is scaled by the exact inverse: the mean is unchanged.
 """
 
 import torch

@@ -3,18 +3,21 @@
 Dimensions: K predictions, D width, V vocabulary, C entries of one chunk of the vocabulary.
 
 Float32 on a CPU takes a path of its own: the vocabulary goes by in chunks that stay in the cache (matrix products with
-30 000 columns run at half speed there), each chunk's softmax replaces its logits, and the backward pass multiplies those
-directly: softmax over V = softmax over the chunk * the chunk's share of the sum. Elsewhere plain logits and
-`F.cross_entropy` in float32, which torch.compile fuses.
+30 000 columns run at two thirds of the speed there), each chunk's softmax replaces its logits, and the backward pass
+multiplies those directly: softmax over V = softmax over the chunk * the chunk's share of the sum. Elsewhere plain
+logits and `F.cross_entropy` in float32, which torch.compile fuses.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_CHUNK = 2048
+from pretrainkit.nn.tied_table import TiedTable
+
+_CHUNK = 2000
+"""Entries: their logits stay in the cache. Not a power of two, which the cache maps onto few of its sets."""
 
 
 class TokenLoss(NamedTuple):
@@ -28,7 +31,8 @@ class TokenLoss(NamedTuple):
 
 class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_KD, weight_VD, bias_V, target_K):
+    def forward(ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor, table: TiedTable, target_K: Tensor) -> Any:
+        weight_VD = table.weight_VD.detach()
         num = len(x_KD)
         target_logit_K = x_KD.new_zeros(num)
         probabilities, maxima, sums = [], [], []
@@ -52,11 +56,12 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         sum_K = sum_NK.sum(0)
         is_right_K = target_logit_K >= max_K
         ctx.save_for_backward(x_KD, weight_VD, target_K, sum_NK / sum_K, *probabilities)
+        ctx.table = table
         ctx.mark_non_differentiable(is_right_K)
         return max_K - target_logit_K + sum_K.log(), is_right_K
 
     @staticmethod
-    def backward(ctx, grad_K, _grad_is_right):
+    def backward(ctx: Any, grad_K: Tensor, _grad_is_right: Tensor) -> Any:
         x_KD, weight_VD, target_K, share_NK, *probabilities = ctx.saved_tensors
         grad_x_KD = weight_VD[target_K].mul_(-grad_K[:, None])
         grad_weight_VD = torch.empty_like(weight_VD)
@@ -70,24 +75,29 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
             torch.mv(chunk_KC.t(), factor_K, out=grad_bias_V[start:stop])
         grad_weight_VD.index_add_(0, target_K, x_KD * -grad_K[:, None])
         grad_bias_V.index_add_(0, target_K, -grad_K)
-        return grad_x_KD, grad_weight_VD, grad_bias_V, None
+        ctx.table.leave(grad_weight_VD)
+        return grad_x_KD, grad_weight_VD.new_zeros(()), grad_bias_V, None, None
 
 
-def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor, target_K: Tensor) -> TokenLoss:
+def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor, target_K: Tensor) -> TokenLoss:
     """Cross-entropy of softmax(x W^T + b) at `target_K`.
 
     Args:
         x_KD: Float, any precision; the loss is float32.
-        weight_VD: Such as a tied embedding table.
+        table: W, from the lookup of the same forward pass.
         bias_V: Added to the logits.
         target_K: Integer ids in [0, V).
     """
     target_K = target_K.long()
-    is_float32 = x_KD.dtype == weight_VD.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if x_KD.device.type == "cpu" and is_float32 and not torch.compiler.is_compiling():
-        return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, weight_VD, bias_V, target_K))
-    logits_KV = F.linear(x_KD, weight_VD, bias_V.to(x_KD.dtype)).float()
+    if table.link is not None:
+        return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, table.link, bias_V, table, target_K))
+    logits_KV = linear_logits(x_KD, table, bias_V)
     nll_K = F.cross_entropy(logits_KV, target_K, reduction="none")
     with torch.no_grad():
         is_right_K = logits_KV.gather(1, target_K[:, None])[:, 0] >= logits_KV.amax(1)
     return TokenLoss(nll_K, is_right_K)
+
+
+def linear_logits(x_KD: Tensor, table: TiedTable, bias_V: Tensor) -> Tensor:
+    """x W^T + b in float32, (K, V)."""
+    return F.linear(x_KD, table.weight_VD, bias_V.to(x_KD.dtype)).float()

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864); the two halves of a head are paired, as in GPT-NeoX.
+"""Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864), pairing the two halves of a head as GPT-NeoX.
 
 Dimensions: T tokens, H heads, K width of a head, J = K / 2.
 """

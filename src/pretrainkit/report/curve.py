@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError
 from pretrainkit.report.axis import Floats, smooth
 from pretrainkit.report.chart import Level, Mark, Series, line_chart
 from pretrainkit.report.numbers import is_share, label, metric, percent
 from pretrainkit.report.run_folder import Run, as_number, read_run
-from pretrainkit.report.write import write_file
 
 _NOT_CURVES = frozenset({"step", "seconds", "time", "epoch", "examples", "tokens"})
 _ORDER = (
@@ -57,21 +57,22 @@ class Curve:
 
 def loss_curves(run: Run) -> list[Curve]:
     """The losses, the most telling first: one with a reference line, else the training loss, else what there is."""
-    keys = [key for key in _drawn_keys(run.logged_keys(), run.evaluated_keys()) if _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.logged_keys, run.evaluated_keys) if _is_loss(key)]
     references = reference_levels(run)
     keys.sort(key=lambda key: (key not in references, key != "loss"))
-    if "loss" in keys and len(keys) == 2 and "loss" in run.logged_keys() and _is_same(run, *keys):
+    if "loss" in keys and len(keys) == 2 and "loss" in run.logged_keys and _is_same(run, *keys):
         keys.remove("loss")  # a single term of scale 1: the total says nothing more
     return [_curve(run, key, references.get(key, ())) for key in keys]
 
 
 def other_curves(run: Run) -> list[Curve]:
     """Everything else that was logged or evaluated; nothing is left out but what only counts along with the steps."""
-    keys = [key for key in _drawn_keys(run.evaluated_keys(), run.logged_keys()) if not _is_loss(key)]
+    keys = [key for key in _drawn_keys(run.evaluated_keys, run.logged_keys) if not _is_loss(key)]
     keys = [key for key in keys if key not in _NOT_CURVES]
     place = {key: i for i, key in enumerate(_ORDER)}
-    keys.sort(key=lambda key: (0 if key in run.evaluated_keys() else 1, place.get(key, len(_ORDER))))
-    return [_curve(run, key, reference_levels(run).get(key, ())) for key in keys]
+    keys.sort(key=lambda key: (0 if key in run.evaluated_keys else 1, place.get(key, len(_ORDER))))
+    references = reference_levels(run)
+    return [_curve(run, key, references.get(key, ())) for key in keys]
 
 
 def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
@@ -84,8 +85,7 @@ def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
     for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
         level = as_number(run.summary.get(name))
         if level is not None:
-            keys = [*run.logged_keys(), *run.evaluated_keys()]
-            term = next((key for key in keys if key.endswith("lm_loss")), "loss")
+            term = next((k for k in (*run.logged_keys, *run.evaluated_keys) if k.endswith("lm_loss")), "loss")
             found.setdefault(term, []).append(Level(level, f"{words} {metric(term, level)}"))
     references = run.summary.get("references")
     for key, levels in references.items() if isinstance(references, dict) else ():
@@ -107,7 +107,8 @@ def write_curve(run_folder: Path, out: Path) -> Path:
         raise DataError(
             f"{run_folder / 'metrics.jsonl'} has no loss to draw\n  a curve needs 'loss' or a term ending in '_loss'"
         )
-    write_file(out, curves[0].draw(860, 380, standalone=True) + "\n")
+    with atomic_file(out) as file:
+        file.write(curves[0].draw(860, 380, standalone=True).encode() + b"\n")
     return out
 
 

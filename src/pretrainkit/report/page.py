@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.report.curve import Curve, loss_curves, other_curves
 from pretrainkit.report.markup import Markup, join, tag
 from pretrainkit.report.numbers import duration, label, metric, number, percent
@@ -19,7 +20,6 @@ from pretrainkit.report.tables import (
     notes_section,
     samples_section,
 )
-from pretrainkit.report.write import write_file
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _MAX_CARDS = 12
@@ -39,7 +39,9 @@ def write_report(run_folder: Path, out: Path | None = None) -> Path:
         DataError: Not a run folder, no metrics, or `out` cannot be written. Nothing is half-written.
     """
     out = run_folder / "report.html" if out is None else out
-    write_file(out, render(read_run(run_folder)))
+    page = render(read_run(run_folder))
+    with atomic_file(out) as file:
+        file.write(page.encode())
     return out
 
 
@@ -114,15 +116,16 @@ def _cards(run: Run) -> Markup:
             beside = beside or (f"{metric(key, average)} with averaged weights" if average is not None else "")
             cards[key] = _card(metric(key, value), f"{label(key)}, held-out", beside, tone)
     for key, value in summary.items():
-        is_shown = key in ("unigram_loss", "uniform_loss") and any(k.endswith("lm_loss") for k in cards)
-        if key.removeprefix("valid_") not in cards and not is_shown:
+        is_drawn = key in ("unigram_loss", "uniform_loss") and any(k.endswith("lm_loss") for k in cards)
+        is_said = key == "steps" or key.removeprefix("valid_") in held_out or key in run.logged_keys
+        if not is_drawn and not is_said:
             cards[key] = _card(metric(key, value), label(key), *_beside(key, value, unigram))
-    if "loss" not in summary and (final := _mean_of_last(run, "loss")) is not None:
+    if (final := _mean_of_last(run, "loss")) is not None:
         cards["loss, training"] = _card(number(final), "training loss", "mean of the last 5\u00a0% of the run")
     rate_key = next(
         (key for key in ("tokens_per_second", "examples_per_second") if _median(run, key) is not None), None
     )
-    if rate_key is not None and rate_key not in cards:
+    if rate_key is not None:
         cards[rate_key] = _card(
             metric(rate_key, _median(run, rate_key) or 0.0), f"{label(rate_key)}, median", _waits(run)
         )

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,18 @@ class Run:
 
     @property
     def held_out(self) -> dict[str, float]:
-        """The newest value of every metric on held-out data; what `summary.json` says about them comes first."""
+        """The newest value of every metric on held-out data.
+
+        What `summary.json` says about them comes first: keys that begin with valid_, or, where there are none, those
+        that were evaluated.
+        """
         found: dict[str, float] = {}
+        prefix = "valid_" if any(name.startswith("valid_") for name in self.summary) else ""
         for name, value in self.summary.items():
-            key, number = name.removeprefix("valid_"), as_number(value)
-            if number is not None and (key != name or key in self.evaluated_keys()):
+            key, number = name.removeprefix(prefix), as_number(value)
+            if number is not None and (key != name if prefix else key in self.evaluated_keys):
                 found[key] = number
-        for key in self.evaluated_keys():
+        for key in self.evaluated_keys:
             found.setdefault(key, next(row[key] for row in reversed(self.evaluations) if key in row))
         return found
 
@@ -72,10 +78,12 @@ class Run:
             last = event.time
         return total + last - began if began is not None and last is not None and last > began else None
 
+    @cached_property
     def logged_keys(self) -> list[str]:
         """Names of what was logged while training, in the order of first appearance."""
         return _keys(self.metrics)
 
+    @cached_property
     def evaluated_keys(self) -> list[str]:
         """Names of what was evaluated."""
         return _keys(self.evaluations)

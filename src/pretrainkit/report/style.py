@@ -13,7 +13,7 @@ body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: anywhere; }
 main { max-width: 1120px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 26px; line-height: 1.25; margin: 0 0 2px; letter-spacing: -.01em; }
-h2 { font-size: 18px; margin: 36px 0 12px; } h3 { font-size: 14px; margin: 18px 0 6px; }
+h2 { font-size: 18px; margin: 36px 0 12px; } h3 { font-size: 14px; margin: 2px 0 6px; }
 p { margin: 0 0 10px; } .quiet { color: var(--quiet); } .small { font-size: 13px; }
 code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .panel { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
@@ -27,10 +27,11 @@ code, .code { font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, m
   margin-top: 14px; }
 .charts .panel { margin: 0; padding: 10px 12px; } .narrow { display: none; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
-th { text-align: left; font-weight: 600; color: var(--quiet); }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px; overflow-wrap: break-word; }
+th { text-align: left; white-space: nowrap; font-weight: 600; color: var(--quiet); }
 th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid var(--line); }
-tr:last-child > td { border-bottom: 0; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+tr:last-child > td { border-bottom: 0; }
+td code { overflow-wrap: anywhere; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
 mark { background: var(--accent); color: inherit; border-radius: 3px; padding: 0 3px; }
 mark.hit { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--good); }
@@ -54,7 +55,7 @@ ul { margin: 0; padding-left: 20px; }
     --accent: #fff3c9; color-scheme: light; }
   body { font-size: 10.5pt; }
   main { max-width: none; padding: 0; } .panel, .card, tr { break-inside: avoid; }
-  h2 { break-after: avoid; }
+  h2 { break-after: avoid; } .charts { grid-template-columns: 1fr 1fr; }
   .panel.long { break-inside: auto; } details::details-content { content-visibility: visible; block-size: auto; }
   * { print-color-adjust: exact; }
 }

@@ -1,5 +1,6 @@
 """The parts of the page below the curves: samples, events, config, data, environment."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -153,16 +154,27 @@ def _config_table(
 
 
 def data_section(run: Run) -> Markup | None:
-    """Where the examples came from, with the fingerprints that make a run repeatable."""
+    """Where the examples came from and how many were seen, with the fingerprints that make a run repeatable."""
     data = run.provenance.get("data")
     settings = run.config.get("data")
-    parts = []
-    if data not in (None, {}, []):
-        parts.append(tag("div", _value(data), class_="panel scroll long"))
-    elif isinstance(settings, dict) and (settings.get("train") or settings.get("valid")):
-        shown = {key: settings[key] for key in ("train", "valid") if settings.get(key)}
-        parts.append(tag("div", _value(shown), class_="panel scroll long"))
-    return _section("Data", *parts) if parts else None
+    facts: dict[str, Any] = {}
+    if isinstance(settings, Mapping):
+        names = {"train": "trained on", "valid": "held out"}
+        facts = {name: _sources(settings[key]) for key, name in names.items() if settings.get(key)}
+        batch_size = as_number(settings.get("batch_size"))
+        if batch_size is not None:
+            facts["examples seen"] = _whole(run.metrics[-1]["step"] * batch_size)
+    if data not in (None, {}, [], ""):
+        facts["fingerprints"] = data
+    return _section("Data", tag("div", _value(facts), class_="panel scroll long")) if facts else None
+
+
+def _sources(value: Any) -> Any:
+    """The sources of a mixture without what is null; those that are only a path as that path."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    items = [{k: v for k, v in item.items() if v is not None} if isinstance(item, Mapping) else item for item in value]
+    return [item["path"] if isinstance(item, Mapping) and set(item) == {"path"} else item for item in items]
 
 
 def environment_section(run: Run) -> Markup | None:
@@ -251,4 +263,4 @@ def _yaml_like(value: Any) -> str:
 
 
 def _whole(value: float) -> float:
-    return int(value) if value == int(value) else value
+    return int(value) if math.isfinite(value) and value == int(value) else value

@@ -5,16 +5,13 @@ written once, in the background, while training goes on. They lie in safetensors
 storage, not in its default format: that keeps its index in a pickle, and loading someone else's pickle runs their code.
 Safetensors files hold numbers only, and DCP reads their parts back on any number of ranks, so a checkpoint of FSDP2 on
 2 ranks continues as DDP or in one process. Everything that is not a tensor is in `meta.json`. See `checkpoint_files`
-for the folder and for why a checkpoint is complete or absent.
-
-Tensor names: `model.NAME`, `optimizer.NAME.exp_avg` and so on, and the trainer's own such as `ema.NAME`. Tied
-parameters are stored once. The optimizer's hyperparameters are not state: they come from the config and the schedule.
+for the folder and for why a checkpoint is complete or absent, and `checkpoint_tensors` for what is in the files.
 """
 
+import json
 import logging
 import shutil
 import time
-import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +27,16 @@ from pretrainkit.dist.weights import is_dtensor, model_tensors, require_same_ten
 from pretrainkit.errors import CheckpointError, RunError
 from pretrainkit.train import checkpoint_files as files
 from pretrainkit.train.checkpoint_files import Checkpoint
+from pretrainkit.train.checkpoint_tensors import (
+    empty_moments,
+    local_part,
+    named_state,
+    read_into,
+    reason,
+    set_moments,
+    stored_tensors,
+    write_into,
+)
 from pretrainkit.train.run import CheckpointConfig
 
 _log = logging.getLogger(__name__)
@@ -60,6 +67,28 @@ class CheckpointStore:
         self._newest: Path | None = None
         world.on_main(self._take_folder)
 
+    def check_space(self, model: nn.Module, num_copies: int = 3) -> None:
+        """Refuse to start where not even one checkpoint fits.
+
+        Args:
+            model: Of the run.
+            num_copies: Tensors per parameter in a checkpoint: 1, 2 more for Adam's moments, 1 more for an average.
+
+        Raises:
+            CheckpointError: The disk has less room than that.
+        """
+        num_bytes = num_copies * sum(tensor.numel() * tensor.element_size() for tensor in model_tensors(model).values())
+
+        def check() -> None:
+            free = shutil.disk_usage(self.folder).free
+            if free < num_bytes:
+                raise CheckpointError(
+                    f"a checkpoint takes about {num_bytes / 1e9:.3g} GB, {self.folder} has room for {free / 1e9:.3g}\n"
+                    "  make room or choose a run folder on another disk"
+                )
+
+        self.world.on_main(check)
+
     def save(
         self,
         step: int,
@@ -89,17 +118,18 @@ class CheckpointStore:
         self.wait()
         if self._newest is not None and self._newest.name == files.folder_name(step):
             return
+        meta = json.loads(json.dumps(meta or {}))  # a copy; and what is not JSON is refused here, on every rank
         if self.world.world_size > 1 and self._group is None:
             # Its own group: a background thread must not mix its messages with those of the training step.
             self._group = dist.new_group(backend="gloo")
         tensors = named_state(model, optimizer, extra)
         staged = self._staged(tensors)
         if blocking or not self.config.asynchronous:
-            self._newest = self._write(step, staged, meta or {})
+            self._newest = self._write(step, staged, meta)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending = self._pool.submit(self._write, step, staged, meta or {})
+        self._pending = self._pool.submit(self._write, step, staged, meta)
 
     def wait(self) -> None:
         """Wait for the save under way, if any.
@@ -118,7 +148,7 @@ class CheckpointStore:
         return Path(found) if found else None
 
     def close(self) -> None:
-        """Wait for the save under way and let go of the folder.
+        """Wait for the save under way and let go of the folder. Before `World.close`: the save needs the other ranks.
 
         Raises:
             RunError: The save under way failed.
@@ -150,7 +180,7 @@ class CheckpointStore:
         staged: dict[str, Tensor] = {}
         on_device = False
         for name, tensor in tensors.items():
-            local = _local(tensor)
+            local = local_part(tensor)
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != local.shape or buffer.dtype != local.dtype:
                 buffer = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
@@ -182,18 +212,18 @@ class CheckpointStore:
         records: dict[str, Any] = {}
         failure = ""
         try:
-            records = self._write_tensors(step, tensors)
+            records = write_into(files.incomplete_path(self.folder, step), tensors, self.world, self._group)
         except OSError as error:
-            failure = _reason(error)
-        reports = self.world.gather_objects({"files": records, "failure": failure}, self._group)
-        failure = next((report["failure"] for report in reports if report["failure"]), "")
+            failure = reason(error)
+        report: dict[str, Any] = {"files": records, "failure": failure}
+        reports = self.world.gather_objects(report, self._group)
+        failure = next((each["failure"] for each in reports if each["failure"]), "")
         if not failure and self.world.is_main:
             try:
-                all_files = {name: record for report in reports for name, record in report["files"].items()}
+                all_files = {name: record for each in reports for name, record in each["files"].items()}
                 files.publish(self.folder, step, self.world.world_size, all_files, meta)
-                files.prune(self.folder, step, self.config.keep_last, self.config.keep_every_steps)
             except OSError as error:
-                failure = _reason(error)
+                failure = reason(error)
         failure = self.world.gather_objects(failure, self._group)[0]
         path = self.folder / files.folder_name(step)
         if failure:
@@ -206,35 +236,13 @@ class CheckpointStore:
                 f"cannot save checkpoint {path}: {failure}\n"
                 f"  {left}; make room or fix the folder, then go on with `pretrainkit resume {self.folder.parent}`"
             )
-        _log.info("saved %s in %.1f s", path, time.perf_counter() - started)
+        if self.world.is_main:
+            _log.info("saved %s in %.1f s", path, time.perf_counter() - started)
+            try:
+                files.prune(self.folder, step, self.config.keep_last, self.config.keep_every_steps)
+            except OSError as error:
+                _log.warning("cannot delete old checkpoints in %s: %s", self.folder, reason(error))
         return path
-
-    def _write_tensors(self, step: int, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """Write this rank's files into the incomplete folder; file name to size and SHA-256.
-
-        Raises:
-            OSError: On any rank.
-        """
-        import torch.distributed.checkpoint as dcp
-        from torch.distributed.checkpoint.api import CheckpointException
-        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
-
-        _accept_one_process()
-        incomplete = files.incomplete_path(self.folder, step)
-        try:
-            dcp.save(
-                dict(tensors),
-                storage_writer=HuggingFaceStorageWriter(str(incomplete), save_distributed=True),
-                process_group=self._group,
-                no_dist=self.world.world_size == 1,
-            )
-        except CheckpointException as error:
-            raise OSError("; ".join(_reason(cause) for cause, _ in error.failures.values())) from error
-        records = {}
-        for path in sorted(incomplete.glob(f"shard-{self.world.rank + 1:05d}-*.safetensors")):
-            name = f"rank-{self.world.rank:05d}-of-{self.world.world_size:05d}.safetensors"
-            records[name] = files.file_record(path.rename(incomplete / name))
-        return records
 
 
 def load(
@@ -263,7 +271,7 @@ def load(
     if found:
         raise CheckpointError(f"checkpoint {path} cannot be used: {found}\n  use an earlier one or start a new run")
     checkpoint = files.read_checkpoint(path)
-    stored = _stored_tensors(path)
+    stored = stored_tensors(path)
     wanted = {f"model.{name}": tensor.detach() for name, tensor in model_tensors(model).items()}
     require_same_tensors(
         {name: tuple(tensor.shape) for name, tensor in wanted.items()},
@@ -277,7 +285,7 @@ def load(
             f"checkpoint {path} does not hold {', '.join(absent[:4])}{' ...' if len(absent) > 4 else ''}\n"
             "  it was saved by a run without it (such as ema_decay=null), or of another model: use that run's config"
         )
-    moments = {} if optimizer is None else _empty_moments(model, optimizer, stored, path)
+    moments = {} if optimizer is None else empty_moments(model, optimizer, stored, path)
     wanted |= {name: tensor for by_key in moments.values() for name, tensor in by_key.values()}
     for name, tensor in wanted.items():
         if tensor.dtype != stored[name].dtype:
@@ -285,9 +293,14 @@ def load(
                 f"checkpoint {path} has {name} as {stored[name].dtype}, this run as {tensor.dtype}\n"
                 "  resume with the precision it was trained with"
             )
-    _read_into(path, wanted, world)
+    unread = [name for name in stored if name not in wanted and not name.startswith("optimizer.")]
+    if unread and world.is_main:
+        _log.warning(
+            "checkpoint %s holds %d tensors that this run does not use, such as %s", path, len(unread), unread[0]
+        )
+    read_into(path, wanted, world)
     if optimizer is not None:
-        _set_moments(optimizer, moments)
+        set_moments(optimizer, moments)
     return checkpoint
 
 
@@ -305,121 +318,10 @@ def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
         raise CheckpointError(f"checkpoint {path} cannot be used: {trouble}\n  use another one")
     weights = {
         name: torch.empty(meta.shape, dtype=meta.dtype)
-        for name, meta in _stored_tensors(path).items()
+        for name, meta in stored_tensors(path).items()
         if name.startswith(prefix)
     }
     if not weights:
         raise CheckpointError(f"checkpoint {path} holds no tensors named {prefix}...")
-    _read_into(path, weights, World())
+    read_into(path, weights, World())
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
-
-
-def named_state(
-    model: nn.Module, optimizer: Optimizer | None = None, extra: Mapping[str, Tensor] | None = None
-) -> dict[str, Tensor]:
-    """All tensors of a training state by the names they have in a checkpoint; the tensors themselves, not copies."""
-    own = model_tensors(model)
-    tensors = {f"model.{name}": tensor for name, tensor in own.items()}
-    for name, parameter in own.items() if optimizer is not None else ():
-        for key, value in optimizer.state.get(parameter, {}).items() if optimizer is not None else ():
-            if not isinstance(value, Tensor):
-                raise TypeError(f"optimizer state {key!r} of {name} is a {type(value).__name__}; keep it as a tensor")
-            tensors[f"optimizer.{name}.{key}"] = value
-    clash = tensors.keys() & (extra or {}).keys()
-    if clash:
-        raise ValueError(f"extra tensors named as those of model or optimizer: {sorted(clash)}")
-    return tensors | dict(extra or {})
-
-
-Moments = dict[int, dict[str, tuple[str, Tensor]]]
-"""Index of a parameter in the optimizer -> key of its state -> (name in the checkpoint, tensor)."""
-
-
-def _empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, Tensor], path: Path) -> Moments:
-    """Tensors to read the optimizer's state into, sharded as the parameters are."""
-    names = {id(parameter): name for name, parameter in model_tensors(model).items()}
-    keys: dict[str, dict[str, str]] = {}
-    for full_name in stored:
-        if full_name.startswith("optimizer."):
-            name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
-            keys.setdefault(name, {})[key] = full_name
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not keys:
-        raise CheckpointError(
-            f"checkpoint {path} has no optimizer state, so training cannot go on exactly\n"
-            f"  start a new run from its weights: init_from={path}"
-        )
-    unused = keys.keys() - {names[id(parameter)] for parameter in parameters}
-    if unused:
-        raise CheckpointError(
-            f"checkpoint {path} has optimizer state of {', '.join(sorted(unused)[:4])}, which this run does not train\n"
-            "  use the config it was trained with"
-        )
-    moments: Moments = {}
-    for index, parameter in enumerate(parameters):
-        for key, full_name in keys.get(names[id(parameter)], {}).items():
-            meta = stored[full_name]
-            if meta.shape == parameter.shape:
-                tensor = torch.empty_like(parameter, dtype=meta.dtype, requires_grad=False)
-            else:
-                tensor = torch.empty(meta.shape, dtype=meta.dtype)
-            moments.setdefault(index, {})[key] = (full_name, tensor)
-    return moments
-
-
-def _set_moments(optimizer: Optimizer, moments: Moments) -> None:
-    """Through the optimizer's own method, which moves step counters where this kind of optimizer wants them."""
-    state = {index: {key: tensor for key, (_, tensor) in by_key.items()} for index, by_key in moments.items()}
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _stored_tensors(path: Path) -> dict[str, Tensor]:
-    """Name to shape and dtype (tensors on the meta device) of everything in a checkpoint, from the files' headers."""
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-
-    stored = {}
-    for name, meta in HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata.items():
-        assert isinstance(meta, TensorStorageMetadata)
-        stored[name] = torch.empty(meta.size, dtype=meta.properties.dtype, device="meta")
-    return stored
-
-
-def _read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
-    """Fill `tensors` (whole or sharded) from the checkpoint's files.
-
-    Raises:
-        CheckpointError: A file cannot be read.
-    """
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-
-    _accept_one_process()
-    try:
-        dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=world.world_size == 1)
-    except CheckpointException as error:
-        reasons = "; ".join(_reason(cause) for cause, _ in error.failures.values())
-        raise CheckpointError(f"checkpoint {path} cannot be read: {reasons}\n  use an earlier one") from error
-
-
-def _accept_one_process() -> None:
-    """DCP warns that it assumes one process even where it was told so."""
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, detached."""
-    if is_dtensor(tensor):
-        from torch.distributed.tensor import DTensor
-
-        assert isinstance(tensor, DTensor)
-        tensor = tensor.to_local()
-    return tensor.detach()
-
-
-def _reason(error: BaseException) -> str:
-    """One line about what went wrong with a file."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
-    return str(error) or type(error).__name__

@@ -4,7 +4,7 @@ checkpoints/
   .lock                       held by the run that writes here
   step-00001000/              complete, by construction: it got this name after all of it was on the disk
     meta.json                 step, what the trainer added, size and SHA-256 of every file, a checksum of itself
-    rank-00000-of-00002.safetensors ...
+    rank-00000-of-00002-part-000.safetensors ...
   .incomplete-step-00002000/  being written, or left behind by a run that died
   .deleted-step-00000500/     being deleted: renamed first, so that half a deletion is never taken for a checkpoint
   set-aside-step-00003000/    later than a checkpoint that was written after it: a future that this run did not take

@@ -30,7 +30,9 @@ def _as_sources(value: object) -> object:
     return value
 
 
-Sources = Annotated[tuple[SourceConfig, ...], BeforeValidator(_as_sources)]
+Sources = Annotated[
+    tuple[SourceConfig, ...], BeforeValidator(_as_sources, json_schema_input_type=str | tuple[str | SourceConfig, ...])
+]
 
 
 class DataConfig(Config):
@@ -179,9 +181,9 @@ class RunConfig(Config):
     parallel: ParallelConfig = ParallelConfig()
     """Compilation and distribution."""
     checkpoint: CheckpointConfig = CheckpointConfig()
-    """Saving."""
+    """When the state is saved."""
     log: LogConfig = LogConfig()
-    """Metrics."""
+    """What is logged, and where."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """Evaluation while training."""
 

@@ -65,7 +65,7 @@ def test_bert_equals_transformers(transformers, tmp_path, activation):
             next_sentence_label=batch["next_sentence_label"],
             output_hidden_states=True,
         )
-        inputs, targets = read_batch(batch, WIDTH)
+        inputs, _ = read_batch(batch, WIDTH)
         states, outputs = model.encode(inputs), model(inputs)
         losses = BertObjective(config).losses(model, batch)
     is_real = batch["input_mask"]
@@ -184,7 +184,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
         from_huggingface_state(state | {"bert.extra": torch.zeros(1)}, config.model)
     with pytest.raises(CheckpointError, match=r"decoder.weight differs from bert.embeddings.word_embeddings.weight"):
         from_huggingface_state(state | {"cls.predictions.decoder.weight": torch.zeros(300, 32)}, config.model)
-    with pytest.raises(CheckpointError, match="has no config.json"):
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
         read_huggingface(tmp_path)
 
 
@@ -249,5 +249,5 @@ def test_tensors_in_parts_and_broken_files(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_tensors(tmp_path)
     (tmp_path / "b.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="names the part 'b.safetensors'"):
+    with pytest.raises(CheckpointError, match=r"names the part 'b\.safetensors'"):
         read_tensors(tmp_path)

@@ -1,7 +1,7 @@
 """Presets and the settings that cannot work together."""
 
-import sys
 import subprocess
+import sys
 
 import pytest
 from pydantic import ValidationError

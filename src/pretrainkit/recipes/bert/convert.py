@@ -1,8 +1,6 @@
-"""The same weights for other programs: Hugging Face's `BertForPreTraining` and `ModernBertForMaskedLM`, and the flat Flax
-names of Sabertooth.
+"""The same weights for Hugging Face's `BertForPreTraining` and `ModernBertForMaskedLM`, both ways.
 
 Nothing here imports transformers: its folders are `config.json`, `model.safetensors` and tokenizer files.
-Dimensions: D width, H heads, K width of one head.
 """
 
 import json
@@ -10,7 +8,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,7 +21,7 @@ from pretrainkit.recipes.bert.model import is_local
 
 logger = logging.getLogger(__name__)
 
-AnyModelConfig = BertModelConfig | ModernModelConfig
+AnyModelConfig: TypeAlias = BertModelConfig | ModernModelConfig
 State = Mapping[str, Tensor]
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentencepiece.model")
@@ -50,11 +48,14 @@ class SpecialIds(NamedTuple):
     pad: int = 260
 
 
+DEFAULT_SPECIAL_IDS = SpecialIds()
+
+
 # ---------------------------------------------------------------------------------------------- names of Hugging Face
 
 
 def _same_tensors(config: AnyModelConfig, *, has_sentence_order: bool) -> dict[str, str]:
-    """Our name to Hugging Face's, for all tensors that are equal in both. BERT's queries, keys and values are not among them."""
+    """Our name to Hugging Face's, for all tensors that are equal in both (not BERT's queries, keys and values)."""
     if isinstance(config, ModernModelConfig):
         return _modern_tensors(config)
     modules = {
@@ -126,7 +127,7 @@ def _split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, str, str]]:
 
 
 def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
-    """Our state dict in Hugging Face's names. A sentence-order head has no place in ModernBERT and is left out, with a warning."""
+    """Our state dict in Hugging Face's names. ModernBERT's has no sentence-order head: left out, with a warning."""
     has_sentence_order = "sentence_order.classifier.weight" in state
     same = _same_tensors(config, has_sentence_order=has_sentence_order)
     found = {theirs: state[ours] for ours, theirs in same.items()}
@@ -143,7 +144,7 @@ def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Te
     """Hugging Face's state dict in our names.
 
     Raises:
-        CheckpointError: A tensor is missing or has another shape, one is left over, or the output matrix is not the embedding table.
+        CheckpointError: A tensor is missing, one is left over, or the output matrix is not the embedding table.
     """
     # Checkpoints from before 2020 call the parameters of layer norm gamma and beta.
     state = {
@@ -188,7 +189,7 @@ def _check_names(state: State, wanted: list[str], *, word_table: str, output_bia
 
 
 def to_huggingface_config(
-    config: AnyModelConfig, special: SpecialIds = SpecialIds(), *, has_sentence_order: bool = True
+    config: AnyModelConfig, special: SpecialIds = DEFAULT_SPECIAL_IDS, *, has_sentence_order: bool = True
 ) -> dict[str, Any]:
     """The contents of `config.json`."""
     shared = {
@@ -330,7 +331,7 @@ def write_huggingface(
     out: Path,
     *,
     tokenizer: Path | None = None,
-    special: SpecialIds = SpecialIds(),
+    special: SpecialIds = DEFAULT_SPECIAL_IDS,
 ) -> None:
     """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it.
 

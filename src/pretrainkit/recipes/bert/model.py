@@ -12,15 +12,15 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import initialise_layer
-from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy
+from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.rotary import Rotation, rotation
+from pretrainkit.nn.tied_table import TiedTable, look_up
 from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs
 
@@ -48,11 +48,11 @@ class BertEmbeddings(nn.Module):
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
 
-    def forward(self, inputs: BertInputs) -> Tensor:
-        """(T, D)."""
-        x_TD = look_up(self.word, inputs.ids_T)
+    def forward(self, inputs: BertInputs) -> tuple[Tensor, TiedTable]:
+        """(T, D), and the table for the masked-word head."""
+        x_TD, table = look_up(self.word.weight, inputs.ids_T)
         x_TD = x_TD + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
-        return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training)
+        return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training), table
 
 
 class ModernEmbeddings(nn.Module):
@@ -64,18 +64,10 @@ class ModernEmbeddings(nn.Module):
         self.word = nn.Embedding(vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
 
-    def forward(self, inputs: BertInputs) -> Tensor:
-        """(T, D)."""
-        return dropout(self.norm(look_up(self.word, inputs.ids_T)), self.dropout_rate, is_training=self.training)
-
-
-def look_up(embedding: nn.Embedding, ids: Tensor) -> Tensor:
-    """Rows of a table that a head uses as well.
-
-    On the CPU the gradient of the lookup is sparse: it is added to the head's dense one in place, where a second dense
-    table would cost three passes over the vocabulary.
-    """
-    return F.embedding(ids, embedding.weight, sparse=ids.device.type == "cpu" and torch.is_grad_enabled())
+    def forward(self, inputs: BertInputs) -> tuple[Tensor, TiedTable]:
+        """(T, D), and the table for the masked-word head."""
+        x_TD, table = look_up(self.word.weight, inputs.ids_T)
+        return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training), table
 
 
 class MaskedWordHead(nn.Module):
@@ -88,12 +80,12 @@ class MaskedWordHead(nn.Module):
         self.norm = LayerNorm(width, epsilon, has_bias=has_bias)
         self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(self, x_KD: Tensor, table_VD: Tensor, token_K: Tensor | None) -> TokenLoss | Tensor:
+    def forward(self, x_KD: Tensor, table: TiedTable, token_K: Tensor | None) -> TokenLoss | Tensor:
         """Losses of the true tokens, or float32 logits (K, V) where they are not given."""
         x_KD = self.norm(self.activation(self.dense(x_KD)))
         if token_K is None:
-            return F.linear(x_KD, table_VD, self.decoder_bias.to(x_KD.dtype)).float()
-        return linear_cross_entropy(x_KD, table_VD, self.decoder_bias, token_K)
+            return linear_logits(x_KD, table, self.decoder_bias)
+        return linear_cross_entropy(x_KD, table, self.decoder_bias, token_K)
 
 
 class SentenceOrderHead(nn.Module):
@@ -142,8 +134,9 @@ class BertForPretraining(nn.Module):
 
     def forward(self, inputs: BertInputs, token_K: Tensor | None = None) -> BertOutputs:
         """Losses of the true tokens `token_K` at `inputs.predicted_K`, or logits where they are not given."""
-        x_TD = self.encode(inputs)[-1]
-        said = self.masked_lm(x_TD[inputs.predicted_K], self.embeddings.word.weight, token_K)
+        states, table = self._encode(inputs)
+        x_TD = states[-1]
+        said = self.masked_lm(x_TD[inputs.predicted_K], table, token_K)
         order_B2 = None if self.sentence_order is None else self.sentence_order(x_TD[inputs.first_B])
         if isinstance(said, TokenLoss):
             return BertOutputs(said, None, order_B2)
@@ -151,12 +144,16 @@ class BertForPretraining(nn.Module):
 
     def encode(self, inputs: BertInputs) -> list[Tensor]:
         """(T, D) after the embeddings and after each block; the last one normalised, where the architecture ends so."""
-        states = [self.embeddings(inputs)]
+        return self._encode(inputs)[0]
+
+    def _encode(self, inputs: BertInputs) -> tuple[list[Tensor], TiedTable]:
+        x_TD, table = self.embeddings(inputs)
+        states = [x_TD]
         rotations = self._rotations(inputs.positions_T)
         for number, layer in enumerate(self.layers):
             states.append(layer(states[-1], inputs.layout, rotations[number]))
         states[-1] = self.final_norm(states[-1])
-        return states
+        return states, table
 
     def _rotations(self, positions_T: Tensor) -> list[Rotation | None]:
         """Of each layer."""

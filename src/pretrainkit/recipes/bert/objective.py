@@ -86,8 +86,9 @@ def count_cost(config: BertRun, batch: HostBatch) -> Cost:
     """Examples, tokens and FLOPs of one forward and backward pass over real tokens and predictions.
 
     2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: per block 6 x its weights per token and
-    12 D t^2 for the attention of an example of t tokens (12 D t w with a window of w < t); per prediction 6 (D V + D^2);
-    per example 6 (D^2 + 2 D) for sentence order. Lookups, norms and anything computed on padding do not count.
+    12 D t^2 for the attention of an example of t tokens (12 D t w with a window of w < t); per prediction
+    6 (D V + D^2); per example 6 (D^2 + 2 D) for sentence order. Lookups, norms and anything computed on padding do not
+    count.
     """
     model = config.model
     width, inner = model.hidden_size, model.intermediate_size

@@ -1,4 +1,4 @@
-"""Weights in the flat Flax names and shapes of Sabertooth, both ways (parameters of its msgpack checkpoints, joined by "/").
+"""Weights in the flat Flax names of Sabertooth (the parameters of its checkpoints, joined by "/"), both ways.
 
 Its kernels are input x output, the transpose of torch's; queries, keys and values are split into heads.
 Dimensions: V vocabulary, D width, H heads, K width of one head.
@@ -16,7 +16,7 @@ State = Mapping[str, Tensor]
 
 
 def _names(num_layers: int) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Our name to the original's: tensors that are the same, norms (weight is scale there), dense layers (transposed)."""
+    """Our name to the original's: equal tensors, norms (weight is scale there), dense layers (transposed there)."""
     same = {
         "embeddings.word.weight": "bert/word_embeddings/embedding",
         "embeddings.position.weight": "bert/position_embeddings/embedding",
