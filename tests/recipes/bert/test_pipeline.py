@@ -150,3 +150,22 @@ def test_real_prose(sample_data, tmp_path, chunking):
     for row in range(64):
         for segment in readable(batch, row, tokenizer)["truth"].split(" | "):
             assert segment[:40] in normal
+
+
+def test_rows_packed_and_fixed_shapes_give_the_same_loss(made):
+    import torch
+
+    from pretrainkit.recipes.bert.recipe import RECIPE
+
+    folder, _, _ = made
+    layouts = ({"batching": "rows"}, {"batching": "packed"}, {"batching": "packed", "microbatch_tokens": 4096})
+    model, losses = None, []
+    for layout in layouts:
+        source = open_run(folder, **layout)
+        torch.manual_seed(0)
+        model = model or RECIPE.build_model(source.config).eval()
+        batch = {name: torch.from_numpy(array) for name, array in source.build(records_of(source, 16)).items()}
+        with torch.no_grad():
+            found = RECIPE.build_objective(source.config).losses(model, batch)
+        losses.append([float(part) for name in sorted(found) for part in found[name]])
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-6)
