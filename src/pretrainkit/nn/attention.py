@@ -318,7 +318,7 @@ class SelfAttention(nn.Module):
         rotation: Rotation | None = None,
         wanted_W: Tensor | None = None,
     ) -> Tensor:
-        """(T, D), or (W, D): only of the tokens `wanted_W` (int64, ascending), where the layout can do with less work."""
+        """(T, D) to (T, D), or to (W, D): only of the tokens `wanted_W` (int64, ascending)."""
         num_tokens, width = x_TD.shape
         heads = (self.num_heads, width // self.num_heads)
         rate = self.dropout_rate if self.training else 0.0

@@ -183,7 +183,7 @@ class BertForPretraining(nn.Module):
 
 
 def _ascending(read: Tensor, *, num_tokens: int) -> tuple[Tensor | None, Tensor]:
-    """The tokens to compute, ascending, and where in them each of `read` is. On a GPU all (None), so that shapes are known."""
+    """The tokens to compute, and where in them each of `read` is. On a GPU all (None), so that shapes are known."""
     if read.device.type != "cpu":
         return None, read
     is_read_T = torch.zeros(num_tokens, dtype=torch.bool)
