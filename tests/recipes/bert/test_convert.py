@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from bert_batches import WIDTH, modern_config, row_batch, run_config
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.export.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.convert import (
-    SpecialIds,
+    DEFAULT_SPECIAL_IDS,
     from_huggingface_config,
     from_huggingface_state,
     read_huggingface,
@@ -54,7 +55,7 @@ def test_bert_equals_transformers(transformers, tmp_path, activation):
     config = run_config()
     config = config.model_copy(update={"model": config.model.model_copy(update={"activation": activation})})
     model, batch = random_model(config), row_batch(LENGTHS)
-    RECIPE.export_huggingface(config, model, tmp_path / "hf")
+    RECIPE.export_huggingface(config, model, None, tmp_path / "hf")
     theirs = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "hf")
     assert isinstance(theirs, transformers.BertForPreTraining)
 
@@ -81,7 +82,7 @@ def test_bert_equals_transformers(transformers, tmp_path, activation):
 def test_modern_equals_transformers(transformers, tmp_path):
     config = modern_config()
     model, batch = random_model(config), row_batch([40, 60, 9, 21], width=64)
-    RECIPE.export_huggingface(config, model, tmp_path / "hf")
+    RECIPE.export_huggingface(config, model, None, tmp_path / "hf")
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf", attn_implementation="sdpa")
     assert isinstance(theirs, transformers.ModernBertForMaskedLM)
     with torch.no_grad():
@@ -100,7 +101,7 @@ def test_modern_equals_transformers(transformers, tmp_path):
 def test_bert_without_sentence_order_is_a_masked_lm(transformers, tmp_path):
     config = run_config(sentence_order=False)
     model, batch = random_model(config), row_batch(LENGTHS)
-    RECIPE.export_huggingface(config, model, tmp_path / "hf")
+    RECIPE.export_huggingface(config, model, None, tmp_path / "hf")
     theirs = transformers.BertForMaskedLM.from_pretrained(tmp_path / "hf")
     with torch.no_grad():
         out = theirs(**their_inputs(batch), token_type_ids=batch["token_type_ids"].long())
@@ -113,7 +114,7 @@ def test_bert_without_sentence_order_is_a_masked_lm(transformers, tmp_path):
 def test_what_transformers_writes_is_read_back(transformers, tmp_path, kind):
     config = run_config() if kind == "bert" else modern_config()
     model = random_model(config)
-    RECIPE.export_huggingface(config, model, tmp_path / "ours")
+    RECIPE.export_huggingface(config, model, None, tmp_path / "ours")
     auto = transformers.AutoModelForPreTraining if kind == "bert" else transformers.AutoModelForMaskedLM
     auto.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
     found, state = RECIPE.import_huggingface(tmp_path / "theirs")
@@ -134,7 +135,7 @@ def test_config_has_the_ids_and_names_of_the_spec():
     expected |= {"cls_token_id": 257, "sep_token_id": 258, "mask_token_id": 259}
     expected |= {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "vocab_size": 32_128}
     assert expected.items() <= values.items()
-    assert to_huggingface_config(PRESETS["base"]().model, SpecialIds(pad=0))["pad_token_id"] == 0
+    assert to_huggingface_config(PRESETS["base"]().model, replace(DEFAULT_SPECIAL_IDS, pad=0))["pad_token_id"] == 0
 
 
 @pytest.mark.parametrize("name", ["base", "large", "modern-base"])

@@ -164,6 +164,11 @@ class BertRun(RunConfig):
     """What the model is fed."""
 
     @property
+    def token_budget(self) -> int | None:
+        """Tokens every microbatch has room for."""
+        return self.data.microbatch_tokens
+
+    @property
     def num_predictions(self) -> int:
         """Most predictions of one example: the width P of the prediction arrays in rows."""
         data, objective = self.data, self.objective

@@ -8,7 +8,7 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from pretrainkit.export.folder import new_folder
 from pretrainkit.export.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.config import Activation, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.model import is_local
+from pretrainkit.tokenizers.special import SpecialIds
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +40,8 @@ _OUR_ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-class SpecialIds(NamedTuple):
-    """Ids of control tokens; the defaults are those of the SentencePiece layout that Sabertooth and our trainer use."""
-
-    cls: int = 257
-    sep: int = 258
-    mask: int = 259
-    pad: int = 260
-
-
-DEFAULT_SPECIAL_IDS = SpecialIds()
+DEFAULT_SPECIAL_IDS = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
+"""The layout of our SentencePiece vocabularies, which is Sabertooth's."""
 
 
 # ---------------------------------------------------------------------------------------------- names of Hugging Face

@@ -56,10 +56,30 @@ class Bert(Recipe):
 
         return sample(config, model, source, num)
 
-    def export_huggingface(self, config: BertRun, model: nn.Module, out: Path) -> None:
-        from pretrainkit.recipes.bert.convert import write_huggingface
+    def baselines(self, config: BertRun) -> dict[str, float]:
+        """The cross-entropy of guessing by word frequency, and of guessing blindly, in nats per token."""
+        from pretrainkit.recipes.bert.baseline import uniform_loss, unigram_loss
 
-        write_huggingface(model.state_dict(), config.model, out)
+        return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+
+    def generate(
+        self, config: BertRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """Fill in each <mask>. Options: top, the number of answers per mask."""
+        from pretrainkit.recipes.bert.generate import fill_masks
+
+        return fill_masks(config, model, tokenizer, prompts, **options)
+
+    @property
+    def huggingface_types(self) -> tuple[str, ...]:
+        return ("bert", "modernbert")
+
+    def export_huggingface(self, config: BertRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+        from pretrainkit.recipes.bert.convert import DEFAULT_SPECIAL_IDS, write_huggingface
+        from pretrainkit.tokenizers.load import load_tokenizer
+
+        special = load_tokenizer(tokenizer).special if tokenizer is not None else DEFAULT_SPECIAL_IDS
+        write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, special=special)
 
     def import_huggingface(self, folder: Path) -> tuple[BertRun, Mapping[str, Any]]:
         """The config is that of bert/base or bert/modern-base with the model of the folder; data paths are missing."""

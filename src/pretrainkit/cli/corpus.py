@@ -1,0 +1,408 @@
+"""`pretrainkit corpus`: from raw files to shuffled, checksummed shards; word counts; statistics."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pretrainkit.errors import InputError
+
+if TYPE_CHECKING:
+    from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.corpus.sources import SourceFile
+
+app = typer.Typer(
+    help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class FormatName(StrEnum):
+    """Formats of input files."""
+
+    auto = "auto"
+    jsonl = "jsonl"
+    text = "text"
+    book = "book"
+    wiki = "wiki"
+    parquet = "parquet"
+
+
+class CompressionName(StrEnum):
+    """Compression of shards."""
+
+    none = "none"
+    zst = "zst"
+
+
+class OrderName(StrEnum):
+    """Orders of word counts."""
+
+    by_count = "count"
+    by_bytes = "bytes"
+    sabertooth = "sabertooth"
+
+
+class Compat(StrEnum):
+    """Whose rules to follow instead of ours."""
+
+    none = "none"
+    sabertooth = "sabertooth"
+
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="INPUT...",
+        help="Files, folders, globs (in quotes) or fsspec addresses: .jsonl, .jsonl.zst, .jsonl.gz, .parquet; "
+        "everything else is text with one sentence per line and blank lines between documents.",
+        show_default=False,
+    ),
+]
+Out = Annotated[Path, typer.Option(help="Output folder.", show_default=False)]
+Format = Annotated[FormatName, typer.Option(help="Read every INPUT as this, whatever its name.")]
+TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
+NumShards = Annotated[int, typer.Option(help="Number of shards.")]
+Compress = Annotated[CompressionName, typer.Option(help="Compression of the shards.")]
+Seed = Annotated[int, typer.Option(help="Seed of the order.")]
+MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
+Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.", show_default=False)]
+Memory = Annotated[str, typer.Option(help="Memory over all processes, such as 300MB or 4GB.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the manifest or result as JSON.")]
+
+
+@app.command()
+def shards(
+    inputs: Inputs = None,
+    *,
+    out: Out,
+    wiki: Annotated[list[str] | None, typer.Option(help="Extracted Wikipedia files; may be repeated.")] = None,
+    books: Annotated[list[str] | None, typer.Option(help="Books, one per file; may be repeated.")] = None,
+    num_shards: NumShards = 8,
+    heldout: Annotated[
+        float | None,
+        typer.Option(help="Share of documents for OUT/valid, by a hash of their text.", show_default="0.01"),
+    ] = None,
+    compress: Compress = CompressionName.none,
+    seed: Seed = 0,
+    shuffle: Annotated[bool, typer.Option(help="Shuffle globally, or keep the order of the input.")] = True,
+    format: Format = FormatName.auto,
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+    workers: Workers = None,
+    memory: Memory = "1GB",
+    compat: Annotated[
+        Compat,
+        typer.Option(help="sabertooth: its shard sizes, its <doc> rule, one folder, exit status 1 on wrong arguments."),
+    ] = Compat.none,
+    json_output: Json = False,
+) -> None:
+    """Shuffle documents into training shards (OUT/train) and held-out shards (OUT/valid).
+
+    The same command goes on where an interrupted one stopped. The shards do not depend on --workers or --memory.
+    """
+    from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus, build_corpus
+    from pretrainkit.corpus.sources import find_sources
+
+    is_compat = compat is Compat.sabertooth
+    try:
+        if is_compat and not out.is_dir():
+            raise InputError(f"{out} is not a folder\n  make it first, or leave out --compat sabertooth")
+        if is_compat and heldout:
+            raise InputError("--compat sabertooth has no held-out data\n  leave out --heldout or --compat")
+        if not (inputs or wiki or books):
+            raise InputError("nothing to read\n  name INPUT files, --wiki or --books; --help tells more")
+        sources = [
+            *find_sources(inputs or [], format.value),
+            *find_sources(wiki or [], "wiki", dataset="Wikipedia"),
+            *find_sources(books or [], "book", dataset="Books"),
+        ]
+        settings = BuildSettings(
+            num_shards=num_shards,
+            heldout=0.0 if is_compat else 0.01 if heldout is None else heldout,
+            seed=seed if shuffle else None,
+            compress=compress.value,
+            rule="sabertooth" if is_compat else "even",
+            split_folders=not is_compat,
+            text_key=text_key,
+            max_bad=max_bad,
+        )
+        with _shown_progress(sources) as progress:
+            manifests = build_corpus(
+                sources, out, settings, workers=workers, memory_bytes=_bytes(memory), progress=progress
+            )
+    except EmptyCorpus as error:
+        if not is_compat:
+            raise
+        typer.echo(f"no documents: {error}", err=True)
+        return
+    except InputError as error:
+        if not is_compat:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    _report(out, manifests, json_output)
+
+
+@app.command()
+def books(
+    inputs: Inputs = None,
+    *,
+    out: Out,
+    num_shards: NumShards = 1,
+    compress: Compress = CompressionName.none,
+    max_bad: MaxBad = 0,
+    workers: Workers = None,
+    memory: Memory = "1GB",
+    json_output: Json = False,
+) -> None:
+    """Turn plain-text books, one per file, into shards in OUT, in the order given.
+
+    Lines are trimmed, empty ones dropped; nothing else is cleaned.
+    """
+    from pretrainkit.corpus.shards import BuildSettings, build_corpus
+    from pretrainkit.corpus.sources import find_sources
+
+    sources = find_sources(_named(inputs), "book", dataset="Books")
+    settings = BuildSettings(
+        num_shards=num_shards, seed=None, compress=compress.value, split_folders=False, max_bad=max_bad
+    )
+    with _shown_progress(sources) as progress:
+        manifests = build_corpus(
+            sources, out, settings, workers=workers, memory_bytes=_bytes(memory), progress=progress
+        )
+    _report(out, manifests, json_output)
+
+
+@app.command()
+def shuffle(
+    inputs: Inputs = None,
+    *,
+    out: Out,
+    num_shards: NumShards = 8,
+    compress: Compress = CompressionName.none,
+    seed: Seed = 0,
+    format: Format = FormatName.auto,
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+    workers: Workers = None,
+    memory: Memory = "300MB",
+    json_output: Json = False,
+) -> None:
+    """Shuffle all documents of INPUT globally into shards in OUT, in bounded memory.
+
+    The order is a function of the seed and the input alone. Disk writes are about twice the text.
+    """
+    from pretrainkit.corpus.shards import BuildSettings, build_corpus
+    from pretrainkit.corpus.sources import find_sources
+
+    sources = find_sources(_named(inputs), format.value)
+    settings = BuildSettings(
+        num_shards=num_shards,
+        seed=seed,
+        compress=compress.value,
+        split_folders=False,
+        text_key=text_key,
+        max_bad=max_bad,
+    )
+    with _shown_progress(sources) as progress:
+        manifests = build_corpus(
+            sources, out, settings, workers=workers, memory_bytes=_bytes(memory), progress=progress
+        )
+    _report(out, manifests, json_output)
+
+
+@app.command("count-words")
+def count_words(
+    inputs: Inputs = None,
+    *,
+    out: Annotated[str, typer.Option(help="The table to write, word TAB count; - for standard output.")] = "-",
+    order: Annotated[OrderName, typer.Option(help="Order of the rows.")] = OrderName.by_count,
+    pile_sets: Annotated[
+        str | None,
+        typer.Option(
+            help="Count documents with a meta.pile_set_name only if it is one of these, separated by commas; "
+            "sabertooth stands for its 14.",
+            show_default=False,
+        ),
+    ] = None,
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+    workers: Workers = None,
+    memory: Memory = "1GB",
+    json_output: Json = False,
+) -> None:
+    """Count words (runs of bytes other than space, TAB, LF, CR), exactly and in bounded memory.
+
+    Tables (.tsv) among INPUT are added up. The table does not depend on --workers or --memory.
+    """
+    import shutil
+    import tempfile
+
+    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.corpus.words import SABERTOOTH_PILE_SETS, count_words
+
+    wanted: frozenset[str] | None = None
+    if pile_sets is not None:
+        wanted = frozenset(name.strip() for name in pile_sets.split(",") if name.strip())
+        if "sabertooth" in wanted:
+            wanted = (wanted - {"sabertooth"}) | SABERTOOTH_PILE_SETS
+    if out == "-" and json_output:
+        raise InputError("--json and the table would both go to standard output\n  name a file by --out")
+    sources = find_sources(_named(inputs))
+    with tempfile.TemporaryDirectory() as folder, _shown_progress(sources) as progress:
+        target = Path(folder) / "words.tsv" if out == "-" else Path(out)
+        manifest = count_words(
+            sources,
+            target,
+            order=order.value,
+            pile_sets=wanted,
+            text_key=text_key,
+            max_bad=max_bad,
+            workers=workers,
+            memory_bytes=_bytes(memory),
+            progress=progress,
+        )
+        if out == "-":
+            with open(target, "rb") as table:
+                shutil.copyfileobj(table, sys.stdout.buffer)
+            sys.stdout.flush()
+            return
+    if json_output:
+        typer.echo(json.dumps(manifest, ensure_ascii=False))
+    else:
+        typer.echo(f"{out}: {manifest['num_distinct_words']:,} different words, {manifest['num_words']:,} in all")
+    _echo_skipped(manifest["skipped"])
+
+
+@app.command()
+def stats(
+    inputs: Inputs = None,
+    *,
+    format: Format = FormatName.auto,
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+    workers: Workers = None,
+    json_output: Json = False,
+) -> None:
+    """Documents, words, bytes, lengths, duplicates."""
+    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.corpus.stats import corpus_stats
+
+    sources = find_sources(_named(inputs), format.value)
+    with _shown_progress(sources) as progress:
+        result = corpus_stats(sources, text_key=text_key, max_bad=max_bad, workers=workers, progress=progress)
+    if json_output:
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
+    for key, value in result.items():
+        if isinstance(value, int):
+            typer.echo(f"{key.removeprefix('num_').replace('_', ' '):<24}{value:>16,}")
+    for key in ("words_per_document", "text_bytes_per_document"):
+        line = "  ".join(f"{name} {value:,.0f}" for name, value in result[key].items())
+        typer.echo(f"{key.replace('_', ' '):<24}  {line}")
+    for name, count in result["datasets"].items():
+        typer.echo(f"  {name:<22}{count:>16,} documents")
+    _echo_skipped(result["skipped"])
+
+
+def _named(inputs: list[str] | None) -> list[str]:
+    if not inputs:
+        raise InputError("nothing to read\n  name INPUT files; --help tells more")
+    return inputs
+
+
+def _bytes(memory: str) -> int:
+    from pretrainkit.corpus.parallel import parse_bytes
+
+    return parse_bytes(memory)
+
+
+def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
+    if json_output:
+        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        return
+    for split, manifest in manifests.items():
+        folder = out / split if len(manifests) > 1 or (out / split).is_dir() else out
+        typer.echo(
+            f"{folder}: {manifest['num_documents']:,} documents, {_amount(len(manifest['shards']), 'shard')}, "
+            f"{manifest['num_bytes'] / 1e6:,.1f} MB, fingerprint {manifest['fingerprint'][:12]}"
+        )
+    _echo_skipped(next(iter(manifests.values()))["skipped"])
+
+
+def _echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
+    for reason, entry in skipped.items():
+        typer.echo(
+            f"skipped: {entry['count']:,} {reason.replace('_', ' ')}, such as {'; '.join(entry['examples'][:2])}",
+            err=True,
+        )
+
+
+@contextmanager
+def _shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
+    """A bar where standard error is a terminal, else plain lines."""
+    total = sum(source.num_bytes for source in sources)
+    if sources:
+        typer.echo(
+            f"{_amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
+        )
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        yield _Bars(bars)
+
+
+class _Lines:
+    """Plain lines: one per stage and note."""
+
+    def stage(self, name: str, total: int, unit: str) -> None:
+        typer.echo(f"{name} {_amount(total, unit)}", err=True)
+
+    def advance(self, amount: int) -> None: ...
+
+    def note(self, message: str) -> None:
+        typer.echo(message, err=True)
+
+
+class _Bars:
+    """One bar per stage."""
+
+    def __init__(self, bars: Any) -> None:
+        self._bars = bars
+        self._task: Any = None
+        self._done = 0
+        self._total, self._unit = 0, ""
+
+    def stage(self, name: str, total: int, unit: str) -> None:
+        self._done, self._total, self._unit = 0, total, unit
+        self._task = self._bars.add_task(name, total=total, amount="")
+
+    def advance(self, amount: int) -> None:
+        self._done += amount
+        shown = f"{_amount(self._done, self._unit)} of {_amount(self._total, self._unit)}"
+        self._bars.update(self._task, advance=amount, amount=shown)
+
+    def note(self, message: str) -> None:
+        self._bars.console.print(message, markup=False, highlight=False)
+
+
+def _amount(number: int, unit: str) -> str:
+    return f"{number / 1e6:,.1f} MB" if unit == "B" else f"{number:,} {unit}{'' if number == 1 else 's'}"

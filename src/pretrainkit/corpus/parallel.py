@@ -1,0 +1,140 @@
+"""Workers and memory of corpus stages: the same tasks in one process or several, results in any order."""
+
+import math
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Protocol, TypeVar
+
+from pretrainkit.errors import DataError, RunError
+
+DEFAULT_MEMORY = 1_000_000_000
+"""Bytes that a stage may use over all its processes, unless told otherwise."""
+PROCESS_BYTES = 48_000_000
+"""Resident size of an idle worker: Python, NumPy, a decompressor."""
+_SPAWN_WORTH_BYTES = 32_000_000
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Progress(Protocol):
+    """Who wants to see how far a stage is. The library is quiet; the command line passes one that shows."""
+
+    def stage(self, name: str, total: int, unit: str) -> None:
+        """A new stage of `total` units begins."""
+
+    def advance(self, amount: int) -> None:
+        """`amount` more units are done."""
+
+    def note(self, message: str) -> None:
+        """Something worth a line: what was kept, what was skipped and why."""
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def stage(self, name: str, total: int, unit: str) -> None: ...
+
+    def advance(self, amount: int) -> None: ...
+
+    def note(self, message: str) -> None: ...
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def num_processes(workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> int:
+    """Processes to use: as many as `workers` (None: the cores), but not more than there are tasks, than the memory
+    holds, or than are worth starting for `num_bytes` of input.
+    """
+    if workers is not None and workers < 1:
+        raise DataError(f"--workers is {workers}\n  give at least 1, or leave it out to use all cores")
+    if workers is None and num_bytes < _SPAWN_WORTH_BYTES:
+        return 1
+    # The parent needs its own share besides the workers'.
+    fitting = max(1, (memory_bytes - PROCESS_BYTES) // (2 * PROCESS_BYTES))
+    return max(1, min(workers or available_cores(), num_tasks, fitting))
+
+
+def memory_per_process(memory_bytes: int, processes: int) -> int:
+    """What each of `processes` may hold beyond its idle size."""
+    idle = PROCESS_BYTES * (processes + 1 if processes > 1 else 1)
+    if memory_bytes < idle + 16_000_000 * processes:
+        raise DataError(
+            f"{memory_bytes / 1e6:.0f} MB of memory are too few for {processes} worker{'s' if processes > 1 else ''}\n"
+            f"  give at least --memory {math.ceil((idle + 16_000_000 * processes) / 1e6)}MB"
+        )
+    return (memory_bytes - idle) // processes
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of "300MB", "2GB", "1.5G" or "4096"; decimal units.
+
+    Raises:
+        DataError: It is none of these.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)[bB]?\s*", text)
+    if not match:
+        raise DataError(f"{text!r} is not a size\n  write it like 300MB or 2GB")
+    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
+
+
+def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], processes: int) -> Iterator[Result]:
+    """`function(task)` for all tasks, each as soon as it is done. One process: here, in order.
+
+    Worker processes are started afresh (spawn), so `function` and `tasks` must be picklable. They end with their
+    parent, even if that is killed.
+
+    Raises:
+        RunError: A worker died, as from lack of memory.
+    """
+    if processes <= 1:
+        yield from map(function, tasks)
+        return
+    from multiprocessing import get_context
+
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
+    try:
+        # Few at a time, so that an error or an interrupt leaves little behind to be waited for.
+        pending: set[Future[Result]] = set()
+        queue = iter(tasks)
+        for task in queue:
+            pending.add(pool.submit(function, task))
+            if len(pending) >= 2 * processes:
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    except BrokenProcessPool as error:
+        raise RunError(
+            "a worker process died, most likely for lack of memory\n"
+            "  run the same command again with fewer --workers or less --memory; finished parts are kept"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _follow_parent() -> None:
+    """Worker start-up: interrupts end it without a traceback, and so does the end of its parent."""
+    from multiprocessing import parent_process
+    from multiprocessing.connection import wait as wait_for
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,273 @@
+"""Documents from files of every format, one at a time: memory is bounded by the largest document.
+
+`read_documents(find_sources(["corpus/*.jsonl.zst", "notes.txt"]), skips)` is all a caller needs. Source of the
+formats: the data that Sabertooth (https://github.com/nikitakit/sabertooth) reads and writes; where it loses documents
+silently, we count them.
+"""
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pretrainkit.corpus.books import WHITE_SPACE, book_text, wiki_articles
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.corpus.sources import SourceFile, open_source, plain_chunks, split_lines
+from pretrainkit.errors import DataError
+
+SENTENCE_LINES = {"lines": "sentences"}
+"""The mark in `meta` of documents from BERT text: each line of the text is one sentence."""
+_MAX_VALUE_LINES = 1000
+_decoder = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a corpus."""
+
+    text: str
+    """Free of lone surrogates: it always encodes to UTF-8."""
+    meta: dict[str, Any] = field(default_factory=dict)
+    """What the corpus says about the document; `dataset` and `pile_set_name` are common keys."""
+    source: str = ""
+    """Address of the file."""
+    position: int = 0
+    """Documents before this one in the file, counting only those that were not skipped."""
+
+    @property
+    def has_sentence_lines(self) -> bool:
+        """True when each line of the text is one sentence (BERT text), so that no splitter is needed."""
+        return self.meta.get("lines") == "sentences"
+
+
+def text_hash(text: str) -> int:
+    """64 bits of the text alone: equal for copies, wherever they lie. Decides what is held out, finds duplicates."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def read_documents(
+    sources: Iterable[SourceFile], skips: Skips | None = None, *, text_key: str = "text", compat: bool = False
+) -> Iterator[Document]:
+    """All documents of `sources`, in order.
+
+    Args:
+        sources: From `find_sources`.
+        skips: Counts what is left out and holds the budget for bad input; None: a budget of zero.
+        text_key: Name of the key (JSONL) or column (parquet) with the text.
+        compat: Read extracted Wikipedia as Sabertooth does, taking `<doc` anywhere in a line for a mark.
+
+    Raises:
+        DataError: A file cannot be opened, is truncated, or has bad input beyond the budget.
+    """
+    skips = Skips() if skips is None else skips
+    for source in sources:
+        for position, (text, meta) in enumerate(_texts(source, skips, text_key, compat)):
+            if source.dataset is not None and not meta:
+                meta = {"dataset": source.dataset}
+            yield Document(text, meta, source.address, position)
+
+
+def _texts(source: SourceFile, skips: Skips, text_key: str, compat: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    match source.format:
+        case "jsonl":
+            return _jsonl(source, skips, text_key)
+        case "text":
+            return _bert_text(source, skips)
+        case "parquet":
+            return _parquet(source, skips, text_key)
+        case "book":
+            return _book(source, skips)
+        case "wiki":
+            return ((text, {}) for text in wiki_articles(_decoded_lines(source, skips), source.address, skips, compat))
+    raise DataError(
+        f"{source.address}: {source.format} is not a format of documents\n"
+        "  word counts (.tsv) are input of `pretrainkit corpus count-words` only; rename other files"
+    )
+
+
+def _jsonl(source: SourceFile, skips: Skips, text_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for value, place in json_values(split_lines(plain_chunks(source)), source.address, skips):
+        if type(value) is not dict:
+            skips.skip("not_an_object", source.address, place, f"a JSON {type(value).__name__}")
+            continue
+        text = value.get(text_key)
+        if type(text) is not str:
+            keys = ", ".join(map(repr, list(value)[:8])) or "none"
+            skips.skip("no_text", source.address, place, f"no string under {text_key!r}; the keys are: {keys}")
+            continue
+        meta = value.get("meta")
+        # The counter's rule for a meta that is not an object: as if there were none. It is kept under its own name.
+        yield text, meta if type(meta) is dict else {} if meta is None else {"meta": meta}
+
+
+def json_values(lines: Iterable[bytes], address: str, skips: Skips) -> Iterator[tuple[Any, str]]:
+    """JSON values with their places ("line 3"). Several may share a line and one may span several; a bad line is
+    counted and reading goes on behind it.
+    """
+    ahead = _Lines(lines)
+    while (line := ahead.take()) is not None:
+        place = f"line {ahead.number}"
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            skips.bad("invalid_utf8", address, place, utf8_detail(error))
+            continue
+        if ahead.number == 1:
+            text = text.removeprefix("\ufeff")
+        problem = None
+        try:
+            values = [_decoder.decode(text)]
+        except (ValueError, RecursionError):
+            values, problem = _several_values(text, ahead)
+        for value in values:
+            if (b"\\ud" in line or b"\\uD" in line) and _has_lone_surrogate(value):
+                skips.bad("invalid_json", address, place, "an escape names half of a surrogate pair")
+            else:
+                yield value, place
+        if problem:
+            skips.bad("invalid_json", address, place, problem)
+
+
+class _Lines:
+    """Lines with their number, and a look at those ahead."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = iter(lines)
+        self._ahead: deque[bytes] = deque()
+        self.number = 0
+
+    def take(self) -> bytes | None:
+        """The next line, or None at the end."""
+        self.number += 1
+        return self._ahead.popleft() if self._ahead else next(self._lines, None)
+
+    def peek(self, index: int) -> bytes | None:
+        """The line `index` places after the next."""
+        while len(self._ahead) <= index:
+            line = next(self._lines, None)
+            if line is None:
+                return None
+            self._ahead.append(line)
+        return self._ahead[index]
+
+
+def _several_values(text: str, ahead: _Lines) -> tuple[list[Any], str | None]:
+    """The values that begin on a line, and what is wrong with its rest. Takes the lines that they go on over.
+
+    A line that merely lacks its end is tried together with those behind it, at most a thousand; if that does not make a
+    value, only the first line is bad and the others are read by themselves.
+    """
+    values: list[Any] = []
+    position = num_seen = num_taken = 0
+    problem = None
+    while position < len(text):
+        if text[position] in " \t\r\n":
+            position += 1
+            continue
+        try:
+            value, position = _decoder.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            problem = f"{error.msg} at character {error.pos}: {text[error.pos : error.pos + 40]!r}"
+            lacks_end = error.pos >= len(text.rstrip())
+            following = ahead.peek(num_seen) if lacks_end and num_seen < _MAX_VALUE_LINES else None
+            if following is None:
+                break
+            num_seen += 1
+            text += "\n" + following.decode(errors="replace")
+        except (ValueError, RecursionError) as error:
+            problem = f"{type(error).__name__}: {str(error)[:80]}"
+            break
+        else:
+            values.append(value)
+            num_taken, problem = num_seen, None
+    for _ in range(num_taken):
+        ahead.take()
+    return values, problem
+
+
+def _has_lone_surrogate(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def utf8_detail(error: UnicodeDecodeError) -> str:
+    """Which byte of a line is wrong, and what to do."""
+    return (
+        f"byte {error.start} of it is 0x{error.object[error.start]:02x}: {error.reason}; "
+        "convert the file to UTF-8 (for example iconv -f WINDOWS-1252 -t UTF-8)"
+    )
+
+
+def _bert_text(source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Documents between lines of Unicode white space; lines keep their ends and blanks, as in Sabertooth, and the last
+    line of the file gets an end where it has none.
+    """
+    lines: list[str] = []
+    for _, line in _decoded_lines(source, skips):
+        if line.strip(WHITE_SPACE):
+            lines.append(line + "\n")
+        elif lines:
+            yield "".join(lines), dict(SENTENCE_LINES)
+            lines = []
+    if lines:
+        yield "".join(lines), dict(SENTENCE_LINES)
+
+
+def _decoded_lines(source: SourceFile, skips: Skips) -> Iterator[tuple[int, str]]:
+    """Numbered lines; one with invalid UTF-8 is bad by itself."""
+    for number, raw in enumerate(split_lines(plain_chunks(source)), 1):
+        try:
+            yield number, raw.decode()
+        except UnicodeDecodeError as error:
+            skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(error))
+
+
+def _book(source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
+    raw = b"".join(plain_chunks(source))
+    try:
+        yield book_text(raw.decode()), {}
+    except UnicodeDecodeError as error:
+        number = raw.count(b"\n", 0, error.start) + 1
+        line_start = raw.rfind(b"\n", 0, error.start) + 1
+        detail = UnicodeDecodeError("utf-8", raw[line_start:], error.start - line_start, error.end, error.reason)
+        skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(detail))
+
+
+def _parquet(source: SourceFile, skips: Skips, text_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    with open_source(source.address) as file:
+        try:
+            table = pyarrow.parquet.ParquetFile(file)
+            names = table.schema_arrow.names
+            if text_key not in names:
+                raise DataError(
+                    f"{source.address}: no column {text_key!r}\n"
+                    f"  its columns are: {', '.join(names)}; name the one with the text by --text-key"
+                )
+            columns = [text_key, *(["meta"] if "meta" in names else [])]
+            row = 0
+            for batch in table.iter_batches(batch_size=1000, columns=columns):
+                metas = batch["meta"].to_pylist() if "meta" in columns else None
+                for index, scalar in enumerate(batch[text_key]):
+                    row += 1
+                    try:
+                        text = scalar.as_py()
+                    except UnicodeDecodeError as error:
+                        skips.bad("invalid_utf8", source.address, f"row {row}", utf8_detail(error))
+                        continue
+                    if type(text) is not str:
+                        skips.skip("no_text", source.address, f"row {row}", f"{text_key!r} is {type(text).__name__}")
+                        continue
+                    meta = metas[index] if metas else None
+                    yield text, meta if type(meta) is dict else {} if meta is None else {"meta": meta}
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(
+                f"{source.address}: not a parquet file, or damaged: {error}\n  fetch or make the file again"
+            ) from error

@@ -1,0 +1,448 @@
+"""From source files to checksummed shards: `corpus shards`, `corpus shuffle` and `corpus books`.
+
+Two passes through `OUT/.work` (see `shuffle`): *scatter* tasks read groups of files into sorted runs, *gather* tasks
+write one shard each. A finished task leaves a record with its fingerprint, a finished shard one with its sha256, so
+the same command after a crash goes on where it stopped. A shard appears under its name only when it is whole;
+manifests come last.
+
+Documents are held out by a hash of their text alone: copies never lie on both sides, and neither seed nor order changes
+what is held out.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pretrainkit.corpus.manifest import (
+    atomic_file,
+    explained_write_errors,
+    file_sha256,
+    fingerprint,
+    made_by,
+    manifest_path,
+    read_manifest,
+    verify,
+    write_manifest,
+)
+from pretrainkit.corpus.parallel import (
+    DEFAULT_MEMORY,
+    Progress,
+    Quiet,
+    memory_per_process,
+    num_processes,
+    run_tasks,
+)
+from pretrainkit.corpus.readers import read_documents, text_hash
+from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
+from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.corpus.sources import SourceFile, group_sources
+from pretrainkit.corpus.work import work_folder
+from pretrainkit.errors import DataError
+
+_MEMORY_SHARE = 0.7
+"""Of a process's memory: what documents in hand may take; the rest is for reading, sorting and the allocator."""
+
+
+class EmptyCorpus(DataError):
+    """The input holds no document."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """What shards to make."""
+
+    num_shards: int = 8
+    """Files to write, per split (fewer, in proportion, for held-out data)."""
+    heldout: float = 0.0
+    """Share of the documents to hold out in `valid/`, at least 0 and below 1."""
+    seed: int | None = 0
+    """Seed of the order; None keeps the order of the input."""
+    compress: Compression = "none"
+    """Whether shards are Zstandard files."""
+    rule: Literal["even", "sabertooth"] = "even"
+    """even: shards differ by one document at most. sabertooth: chunks of the rounded-up mean, so fewer files can
+    appear."""
+    split_folders: bool = True
+    """Write into `train/` and `valid/` rather than into the output folder itself."""
+    text_key: str = "text"
+    """Key or column that holds the text."""
+    max_bad: int = 0
+    """Pieces of bad input that may be skipped."""
+
+    def __post_init__(self) -> None:
+        if self.num_shards < 1 or self.num_shards > 99_999:
+            raise DataError(f"--num-shards is {self.num_shards}\n  give a number from 1 to 99999")
+        if not 0 <= self.heldout < 1:
+            raise DataError(f"--heldout is {self.heldout}\n  give a share of the documents: at least 0 and below 1")
+        if self.heldout and not self.split_folders:
+            raise DataError("held-out data needs the folders train/ and valid/\n  leave out --heldout here")
+
+    @property
+    def splits(self) -> dict[str, Path]:
+        """Split to its folder below the output folder."""
+        if not self.split_folders:
+            return {"train": Path()}
+        return {"train": Path("train")} | ({"valid": Path("valid")} if self.heldout else {})
+
+    def content(self) -> dict[str, Any]:
+        """What decides the bytes of the shards: all but the budget for bad input."""
+        return {key: value for key, value in asdict(self).items() if key != "max_bad"}
+
+
+@dataclass(frozen=True)
+class ScatterTask:
+    """A group of files to be read into runs, in `folder`."""
+
+    sources: tuple[tuple[int, SourceFile], ...]
+    """With the index of each file in the whole input."""
+    folder: Path
+    settings: BuildSettings
+    memory_bytes: int
+    key: str
+    """Fingerprint of everything that decides the runs."""
+
+
+@dataclass(frozen=True)
+class GatherTask:
+    """A shard to be written."""
+
+    split: str
+    index: int
+    path: Path
+    parts: tuple[tuple[Run, int, int], ...]
+    """Run, first document, document after the last."""
+    record: Path
+    """Where to note that it is done."""
+    key: str
+    compress: Compression
+    memory_bytes: int
+
+
+def build_corpus(
+    sources: Sequence[SourceFile],
+    out: str | Path,
+    settings: BuildSettings,
+    *,
+    workers: int | None = None,
+    memory_bytes: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Writes the shards of `sources` into `out`; goes on with what an earlier, interrupted call left there.
+
+    The shards depend on the sources and `settings` only, not on `workers` or `memory_bytes`.
+
+    Args:
+        sources: From `find_sources`, in the order that `seed=None` keeps.
+        out: A folder that is new, empty of shards, or holds an unfinished or equal corpus.
+        settings: What to make.
+        workers: Processes; None: the cores, for input worth it.
+        memory_bytes: Over all processes.
+        progress: Shown how far it is.
+
+    Returns:
+        Split ("train", "valid") to its manifest.
+
+    Raises:
+        EmptyCorpus: No document in the input.
+        DataError: Bad input beyond the budget, output that exists or cannot be written, nothing or everything held out.
+    """
+    out, progress = Path(out), progress or Quiet()
+    if not sources:
+        raise EmptyCorpus("no input files\n  name at least one file, glob or folder")
+    finished = _finished(out, settings, _input_key(sources, settings), progress)
+    if finished is not None:
+        return finished
+    plan = {"settings": settings.content(), "addresses": [source.address for source in sources]}
+    with work_folder(out / ".work", plan, out) as work:
+        results = _scatter(sources, work, settings, workers, memory_bytes, progress)
+        skips = Skips(settings.max_bad)
+        for result in results:
+            skips.merge(result["skips"])
+        for warning in skips.warnings:
+            progress.note(f"warning: {warning}")
+        try:
+            check_documents(results, settings, skips)
+        except DataError:
+            shutil.rmtree(work)  # with these settings there is nothing to go on with
+            raise
+        entries = _gather(results, work, out, settings, workers, memory_bytes, progress)
+        manifests = write_manifests(entries, results, sources, out, settings, skips)
+        shutil.rmtree(work)
+    return manifests
+
+
+def _input_key(sources: Sequence[SourceFile], settings: BuildSettings) -> str:
+    return fingerprint([settings.content(), [source.identity for source in sources]])
+
+
+def _finished(
+    out: Path, settings: BuildSettings, input_key: str, progress: Progress
+) -> dict[str, dict[str, Any]] | None:
+    """The manifests of an equal corpus that is already there; None where there is none.
+
+    Raises:
+        DataError: There is another one.
+    """
+    folders = {split: out / folder for split, folder in settings.splits.items()}
+    with explained_write_errors(out):
+        if out.exists() and not out.is_dir():
+            raise DataError(f"{out} is a file\n  name a folder to write the shards to")
+        has_manifest = [manifest_path(folder).exists() for folder in folders.values() if folder.is_dir()]
+    if has_manifest and all(has_manifest) and len(has_manifest) == len(folders):
+        if any(read_manifest(folder).get("input_fingerprint") != input_key for folder in folders.values()):
+            raise DataError(
+                f"{out} already holds a corpus, made from other input or with other settings\n"
+                "  name another folder by --out, or remove that one"
+            )
+        manifests = {split: verify(folder) for split, folder in folders.items()}
+        num_shards = sum(len(manifest["shards"]) for manifest in manifests.values())
+        progress.note(f"{out} is already complete: {num_shards} shards kept, their checksums are right")
+        shutil.rmtree(out / ".work", ignore_errors=True)
+        return manifests
+    if not (out / ".work").exists():
+        for folder in (out, out / "train", out / "valid"):
+            if there := sorted(path.name for path in folder.glob("part-*"))[:1] or sorted(
+                path.name for path in folder.glob("manifest.json")
+            ):
+                raise DataError(
+                    f"{folder} already holds {there[0]}, which this command did not begin\n"
+                    "  name another folder by --out, or remove that one"
+                )
+    return None
+
+
+def split_of(text: str, settings: BuildSettings) -> str:
+    """ "valid" for the held-out share of all texts, else "train"; the same for copies."""
+    return "valid" if settings.heldout and text_hash(text) < settings.heldout * 2**64 else "train"
+
+
+def scatter(task: ScatterTask) -> dict[str, Any]:
+    """Pass 1 of one group of files: documents into sorted runs. Returns and notes what was written."""
+    shutil.rmtree(task.folder, ignore_errors=True)
+    skips = Skips(task.settings.max_bad)
+    writer = RunWriter(task.folder, task.settings.seed, int(task.memory_bytes * _MEMORY_SHARE))
+    num_bytes = {"train": 0, "valid": 0}
+    documents_of = partial(
+        read_documents, skips=skips, text_key=task.settings.text_key, compat=task.settings.rule == "sabertooth"
+    )
+    for file_index, source in task.sources:
+        for document in documents_of([source]):
+            split = split_of(document.text, task.settings)
+            record = encode_record(document.text, document.meta)
+            num_bytes[split] += len(record)
+            writer.add(split, identity(file_index, document.position), record)
+    writer.spill()
+    return note_scattered(task.folder, task.key, writer, num_bytes, skips)
+
+
+def note_scattered(
+    folder: Path, key: str, writer: RunWriter, num_bytes: dict[str, int], skips: Skips
+) -> dict[str, Any]:
+    """Writes the record that makes a scatter task count as finished, and returns it."""
+    result = {
+        "key": key,
+        "runs": {
+            split: [[run.path.name, run.num_documents, run.num_bytes] for run in runs]
+            for split, runs in writer.runs.items()
+        },
+        "num_bytes": num_bytes,
+        "skips": skips.as_dict(),
+        "folder": folder.name,
+    }
+    with atomic_file(folder / "task.json") as file:
+        file.write(json.dumps(result).encode())
+    return result
+
+
+def _runs(work: Path, result: dict[str, Any], split: str) -> list[Run]:
+    folder = work / result["folder"]
+    return [Run(folder / name, count, num_bytes) for name, count, num_bytes in result["runs"].get(split, [])]
+
+
+def _kept_result(work: Path, task: ScatterTask) -> dict[str, Any] | None:
+    """What an earlier call noted for the same task, if its runs are still whole."""
+    try:
+        result = json.loads((task.folder / "task.json").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    runs = [run for split in ("train", "valid") for run in _runs(work, result, split)]
+    return result if result.get("key") == task.key and all(run.is_whole() for run in runs) else None
+
+
+def _scatter(
+    sources: Sequence[SourceFile],
+    work: Path,
+    settings: BuildSettings,
+    workers: int | None,
+    memory_bytes: int,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    groups = group_sources(sources)
+    total = sum(source.num_bytes for source in sources)
+    processes = num_processes(workers, len(groups), total, memory_bytes)
+    share = memory_per_process(memory_bytes, processes)
+    tasks = []
+    for number, group in enumerate(groups):
+        key = fingerprint([settings.content(), [[index, *source.identity] for index, source in group]])
+        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, share, key))
+    progress.stage("reading", total, "B")
+    results = {task.key: result for task in tasks if (result := _kept_result(work, task))}
+    if results:
+        progress.note(f"kept: {len(results)} of {len(tasks)} groups of files were already read")
+    progress.advance(sum(_group_bytes(task) for task in tasks if task.key in results))
+    todo = [task for task in tasks if task.key not in results]
+    sizes = {task.key: _group_bytes(task) for task in todo}
+    for result in run_tasks(scatter, todo, processes):
+        results[result["key"]] = result
+        progress.advance(sizes[result["key"]])
+    return [results[task.key] for task in tasks]
+
+
+def _group_bytes(task: ScatterTask) -> int:
+    return sum(source.num_bytes for _, source in task.sources)
+
+
+def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
+    """Raises where a split would be empty."""
+    counts = {
+        split: sum(count for result in results for _, count, _ in result["runs"].get(split, []))
+        for split in settings.splits
+    }
+    total = sum(counts.values())
+    if not total:
+        skipped = "; ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(skips.counts.items()))
+        raise EmptyCorpus(
+            "the input holds no document\n"
+            f"  skipped: {skipped or 'nothing, the files are empty'}\n"
+            + ("  name the key that holds the text by --text-key" if skips.counts["no_text"] else "  give other files")
+        )
+    if not settings.heldout or all(counts.values()):
+        return
+    if counts["valid"]:
+        problem, advice = "left to train on", "hold out less, or give more documents"
+    else:
+        enough = min(0.5, max(0.1, round(5 / total, 2)))
+        problem = "held out"
+        advice = f"hold out more, such as --heldout {enough}, give more documents, or --heldout 0 for no held-out data"
+    raise DataError(f"none of the {total} documents would be {problem} with --heldout {settings.heldout}\n  {advice}")
+
+
+def shard_ranks(num_documents: int, num_shards: int, rule: Literal["even", "sabertooth"]) -> list[int]:
+    """Documents before each shard, and after the last: shard j holds ranks [j] to [j + 1]."""
+    if rule == "even":
+        return [num_documents * index // num_shards for index in range(num_shards + 1)]
+    size = -(-num_documents // num_shards)
+    return [*range(0, num_documents, size), num_documents]
+
+
+def num_shards_of(split: str, settings: BuildSettings) -> int:
+    """Shards of a split: held-out data gets its share of the number, at least one."""
+    return settings.num_shards if split == "train" else max(1, round(settings.num_shards * settings.heldout))
+
+
+def gather_shard(task: GatherTask) -> tuple[str, int, dict[str, Any]]:
+    """Pass 2 of one shard. Returns the split, the index and the manifest's entry."""
+    runs, start, stop = zip(*task.parts) if task.parts else ((), (), ())
+    with open_shard(task.path, task.compress) as (writer, entry):
+        gather(runs, start, stop, writer, int(task.memory_bytes * _MEMORY_SHARE))
+    with atomic_file(task.record) as file:
+        file.write(json.dumps({"key": task.key, "entry": entry}).encode())
+    return task.split, task.index, entry
+
+
+def plan_gather(
+    results: Sequence[dict[str, Any]], work: Path, out: Path, settings: BuildSettings, memory_bytes: int
+) -> list[GatherTask]:
+    """The shards of all splits, from the records of all scatter tasks."""
+    key = fingerprint([settings.content(), [result["key"] for result in results]])
+    tasks = []
+    for split, folder in settings.splits.items():
+        runs = [run for result in results for run in _runs(work, result, split)]
+        num_shards = num_shards_of(split, settings)
+        ranks = shard_ranks(sum(run.num_documents for run in runs), num_shards, settings.rule)
+        cuts = cut_positions([run.index()[0] for run in runs], ranks)
+        for index in range(len(ranks) - 1):
+            parts = tuple(
+                (run, int(a), int(b))
+                for run, a, b in zip(runs, cuts[:, index], cuts[:, index + 1], strict=True)
+                if b > a
+            )
+            path = out / folder / shard_name(index, num_shards, settings.compress)
+            record = work / "done" / f"{split}-{index:05d}.json"
+            tasks.append(GatherTask(split, index, path, parts, record, key, settings.compress, memory_bytes))
+    return tasks
+
+
+def kept_entry(task: GatherTask) -> dict[str, Any] | None:
+    """The manifest entry of a shard that is already written, if its bytes are still those noted."""
+    try:
+        noted = json.loads(task.record.read_bytes())
+        if noted["key"] != task.key or task.path.stat().st_size != noted["entry"]["num_bytes"]:
+            return None
+    except (FileNotFoundError, ValueError):
+        return None
+    return noted["entry"] if file_sha256(task.path) == noted["entry"]["sha256"] else None
+
+
+def _gather(
+    results: list[dict[str, Any]],
+    work: Path,
+    out: Path,
+    settings: BuildSettings,
+    workers: int | None,
+    memory_bytes: int,
+    progress: Progress,
+) -> dict[str, list[dict[str, Any]]]:
+    num_bytes = sum(sum(result["num_bytes"].values()) for result in results)
+    num_tasks = sum(num_shards_of(split, settings) for split in settings.splits)
+    processes = num_processes(workers, num_tasks, num_bytes, memory_bytes)
+    tasks = plan_gather(results, work, out, settings, memory_per_process(memory_bytes, processes))
+    progress.stage("writing", len(tasks), "shard")
+    entries = {(task.split, task.index): entry for task in tasks if (entry := kept_entry(task))}
+    if entries:
+        progress.note(f"kept: {len(entries)} of {len(tasks)} shards were already written, their checksums are right")
+    progress.advance(len(entries))
+    todo = [task for task in tasks if (task.split, task.index) not in entries]
+    for split, index, entry in run_tasks(gather_shard, todo, processes):
+        entries[split, index] = entry
+        progress.advance(1)
+    return {
+        split: [entries[task.split, task.index] for task in tasks if task.split == split] for split in settings.splits
+    }
+
+
+def write_manifests(
+    entries: dict[str, list[dict[str, Any]]],
+    results: Sequence[dict[str, Any]],
+    sources: Sequence[SourceFile],
+    out: Path,
+    settings: BuildSettings,
+    skips: Skips,
+) -> dict[str, dict[str, Any]]:
+    """Writes the manifest of every split from the entries of its shards, and returns them."""
+    manifests = {}
+    # Training data last: where its manifest is, the corpus is complete.
+    for split in reversed(settings.splits):
+        shards = entries[split]
+        manifests[split] = {
+            "kind": "corpus",
+            "format_version": 1,
+            "made_by": made_by(),
+            "split": split,
+            "fingerprint": fingerprint([shard["sha256"] for shard in shards]),
+            "input_fingerprint": _input_key(sources, settings),
+            "num_documents": sum(shard["num_documents"] for shard in shards),
+            "num_record_bytes": sum(result["num_bytes"][split] for result in results),
+            "num_bytes": sum(shard["num_bytes"] for shard in shards),
+            "shards": shards,
+            "settings": asdict(settings),
+            "sources": [source.describe() for source in sources],
+            "skipped": skips.for_manifest(),
+        }
+        write_manifest(out / settings.splits[split], manifests[split])
+    return {split: manifests[split] for split in settings.splits}

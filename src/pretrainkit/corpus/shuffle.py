@@ -1,0 +1,200 @@
+"""A global sort of documents by 64-bit keys in bounded memory, on disk: the engine of `corpus shuffle`, `shards` and
+`books`.
+
+Pass 1 (`RunWriter`) gathers encoded documents until its share of memory is full, sorts them by key and writes a *run*:
+the documents, and an index of their keys and ends. Pass 2 (`cut_positions`, `gather`) finds where each output shard
+begins in each run, by bisection over key values, and merges the slices. Each document is read and written once per
+pass.
+
+A document's key is a bijection of its identity (file index, position in that file) under the seed, so the order is a
+pure function of seed and input: run sizes, memory and workers cannot change it. Without a seed the key is the identity
+itself: the input order.
+
+Dimensions: R runs, D documents of a run, K cuts.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.corpus.shard_writer import ShardWriter
+from pretrainkit.errors import DataError
+from pretrainkit.rng import fold, stream_key
+
+_POSITION_BITS = 40
+_RECORD_OVERHEAD_BYTES = 96
+"""Of one buffered record besides its text: object header, list slot, identity, key, order."""
+
+U64 = NDArray[np.uint64]
+
+
+def identity(file_index: int, position: int) -> int:
+    """The number of a document in its corpus: file, then place in the file.
+
+    Raises:
+        DataError: More than 2**24 files, or 2**40 documents in one.
+    """
+    if file_index >> (64 - _POSITION_BITS) or position >> _POSITION_BITS:
+        raise DataError(
+            f"document {position} of file {file_index} cannot be numbered\n"
+            f"  at most {1 << 24} files with {1 << 40} documents: join small files, or build the corpus in parts"
+        )
+    return file_index << _POSITION_BITS | position
+
+
+def order_keys(identities: U64, seed: int | None) -> U64:
+    """Identities (D,) to sort keys (D,), one to one; None keeps the order."""
+    return identities if seed is None else fold(stream_key(seed, "corpus.shuffle"), identities)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Documents on disk, sorted by key: `PATH` holds them, `PATH.index` uint64 (2, D): keys and ends (bytes)."""
+
+    path: Path
+    num_documents: int
+    num_bytes: int
+
+    def index(self) -> U64:
+        """uint64 (2, D), memory-mapped."""
+        if not self.num_documents:
+            return np.empty((2, 0), np.uint64)
+        index_path = self.path.with_name(self.path.name + ".index")
+        return np.memmap(index_path, np.uint64, mode="r", shape=(2, self.num_documents))
+
+    def is_whole(self) -> bool:
+        """True when both files are there with the right size."""
+        index_path = self.path.with_name(self.path.name + ".index")
+        try:
+            sizes = self.path.stat().st_size, index_path.stat().st_size
+        except FileNotFoundError:
+            return False
+        return sizes == (self.num_bytes, 16 * self.num_documents)
+
+
+class RunWriter:
+    """Gathers encoded documents of several splits and writes sorted runs whenever `max_bytes` are held."""
+
+    def __init__(self, folder: Path, seed: int | None, max_bytes: int) -> None:
+        self.folder = folder
+        self.seed = seed
+        self.max_bytes = max_bytes
+        self.runs: dict[str, list[Run]] = {}
+        self._records: dict[str, list[bytes]] = {}
+        self._identities: dict[str, array[int]] = {}
+        self._held_bytes = 0
+
+    def add(self, split: str, identity: int, record: bytes) -> None:
+        """Takes one encoded document, line feed included."""
+        if split not in self._records:
+            self._records[split], self._identities[split] = [], array("Q")
+        self._records[split].append(record)
+        self._identities[split].append(identity)
+        self._held_bytes += len(record) + _RECORD_OVERHEAD_BYTES
+        if self._held_bytes >= self.max_bytes:
+            self.spill()
+
+    def spill(self) -> None:
+        """Writes what is held, one run per split."""
+        for split, records in self._records.items():
+            keys = order_keys(np.array(self._identities[split], np.uint64), self.seed)
+            order = np.argsort(keys, kind="stable")
+            runs = self.runs.setdefault(split, [])
+            path = self.folder / f"{split}-{len(runs):05d}.run"
+            with atomic_file(path) as file:
+                for i in order.tolist():
+                    file.write(records[i])
+            ends = np.cumsum(np.fromiter(map(len, records), np.uint64, len(records))[order], dtype=np.uint64)
+            with atomic_file(path.with_name(path.name + ".index")) as file:
+                file.write(keys[order].tobytes())
+                file.write(ends.tobytes())
+            runs.append(Run(path, len(records), int(ends[-1])))
+        self._records, self._identities, self._held_bytes = {}, {}, 0
+
+
+def cut_positions(keys: Sequence[U64], ranks: Sequence[int]) -> NDArray[np.int64]:
+    """Where each run must be cut so that the parts before the cuts hold the `ranks` smallest keys of all runs.
+
+    Args:
+        keys: R sorted arrays (D,); no key occurs twice.
+        ranks: K numbers between 0 and the number of all keys.
+
+    Returns:
+        int64 (R, K).
+    """
+    wanted = np.asarray(ranks, np.int64)
+    low = np.zeros(len(wanted), np.uint64)
+    high = np.full(len(wanted), np.iinfo(np.uint64).max, np.uint64)
+    # The largest value below which there are at most `rank` keys is the key of that rank itself. A rank behind the
+    # last key ends at the largest uint64, which is handled below.
+    while (low < high).any():
+        middle = low + (high - low) // np.uint64(2) + np.uint64(1)
+        middle = np.where(low < high, middle, high)
+        below = sum((np.searchsorted(run, middle, side="left") for run in keys), np.zeros(len(wanted), np.int64))
+        fits = below <= wanted
+        low = np.where(fits, middle, low)
+        high = np.where(fits, high, middle - np.uint64(1))
+    total = sum(len(run) for run in keys)
+    cuts = np.empty((len(keys), len(wanted)), np.int64)
+    for row, run in enumerate(keys):
+        cuts[row] = np.where(wanted >= total, len(run), np.searchsorted(run, low, side="left"))
+    return cuts
+
+
+def gather(runs: Sequence[Run], start: Sequence[int], stop: Sequence[int], writer: ShardWriter, max_bytes: int) -> None:
+    """Writes the documents `start[r]:stop[r]` of every run r in the order of their keys, holding at most about
+    `max_bytes`."""
+    parts = [(run, int(a), int(b)) for run, a, b in zip(runs, start, stop, strict=True) if b > a]
+    indexes = [run.index() for run, _, _ in parts]
+    num_documents = sum(b - a for _, a, b in parts)
+    num_bytes = sum(_span(index, a, b)[1] for index, (_, a, b) in zip(indexes, parts, strict=True))
+    num_bytes += num_documents * _RECORD_OVERHEAD_BYTES
+    if num_bytes <= max_bytes or num_documents <= 1:
+        _gather_at_once(parts, indexes, writer)
+        return
+    num_pieces = min(num_documents, -(-num_bytes // max_bytes) + 1)
+    ranks = [num_documents * piece // num_pieces for piece in range(num_pieces + 1)]
+    cuts = cut_positions([index[0, a:b] for index, (_, a, b) in zip(indexes, parts, strict=True)], ranks)
+    cuts += np.array([[a] for _, a, _ in parts])
+    for piece in range(num_pieces):
+        gather([run for run, _, _ in parts], cuts[:, piece].tolist(), cuts[:, piece + 1].tolist(), writer, max_bytes)
+
+
+def _span(index: U64, start: int, stop: int) -> tuple[int, int]:
+    """First byte and number of bytes of documents start:stop."""
+    first = int(index[1, start - 1]) if start else 0
+    return first, int(index[1, stop - 1]) - first
+
+
+def _gather_at_once(parts: Sequence[tuple[Run, int, int]], indexes: Sequence[U64], writer: ShardWriter) -> None:
+    spans = [_span(index, start, stop) for index, (_, start, stop) in zip(indexes, parts, strict=True)]
+    buffer = bytearray(sum(num_bytes for _, num_bytes in spans))
+    view = memoryview(buffer)
+    keys, ends, filled = [], [], 0
+    for (run, start, stop), index, (first, num_bytes) in zip(parts, indexes, spans, strict=True):
+        with open(run.path, "rb", buffering=0) as file:
+            file.seek(first)
+            done = 0
+            while done < num_bytes:
+                count = file.readinto(view[filled + done : filled + num_bytes])
+                if not count:
+                    raise DataError(
+                        f"{run.path} is shorter than its index says\n  remove the output folder and start anew"
+                    )
+                done += count
+        keys.append(index[0, start:stop])
+        ends.append(index[1, start:stop].astype(np.int64) - first + filled)
+        filled += num_bytes
+    if not keys:
+        return
+    all_ends = np.concatenate(ends)
+    starts = np.concatenate([[0], all_ends[:-1]])
+    order = np.argsort(np.concatenate(keys), kind="stable")
+    for start, stop in zip(starts[order].tolist(), all_ends[order].tolist(), strict=True):
+        writer.write(view[start:stop])
+    writer.settle()

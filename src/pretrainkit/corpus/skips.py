@@ -1,0 +1,82 @@
+"""What a stage left out, by reason. Nothing is dropped without being counted here.
+
+Two kinds: *legal* skips (a JSON value without a text, an article without lines) are counted and warned about once per
+file; *bad* input (a broken line, invalid UTF-8) also counts against a budget, by default none, beyond which the work
+stops.
+"""
+
+from collections import Counter
+from typing import Any
+
+from pretrainkit.errors import DataError
+
+_NUM_EXAMPLES = 5
+
+
+class Skips:
+    """Counts by reason, with the first few places of each."""
+
+    def __init__(self, max_bad: int = 0) -> None:
+        """`max_bad`: pieces of bad input that may be skipped before a DataError."""
+        self.max_bad = max_bad
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+        self.num_bad = 0
+        self.warnings: list[str] = []
+        self._warned: set[tuple[str, str]] = set()
+
+    def skip(self, reason: str, source: str, place: str, detail: str = "") -> None:
+        """Counts one legal skip at `place` (such as "line 3") of `source`."""
+        self.counts[reason] += 1
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < _NUM_EXAMPLES:
+            examples.append(f"{source}, {place}")
+        if (reason, source) not in self._warned:
+            self._warned.add((reason, source))
+            self.warnings.append(
+                f"{source}, {place}: skipped, {reason.replace('_', ' ')}{': ' + detail if detail else ''}"
+            )
+
+    def bad(self, reason: str, source: str, place: str, detail: str) -> None:
+        """Counts one piece of bad input; a DataError when the budget is used up."""
+        self.num_bad += 1
+        if self.num_bad > self.max_bad:
+            spent = f"; {self.max_bad} were allowed" if self.max_bad else ""
+            raise DataError(
+                f"{source}, {place}: {reason.replace('_', ' ')}{spent}\n"
+                f"  {detail}\n"
+                "  mend the file, or skip and count such input with --max-bad N"
+            )
+        self.skip(reason, source, place, detail)
+
+    def merge(self, other: "Skips | dict[str, Any]") -> None:
+        """Adds the counts of another part of the same work (or its `as_dict`), and checks the budget over all."""
+        content = other.as_dict() if isinstance(other, Skips) else other
+        self.counts.update(content["counts"])
+        for reason, places in content["examples"].items():
+            mine = self.examples.setdefault(reason, [])
+            mine += places[: _NUM_EXAMPLES - len(mine)]
+        self.num_bad += content["num_bad"]
+        self.warnings += content["warnings"]
+        if self.num_bad > self.max_bad:
+            places = "; ".join(place for reason in sorted(self.examples) for place in self.examples[reason])
+            raise DataError(
+                f"{self.num_bad} pieces of bad input; {self.max_bad} were allowed\n"
+                f"  such as: {places}\n"
+                "  mend the files, or allow more with --max-bad N"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON form that `merge` takes."""
+        return {
+            "counts": dict(sorted(self.counts.items())),
+            "examples": self.examples,
+            "num_bad": self.num_bad,
+            "warnings": self.warnings,
+        }
+
+    def for_manifest(self) -> dict[str, Any]:
+        """Reason to its count and first places."""
+        return {
+            reason: {"count": count, "examples": self.examples[reason]} for reason, count in sorted(self.counts.items())
+        }

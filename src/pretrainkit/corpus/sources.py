@@ -1,0 +1,250 @@
+"""Input files: addresses, globs, folders; opening and decompressing them in bounded memory.
+
+An address is a local path or anything fsspec knows (`s3://`, `gs://`, `hf://`, `https://`, `file://`, `memory://`).
+"""
+
+import glob
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, cast
+
+from pretrainkit.errors import DataError
+
+Format = Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "tsv"]
+"""jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
+whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. tsv: word counts (only for
+counting)."""
+
+FORMAT_OF_SUFFIX: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".zst": "jsonl",
+    ".gz": "jsonl",
+    ".parquet": "parquet",
+    ".tsv": "tsv",
+}
+"""By the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Everything else is BERT text."""
+
+_CHUNK_BYTES = 1 << 20
+_PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so small enough for well-packed text
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One input file and how to read it."""
+
+    address: str
+    format: Format
+    num_bytes: int
+    """Size as stored, compressed or not; 0 where the file system does not tell."""
+    stamp: str = ""
+    """Changes when the file does, as far as its file system tells (modification time or ETag)."""
+    dataset: str | None = None
+    """Name that goes into `meta.dataset` of documents that bring no meta of their own."""
+
+    @property
+    def identity(self) -> list[Any]:
+        """What a stage remembers to notice that its input has changed."""
+        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset]
+
+    def describe(self) -> dict[str, Any]:
+        """For manifests."""
+        return {"address": self.address, "format": self.format, "num_bytes": self.num_bytes}
+
+
+def find_sources(
+    patterns: Sequence[str | Path], format: Format = "auto", *, dataset: str | None = None
+) -> list[SourceFile]:
+    """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
+
+    A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except
+    hidden ones, `_*` and manifests.
+
+    Raises:
+        DataError: A pattern matches nothing, or is a corpus folder with both train and held-out data.
+    """
+    found: list[SourceFile] = []
+    for pattern in map(str, patterns):
+        remote = "://" in pattern
+        matches = _remote_matches(pattern) if remote else _local_matches(pattern)
+        if not matches:
+            what = "matches no file" if glob.has_magic(pattern) else "does not exist or holds no file"
+            raise DataError(f"input {pattern!r} {what}\n  check the spelling; patterns are relative to {os.getcwd()}")
+        for address, num_bytes, stamp in matches:
+            resolved = FORMAT_OF_SUFFIX.get(Path(address).suffix, "text") if format == "auto" else format
+            found.append(SourceFile(address, resolved, num_bytes, stamp, dataset))
+    return found
+
+
+def _is_data(relative: str) -> bool:
+    parts = relative.split("/")
+    return not any(part.startswith((".", "_")) for part in parts) and not parts[-1].endswith("manifest.json")
+
+
+def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
+    is_glob = glob.has_magic(pattern) and not os.path.exists(pattern)
+    names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
+    paths: list[Path] = []
+    for name in map(Path, names):
+        if name.is_file():
+            paths.append(name)
+        elif name.is_dir() and "**" not in pattern:
+            if (name / "train/manifest.json").exists() and (name / "valid/manifest.json").exists():
+                raise DataError(
+                    f"{name} holds training and held-out data\n  name one of them: {name / 'train'} or {name / 'valid'}"
+                )
+            inside = (path for path in name.rglob("*") if path.is_file())
+            paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
+    result = []
+    for path in paths:
+        status = path.stat()
+        result.append((str(path), status.st_size, str(status.st_mtime_ns)))
+    return result
+
+
+def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
+    with _explained_remote_errors(pattern):
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(pattern)
+        if glob.has_magic(path):
+            names = sorted(name for name in system.glob(path) if system.isfile(name))
+        elif system.isdir(path):
+            root = path.rstrip("/")
+            names = sorted(name for name in system.find(path) if _is_data(name[len(root) :].lstrip("/")))
+        else:
+            names = [path] if system.exists(path) else []
+        result = []
+        for name in names:
+            info = system.info(name)
+            stamp = next(
+                (str(info[key]) for key in ("ETag", "etag", "mtime", "LastModified", "created") if key in info), ""
+            )
+            result.append((str(system.unstrip_protocol(name)), int(info.get("size") or 0), stamp))
+        return result
+
+
+def group_sources(sources: Sequence[SourceFile], group_bytes: int = 64_000_000) -> list[list[tuple[int, SourceFile]]]:
+    """Files with their index, in groups of neighbours of about `group_bytes`; the same on any number of workers."""
+    groups: list[list[tuple[int, SourceFile]]] = []
+    size = 0
+    for index, source in enumerate(sources):
+        if not groups or size >= group_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append((index, source))
+        size += source.num_bytes
+    return groups
+
+
+@contextmanager
+def _explained_remote_errors(address: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise DataError(f"{address} needs a package that is not installed\n  {error}") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{address} cannot be read: {error}\n  check the address and your access to it") from error
+
+
+@contextmanager
+def open_source(address: str) -> Iterator[BinaryIO]:
+    """The stored bytes of a file, seekable where the file system can.
+
+    Raises:
+        DataError: It cannot be opened.
+    """
+    if "://" in address:
+        with _explained_remote_errors(address):
+            import fsspec
+
+            file = cast(BinaryIO, fsspec.open(address, "rb").open())
+    else:
+        try:
+            file = open(address, "rb")  # noqa: SIM115 - closed below, but only opening is explained here
+        except OSError as error:
+            raise DataError(
+                f"{address} cannot be opened: {error.strerror}\n  check that it is a file and that you may read it"
+            ) from error
+    with file:
+        yield file
+
+
+def plain_chunks(source: SourceFile) -> Iterator[bytes]:
+    """The decompressed bytes of a file in pieces of about a megabyte.
+
+    Raises:
+        DataError: The file is truncated or not of the compression its name says.
+    """
+    with open_source(source.address) as file:
+        packed = source.address.endswith((".zst", ".gz"))
+        raw = iter(lambda: file.read(_PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES), b"")
+        if source.address.endswith(".zst"):
+            yield from _zst_chunks(raw, source.address)
+        elif source.address.endswith(".gz"):
+            yield from _gz_chunks(raw, source.address)
+        else:
+            yield from raw
+
+
+def _zst_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
+    import zstandard
+
+    # Frame by frame and by hand: the library's stream reader takes a truncated frame for the end of the file.
+    def decoder() -> Any:
+        return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+    yield from _frames(raw, address, "zstd", decoder, zstandard.ZstdError)
+
+
+def _gz_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
+    yield from _frames(raw, address, "gzip", lambda: zlib.decompressobj(wbits=31), zlib.error)
+
+
+def _frames(
+    raw: Iterator[bytes], address: str, kind: str, decoder: Callable[[], Any], failure: type[Exception]
+) -> Iterator[bytes]:
+    num_read = num_plain = 0
+    frame: Any = None
+    for chunk in raw:
+        num_read += len(chunk)
+        while chunk:
+            frame = frame or decoder()
+            try:
+                plain = frame.decompress(chunk)
+            except failure as error:
+                raise DataError(
+                    f"{address}: not {kind} data, or damaged, before byte {num_read} ({num_plain} bytes decompressed)\n"
+                    f"  the decompressor says: {error}\n"
+                    "  fetch or make the file again; it is not skipped, because what it held is lost"
+                ) from error
+            chunk = b""
+            if frame.eof:
+                chunk, frame = frame.unused_data, None
+            num_plain += len(plain)
+            if plain:
+                yield plain
+    if frame is not None:
+        raise DataError(
+            f"{address}: truncated; the {kind} stream breaks off at byte {num_read} ({num_plain} bytes decompressed)\n"
+            "  fetch or make the file again; it is not skipped, because what it held is lost"
+        )
+
+
+def split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    r"""Lines cut at \n, without it. What follows the last \n is a line only if it is not empty."""
+    rest: list[bytes] = []
+    for chunk in chunks:
+        first, *lines = chunk.split(b"\n")
+        rest.append(first)
+        if lines:
+            yield b"".join(rest)
+            yield from lines[:-1]
+            rest = [lines[-1]]
+    if last := b"".join(rest):
+        yield last
