@@ -46,9 +46,20 @@ def make_shards(folder: Path, num_documents: int, mean_sentences: int = 20, num_
             writer.add(ids, tokens, sentences, rng.integers(0, 2**63, len(sentences)).astype(np.uint64))
         entries.append(writer.entry)
     finish_shards(folder, entries, vocab_size=VOCAB_SIZE, special=SPECIAL)
-    pieces = ["<unk>"] * 261 + [f"{'▁' if i % 4 else ''}p{i}" for i in range(261, VOCAB_SIZE)]
-    (folder / "pieces.json").write_text(json.dumps(pieces))
+    write_tokenizer(folder / "tokenizer")
     return str(folder)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A WordPiece vocabulary in which every fourth piece goes on with the word before it."""
+    from tokenizers import Tokenizer, models
+
+    roles = {256: "[UNK]", 257: "[CLS]", 258: "[SEP]", 259: "[MASK]", 260: "[PAD]"}
+    vocabulary = {roles.get(i, f"{'' if i % 4 else '##'}p{i}"): i for i in range(VOCAB_SIZE)}
+    folder.mkdir()
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(list(roles.values()))
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def open_run(folder: str, batch_size: int, objective: dict | None = None, **data: object) -> BertSource:
@@ -185,7 +196,8 @@ def main() -> None:
             compare(f"Batches of {batch_size}, masking and sentence order", engines, options.rounds)
         kinds: dict[str, tuple[str, dict, dict]] = {
             "token, packed": (long, {}, {}),
-            "span": (long, {"mask_unit": "span"}, {}),
+            "whole words": (long, {"mask_unit": "whole_word"}, {}),
+            "spans": (long, {"mask_unit": "span"}, {}),
             "30 % of the tokens": (long, {"masking_rate": 0.3, "max_predictions": None}, {}),
             "lossless chunks": (long, {}, {"chunking": "lossless"}),
             "short documents, rows": (short, {}, {"batching": "rows"}),
