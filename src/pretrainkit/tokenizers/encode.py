@@ -10,6 +10,7 @@ Every sentence is encoded by itself. Sentences and documents without ids are dro
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -159,10 +160,10 @@ def _encode_split(
         for task, record in _run(left, processes):
             results[task.index] = record
             progress.advance(sum(source.num_bytes for source in task.sources))
-        skips, entries = Skips(settings.max_bad), []
+        skips, empty, entries = Skips(settings.max_bad), Counter[str](), []
         for task in tasks:
             skips.merge(results[task.index]["skips"])
-            skips.counts.update(results[task.index]["empty"])
+            empty.update(results[task.index]["empty"])
             entries.append(results[task.index]["entry"])
         for warning in skips.warnings:
             progress.note(warning)
@@ -183,7 +184,7 @@ def _encode_split(
             tokenizer=tokenizer.fingerprint,
             corpus=corpus or content,
             splitter=splitter,
-            skipped=skips.for_manifest(),
+            skipped=skips.for_manifest() | {reason: {"count": num, "examples": []} for reason, num in empty.items()},
             settings=asdict(settings),
             plan=plan_key,
             made_by=made_by(),

@@ -20,7 +20,7 @@ Splitter = Callable[[str], list[str]]
 
 DEFAULT_PATTERN = (
     r"""(?:(?<=[.!?…])|(?<=[.!?…]["'”’»)\]]))\s+"""  # a stop, maybe something closing, then blanks
-    r"""|(?<=[。！？])(?![”’」』）])|(?<=[。！？][”’」』）])"""  # no blanks in Chinese and Japanese
+    r"""|(?:(?<=[。！？])(?![”’」』）])|(?<=[。！？][”’」』）]))\s*"""  # no blanks in Chinese and Japanese
 )
 """What lies between two sentences."""
 SAMPLE_CHARACTERS = 2_000_000
