@@ -84,12 +84,10 @@ class PaddedLayout(AttentionLayout):
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Queries of one example and the keys they can see, as ranges of the stream."""
+    """Queries of one example and the keys they can see, as ranges of the queries and of the stream."""
 
-    query_start: int
-    query_stop: int
-    key_start: int
-    key_stop: int
+    queries: slice
+    keys: slice
     is_hidden_QP: Tensor | None
     """bool: pairs out of the window; None: all are in sight."""
 
@@ -102,24 +100,55 @@ class TiledLayout(AttentionLayout):
     """On the host; they add up to T."""
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
-        if qkv_T3HK.dtype != torch.float32 or torch.compiler.is_compiling():
+        if not self.is_tiled(qkv_T3HK):
             return self._padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
-        return _TiledAttention.apply(qkv_T3HK, self._tiles(window), dropout_rate)
+        tiles = _whole_tiles(self.lengths) if window is None else _window_tiles(self.lengths, window // 2)
+        return _TiledAttention.apply(None, qkv_T3HK, tiles, window is None, dropout_rate)
+
+    def attend_from(
+        self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
+    ) -> Tensor:
+        """As `attend`, for the queries of some tokens only.
+
+        Args:
+            q_WHK: Queries of the tokens `wanted_W`, which ascend.
+            kv_T2HK: Keys and values of all tokens.
+            wanted_W: int64 indices into the stream.
+            window: As for `attend`.
+            dropout_rate: As for `attend`.
+        """
+        tiles = self._tiles_of(wanted_W, window)
+        return _TiledAttention.apply(q_WHK, kv_T2HK, tiles, True, dropout_rate)
+
+    def is_tiled(self, x: Tensor) -> bool:
+        """Whether tiles are used for such tensors; else padded rows are."""
+        return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
     @cached_property
     def _padded(self) -> PaddedLayout:
         cu_seqlens = torch.tensor((0, *self.lengths)).cumsum(0)
         return padded_layout(cu_seqlens, max(self.lengths), int(cu_seqlens[-1]))
 
-    def _tiles(self, window: int | None) -> tuple[Tile, ...]:
-        return _whole_tiles(self.lengths) if window is None else _window_tiles(self.lengths, window // 2)
+    def _tiles_of(self, wanted_W: Tensor, window: int | None) -> tuple[Tile, ...]:
+        ends_B = torch.tensor(self.lengths).cumsum(0)
+        last_B = torch.searchsorted(wanted_W, ends_B).tolist()
+        tiles, start, first = [], 0, 0
+        for length, last in zip(self.lengths, last_B, strict=True):
+            if last > first:
+                hidden = None
+                if window is not None:
+                    hidden = (wanted_W[first:last, None] - torch.arange(start, start + length)).abs() > window // 2
+                tiles.append(Tile(slice(first, last), slice(start, start + length), hidden))
+            start, first = start + length, last
+        return tuple(tiles)
 
 
 @lru_cache(maxsize=8)
 def _whole_tiles(lengths: tuple[int, ...]) -> tuple[Tile, ...]:
     tiles, start = [], 0
     for length in lengths:
-        tiles.append(Tile(start, start + length, start, start + length, None))
+        tokens = slice(start, start + length)
+        tiles.append(Tile(tokens, tokens, None))
         start += length
     return tuple(tiles)
 
@@ -135,7 +164,8 @@ def _window_tiles(lengths: tuple[int, ...], reach: int) -> tuple[Tile, ...]:
             hidden = (
                 None if is_all_near else _out_of_window(last - first, key_last - key_first, first - key_first, reach)
             )
-            tiles.append(Tile(start + first, start + last, start + key_first, start + key_last, hidden))
+            queries, keys = slice(start + first, start + last), slice(start + key_first, start + key_last)
+            tiles.append(Tile(queries, keys, hidden))
         start += length
     return tuple(tiles)
 
@@ -147,19 +177,23 @@ def _out_of_window(num_queries: int, num_keys: int, offset: int, reach: int) -> 
 
 
 class _TiledAttention(torch.autograd.Function):
-    """Attention tile by tile with its gradient written out: no padding, no copies of queries, keys or values."""
+    """Attention tile by tile with its gradient written out: no padding, no copies of queries, keys or values.
+
+    Queries come on their own, or with keys and values in one tensor. `has_own_keys`: no two tiles share a key.
+    """
 
     @staticmethod
-    def forward(ctx: Any, qkv_T3HK: Tensor, tiles: Sequence[Tile], dropout_rate: float) -> Tensor:
-        num_tokens, _, num_heads, width = qkv_T3HK.shape
-        mixed_THK = qkv_T3HK.new_empty(num_tokens, num_heads, width)
-        scale = width**-0.5
+    def forward(
+        ctx: Any, q_QHK: Tensor | None, kv: Tensor, tiles: Sequence[Tile], has_own_keys: bool, dropout_rate: float
+    ) -> Tensor:
+        q_HQK, k_HTK, v_HTK = _by_head(q_QHK, kv)
+        num_heads, num_queries, width = q_HQK.shape
+        mixed_QHK = kv.new_empty(num_queries, num_heads, width)
+        nothing = kv.new_empty(())
         saved = []
         for tile in tiles:
-            q_HQK = qkv_T3HK[tile.query_start : tile.query_stop, 0].transpose(0, 1)
-            k_HKP = qkv_T3HK[tile.key_start : tile.key_stop, 1].permute(1, 2, 0)
-            v_HPK = qkv_T3HK[tile.key_start : tile.key_stop, 2].transpose(0, 1)
-            scores_HQP = torch.bmm(q_HQK, k_HKP).mul_(scale)
+            keys_HKP = k_HTK[:, tile.keys].transpose(1, 2)
+            scores_HQP = torch.baddbmm(nothing, q_HQK[:, tile.queries], keys_HKP, beta=0, alpha=width**-0.5)
             if tile.is_hidden_QP is not None:
                 scores_HQP.masked_fill_(tile.is_hidden_QP, -torch.inf)
             share_HQP = torch.softmax(scores_HQP, -1)
@@ -168,37 +202,48 @@ class _TiledAttention(torch.autograd.Function):
                 keep_HQP = keep_factors(share_HQP.shape, dropout_rate)
                 saved.append(keep_HQP)
                 share_HQP = share_HQP * keep_HQP
-            mixed_THK[tile.query_start : tile.query_stop] = torch.bmm(share_HQP, v_HPK).transpose(0, 1)
-        ctx.save_for_backward(qkv_T3HK, *saved)
-        ctx.tiles, ctx.has_dropout = tiles, bool(dropout_rate)
-        return mixed_THK
+            mixed_QHK[tile.queries] = torch.bmm(share_HQP, v_HTK[:, tile.keys]).transpose(0, 1)
+        ctx.save_for_backward(q_QHK, kv, *saved)
+        ctx.tiles, ctx.has_own_keys, ctx.has_dropout = tiles, has_own_keys, bool(dropout_rate)
+        return mixed_QHK
 
     @staticmethod
-    def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor, None, None]:
-        qkv_T3HK, *saved = ctx.saved_tensors
-        grad_qkv_T3HK = torch.zeros_like(qkv_T3HK)
-        scale = qkv_T3HK.shape[-1] ** -0.5
+    def backward(ctx: Any, grad_QHK: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
+        q_QHK, kv, *saved = ctx.saved_tensors
+        grad_q_QHK = None if q_QHK is None else torch.empty_like(q_QHK)
+        grad_kv = torch.zeros_like(kv)
+        q_HQK, k_HTK, v_HTK = _by_head(q_QHK, kv)
+        to_q_HQK, to_k_HTK, to_v_HTK = _by_head(grad_q_QHK, grad_kv)
+        grad_HQK = grad_QHK.transpose(0, 1)
+        nothing = kv.new_empty(())
+        put = Tensor.copy_ if ctx.has_own_keys else Tensor.add_
+        scale = kv.shape[-1] ** -0.5
         rest = iter(saved)
         for tile in ctx.tiles:
-            q_HQK = qkv_T3HK[tile.query_start : tile.query_stop, 0].transpose(0, 1)
-            k_HPK = qkv_T3HK[tile.key_start : tile.key_stop, 1].transpose(0, 1)
-            v_HKP = qkv_T3HK[tile.key_start : tile.key_stop, 2].permute(1, 2, 0)
-            grad_HQK = grad_THK[tile.query_start : tile.query_stop].transpose(0, 1)
+            above_HQK, keys_HPK = grad_HQK[:, tile.queries], k_HTK[:, tile.keys]
             share_HQP = next(rest)
-            grad_share_HQP = torch.bmm(grad_HQK, v_HKP)
+            grad_share_HQP = torch.bmm(above_HQK, v_HTK[:, tile.keys].transpose(1, 2))
             kept_HQP = share_HQP
             if ctx.has_dropout:
                 keep_HQP = next(rest)
                 kept_HQP = share_HQP * keep_HQP
                 grad_share_HQP.mul_(keep_HQP)
-            grad_v_HPK = torch.bmm(kept_HQP.transpose(1, 2), grad_HQK)
+            put(to_v_HTK[:, tile.keys], torch.bmm(kept_HQP.transpose(1, 2), above_HQK))
             # Softmax backwards: share * (grad - sum(grad * share)); pairs out of the window have share 0.
-            grad_scores_HQP = torch._softmax_backward_data(grad_share_HQP, share_HQP, -1, torch.float32).mul_(scale)
-            keys = slice(tile.key_start, tile.key_stop)
-            grad_qkv_T3HK[tile.query_start : tile.query_stop, 0] = torch.bmm(grad_scores_HQP, k_HPK).transpose(0, 1)
-            grad_qkv_T3HK[keys, 1] += torch.bmm(grad_scores_HQP.transpose(1, 2), q_HQK).transpose(0, 1)
-            grad_qkv_T3HK[keys, 2] += grad_v_HPK.transpose(0, 1)
-        return grad_qkv_T3HK, None, None
+            grad_scores_HQP = torch._softmax_backward_data(grad_share_HQP, share_HQP, -1, torch.float32)
+            to_q_HQK[:, tile.queries] = torch.baddbmm(nothing, grad_scores_HQP, keys_HPK, beta=0, alpha=scale)
+            turned_HPQ = grad_scores_HQP.transpose(1, 2)
+            put(
+                to_k_HTK[:, tile.keys],
+                torch.baddbmm(nothing, turned_HPQ, q_HQK[:, tile.queries], beta=0, alpha=scale),
+            )
+        return grad_q_QHK, grad_kv, None, None, None
+
+
+def _by_head(q_QHK: Tensor | None, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of queries, keys and values with the head first; queries are in `kv`, (T, 3, H, K), where not given."""
+    parts = [part.transpose(0, 1) for part in kv.unbind(1)]
+    return (parts[0] if q_QHK is None else q_QHK.transpose(0, 1)), parts[-2], parts[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,12 +311,30 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=has_bias)
         self.out = nn.Linear(width, width, bias=has_bias)
 
-    def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
-        """(T, D) to (T, D)."""
+    def forward(
+        self,
+        x_TD: Tensor,
+        layout: AttentionLayout,
+        rotation: Rotation | None = None,
+        wanted_W: Tensor | None = None,
+    ) -> Tensor:
+        """(T, D) to (T, D), or to (W, D): only of the tokens `wanted_W` (int64, ascending)."""
         num_tokens, width = x_TD.shape
-        qkv_T3HK = self.qkv(x_TD).view(num_tokens, 3, self.num_heads, width // self.num_heads)
-        if rotation is not None:
-            qkv_T3HK = rotate(qkv_T3HK, rotation)
+        heads = (self.num_heads, width // self.num_heads)
         rate = self.dropout_rate if self.training else 0.0
-        mixed_THK = layout.attend(qkv_T3HK, window=self.window, dropout_rate=rate)
-        return self.out(mixed_THK.reshape(num_tokens, width))
+        if wanted_W is not None and isinstance(layout, TiledLayout) and layout.is_tiled(x_TD):
+            weight, bias = self.qkv.weight, self.qkv.bias
+            q_WHK = F.linear(x_TD[wanted_W], weight[:width], None if bias is None else bias[:width]).unflatten(1, heads)
+            kv_TE = F.linear(x_TD, weight[width:], None if bias is None else bias[width:])
+            kv_T2HK = kv_TE.unflatten(1, (2, *heads))
+            if rotation is not None:
+                q_WHK = rotate(q_WHK, Rotation(rotation.cos_TJ[wanted_W], rotation.sin_TJ[wanted_W]))
+                kv_T2HK = torch.stack((rotate(kv_T2HK[:, 0], rotation), kv_T2HK[:, 1]), dim=1)
+            mixed = layout.attend_from(q_WHK, kv_T2HK, wanted_W, window=self.window, dropout_rate=rate)
+            return self.out(mixed.flatten(1))
+        qkv_T3HK = self.qkv(x_TD).view(num_tokens, 3, *heads)
+        if rotation is not None:
+            qk_T2HK = rotate(qkv_T3HK[:, :2], rotation)
+            qkv_T3HK = torch.cat((qk_T2HK, qkv_T3HK[:, 2:]), dim=1)
+        mixed = self.out(layout.attend(qkv_T3HK, window=self.window, dropout_rate=rate).flatten(1))
+        return mixed if wanted_W is None else mixed[wanted_W]

@@ -29,10 +29,9 @@ def rotation(positions_T: Tensor, width: int, theta: float) -> Rotation:
     return Rotation(angles_TJ.cos(), angles_TJ.sin())
 
 
-def rotate(qkv_T3HK: Tensor, by: Rotation) -> Tensor:
-    """Turn queries and keys; values stay. In float32, returned in the dtype given."""
-    qk_T2HK = qkv_T3HK[:, :2].float()
-    first, second = qk_T2HK.chunk(2, dim=-1)
-    cos, sin = by.cos_TJ[:, None, None], by.sin_TJ[:, None, None]
-    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    return torch.cat((turned.to(qkv_T3HK.dtype), qkv_T3HK[:, 2:]), dim=1)
+def rotate(x: Tensor, by: Rotation) -> Tensor:
+    """Turn (T, ..., H, K) by each token's angles. In float32, returned in the dtype given."""
+    first, second = x.float().chunk(2, dim=-1)
+    shape = (len(x), *(1 for _ in x.shape[1:-1]), -1)
+    cos, sin = by.cos_TJ.view(shape), by.sin_TJ.view(shape)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
