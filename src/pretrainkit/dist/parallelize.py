@@ -175,6 +175,17 @@ def is_dtensor(tensor: Tensor) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+def gather_root_weights(model: nn.Module) -> None:
+    """Make the parameters outside the blocks whole on this rank until the next backward pass has used them.
+
+    For computation on them outside the model's own forward pass, such as a loss with a temperature.
+    """
+    if is_sharded(model):
+        from torch.distributed.fsdp import FSDPModule
+
+        cast(FSDPModule, model).unshard()
+
+
 def averages_gradients(model: nn.Module) -> bool:
     """Whether the backward pass leaves the mean over ranks in `grad` (DDP, FSDP2) rather than this rank's own gradient.
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrainkit.dist.env import World
+from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
 from pretrainkit.train.objective import AnyObjective, Batch, CoupledObjective, LossSum, SeparableObjective
 from pretrainkit.train.precision import Precision
@@ -140,6 +141,7 @@ def accumulate_coupled(
     num_rows = len(next(iter(local_bD.values())))
     rows = slice(world.rank * num_rows, (world.rank + 1) * num_rows)
     leaves_BD = {key: _at_least_float32(_gather_rows(local, world)).requires_grad_() for key, local in local_bD.items()}
+    gather_root_weights(model)
     terms = objective.loss_from(model, dict(leaves_BD), rows)
     _check_terms(names, terms)
     weights = torch.stack([terms[name].weight.detach() for name in names])
