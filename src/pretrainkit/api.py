@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.loader import Origins, Resolved, resolve
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
-from pretrainkit.train.folder import RunFolder, environment
-from pretrainkit.train.recipe import Recipe
-from pretrainkit.train.run import RunConfig
-from pretrainkit.train.watch import Watcher
+from pretrainkit.training.folder import RunFolder, environment
+from pretrainkit.training.recipe import Recipe
+from pretrainkit.training.run import RunConfig
+from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def build_model(config: Any, device: str = "cpu") -> nn.Module:
     """The freshly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
     import torch
 
-    from pretrainkit.train.trainer import initial_seed
+    from pretrainkit.training.trainer import initial_seed
 
     torch.manual_seed(initial_seed(config.seed))
     with torch.device(device):
@@ -139,7 +139,7 @@ def evaluate(
         device: None: the best there is.
     """
     from pretrainkit.dist.env import init_world
-    from pretrainkit.train.precision import resolve_precision
+    from pretrainkit.training.precision import resolve_precision
 
     opened = open_model(path)
     config = opened.config
@@ -193,10 +193,10 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
 
 def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
-    from pretrainkit.export.native import WEIGHTS
-    from pretrainkit.export.safetensors import read_tensors
-    from pretrainkit.train.checkpoint import read_weights as read_checkpoint
-    from pretrainkit.train.checkpoint_files import folder_name, newest_valid
+    from pretrainkit.exporting.native import WEIGHTS
+    from pretrainkit.exporting.safetensors import read_tensors
+    from pretrainkit.training.checkpoint import read_weights as read_checkpoint
+    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
 
     if (path / "config.json").is_file():  # Hugging Face
         reader = find_recipe(recipe or _recipe_of_export(path))
@@ -236,7 +236,7 @@ def export(path: str | Path, format: str, out: str | Path) -> Path:
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
-    from pretrainkit.export.native import write_native
+    from pretrainkit.exporting.native import write_native
 
     opened = open_model(path)
     if format == "huggingface":
@@ -253,7 +253,7 @@ def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
 
     The whole model is built and checked before anything is written.
     """
-    from pretrainkit.export.native import write_native
+    from pretrainkit.exporting.native import write_native
 
     opened = open_model(path, recipe=recipe)
     write_native(opened.config, opened.model, opened.tokenizer, Path(out))
@@ -304,7 +304,7 @@ def _run(
     import torch
 
     from pretrainkit.dist.env import init_world
-    from pretrainkit.train.trainer import Trainer, initial_seed
+    from pretrainkit.training.trainer import Trainer, initial_seed
 
     recipe = find_recipe(config.recipe)
     world = init_world(device)
@@ -381,7 +381,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
 
     from pretrainkit.data.order import Order
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
-    from pretrainkit.train.precision import resolve_precision
+    from pretrainkit.training.precision import resolve_precision
 
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class ParallelSettings(Protocol):
-    """What is read of `pretrainkit.train.run.ParallelConfig`, which lives a layer above."""
+    """What is read of `pretrainkit.training.run.ParallelConfig`, which lives a layer above."""
 
     @property
     def strategy(self) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import pretrainkit.recipes
 from pretrainkit.errors import ConfigError
-from pretrainkit.train.recipe import Recipe
+from pretrainkit.training.recipe import Recipe
 
 GROUP = "pretrainkit.recipes"
 

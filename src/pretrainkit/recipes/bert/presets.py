@@ -9,7 +9,7 @@ from pretrainkit.recipes.bert.config import (
     BertRun,
     ModernModelConfig,
 )
-from pretrainkit.train.run import (
+from pretrainkit.training.run import (
     CheckpointConfig,
     EvaluateConfig,
     LogConfig,
@@ -119,7 +119,7 @@ def recipe_a() -> BertRun:
     return base().model_copy(
         update={
             "objective": BertObjectiveConfig(random_replacement="whole_vocabulary_compat"),
-            "data": BertDataConfig(batch_size=1024, batching="rows", order="lanes"),
+            "data": BertDataConfig(batch_size=1024, batching="rows", order="lanes", chunking="sabertooth"),
             "optimizer": OptimizerConfig(peak_lr=1e-4, clip="squared_norm_legacy"),
             "log": LogConfig(every_steps=200),
         }
@@ -135,7 +135,7 @@ def recipe_b() -> BertRun:
     return recipe_a().model_copy(
         update={
             "num_steps": 125_000,
-            "data": BertDataConfig(batch_size=4096, batching="rows", order="lanes"),
+            "data": BertDataConfig(batch_size=4096, batching="rows", order="lanes", chunking="sabertooth"),
             "optimizer": OptimizerConfig(
                 peak_lr=1e-3,
                 beta1=0.9,
