@@ -266,3 +266,10 @@ def test_an_input_without_words_and_an_existing_table_are_refused(tmp_path):
     assert (tmp_path / "out.tsv").read_text() == "precious"
     count_words(sources, tmp_path / "new.tsv")
     assert count_words(sources, tmp_path / "new.tsv")["num_words"] == 2
+
+
+def test_sums_beyond_64_bits_are_refused(tmp_path):
+    tables = write(tmp_path / "x.tsv", "a\t18446744073709551615\n") + write(tmp_path / "y.tsv", "a\t1\n")
+    with pytest.raises(DataError, match="64 bits"):
+        count_words(tables, tmp_path / "out.tsv", workers=1)
+    assert not (tmp_path / "out.tsv").exists()

@@ -176,7 +176,11 @@ def open_source(address: str) -> Iterator[BinaryIO]:
         yield file
 
 
-def plain_chunks(source: SourceFile) -> Iterator[bytes]:
+OnBytes = Callable[[int], None] | None
+"""Told how many stored bytes were read, for progress."""
+
+
+def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
     """The decompressed bytes of a file in pieces of about a megabyte.
 
     Raises:
@@ -184,13 +188,20 @@ def plain_chunks(source: SourceFile) -> Iterator[bytes]:
     """
     with open_source(source.address) as file:
         packed = source.address.endswith((".zst", ".gz"))
-        raw = iter(lambda: file.read(_PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES), b"")
+        raw = _raw_chunks(file, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
         if source.address.endswith(".zst"):
             yield from _zst_chunks(raw, source.address)
         elif source.address.endswith(".gz"):
             yield from _gz_chunks(raw, source.address)
         else:
             yield from raw
+
+
+def _raw_chunks(file: BinaryIO, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
+    while chunk := file.read(size):
+        yield chunk
+        if on_bytes:
+            on_bytes(len(chunk))
 
 
 def _zst_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ The compiled table is `_words.c`, present where the package was installed with a
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any, Literal, Protocol
 
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.corpus.sources import whole_lines
+from pretrainkit.errors import DataError
 
 Order = Literal["count", "bytes", "sabertooth"]
 """count: most frequent first, then by bytes. bytes: by the words' bytes. sabertooth: as its trie gives them, by bytes
 with the low half of each byte first."""
 
 _MAX_MERGED_RUNS = 200
+TOO_MANY = "a word count does not fit into 64 bits"
 _SWAP_NIBBLES = bytes((byte & 15) << 4 | byte >> 4 for byte in range(256))
 _SEPARATORS_TO_SPACE = bytes.maketrans(b"\t\n\r", b"   ")
 
@@ -81,7 +84,7 @@ class PythonTable:
             return
         self._counts[word] += count
         if self._counts[word] >> 64:
-            raise OverflowError("a word count does not fit into 64 bits")
+            raise OverflowError(TOO_MANY)
 
     def merge(self, data: bytes) -> int:
         taken = 0
@@ -97,6 +100,15 @@ class PythonTable:
         rows = sorted(self._counts.items(), key=order_key(order))
         for start in range(0, len(rows), 10_000):
             write(b"".join(b"%b\t%d\n" % row for row in rows[start : start + 10_000]))
+
+
+@contextmanager
+def explained_overflow() -> Iterator[None]:
+    """Turns a count beyond 64 bits into a DataError; only tables that are added up can have one."""
+    try:
+        yield
+    except OverflowError as error:
+        raise DataError(f"{error}\n  a table (.tsv) among the input has a count that cannot be right") from error
 
 
 def new_table() -> Table:
@@ -220,7 +232,10 @@ def _read_rows(path: Path) -> Iterator[tuple[bytes, int]]:
 def _summed(runs: Sequence[Path]) -> Iterator[tuple[bytes, int]]:
     merged = heapq.merge(*map(_read_rows, runs), key=itemgetter(0))
     for word, rows in groupby(merged, key=itemgetter(0)):
-        yield word, sum(count for _, count in rows)
+        total = sum(count for _, count in rows)
+        if total >> 64:
+            raise OverflowError(TOO_MANY)
+        yield word, total
 
 
 def _write_rows(rows: Iterable[tuple[bytes, int]], write: Callable[[bytes], Any]) -> int:

@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ from pretrainkit.corpus.parallel import (
 )
 from pretrainkit.corpus.readers import read_documents, utf8_detail
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile, group_sources, plain_chunks, whole_lines
-from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, new_table, write_merged
+from pretrainkit.corpus.sources import OnBytes, SourceFile, group_sources, plain_chunks, whole_lines
+from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
 
@@ -69,18 +70,24 @@ class CountTask:
 
 
 def count_source(
-    source: SourceFile, tally: Tally, skips: Skips, pile_sets: frozenset[str] | None, text_key: str
+    source: SourceFile,
+    tally: Tally,
+    skips: Skips,
+    pile_sets: frozenset[str] | None,
+    text_key: str,
+    on_bytes: OnBytes = None,
 ) -> None:
     """Adds the words of one file, or the rows of a table (`.tsv`), to `tally`."""
     if source.format == "text":
-        for chunk in _checked_text(source, skips):
+        for chunk in _checked_text(plain_chunks(source, on_bytes), source.address, skips):
             tally.update(chunk)
     elif source.format == "tsv":
-        for chunk, first_line in whole_lines(plain_chunks(source)):
-            _merge_rows(chunk, first_line, source.address, tally.table, skips)
+        for chunk, first_line in whole_lines(plain_chunks(source, on_bytes)):
+            with explained_overflow():
+                _merge_rows(chunk, first_line, source.address, tally.table, skips)
             tally.update(b"")
     else:
-        for document in read_documents([source], skips, text_key=text_key):
+        for document in read_documents([source], skips, text_key=text_key, on_bytes=on_bytes):
             name = document.meta.get("pile_set_name")
             if pile_sets is not None and type(name) is str and name not in pile_sets:
                 skips.skip("pile_set_left_out", source.address, f"document {document.position + 1}", name)
@@ -88,14 +95,14 @@ def count_source(
                 tally.update(document.text.encode())
 
 
-def _checked_text(source: SourceFile, skips: Skips) -> Iterator[bytes]:
+def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterator[bytes]:
     """The lines of BERT text that belong to documents; one with invalid UTF-8 is bad by itself."""
-    for chunk, first_line in whole_lines(plain_chunks(source)):
+    for chunk, first_line in whole_lines(chunks):
         if not chunk.isascii():
             try:
                 chunk.decode()
             except UnicodeDecodeError:
-                chunk = b"".join(_valid_lines(chunk, first_line, source.address, skips))
+                chunk = b"".join(_valid_lines(chunk, first_line, address, skips))
         elif b"\v" not in chunk and b"\f" not in chunk:
             yield chunk
             continue
@@ -142,13 +149,13 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def count_group(task: CountTask) -> dict[str, Any]:
+def count_group(task: CountTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     """Counts one group of files into sorted runs. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.max_bad)
     tally = Tally(task.folder, task.memory_bytes)
     for _, source in task.sources:
-        count_source(source, tally, skips, task.pile_sets, task.text_key)
+        count_source(source, tally, skips, task.pile_sets, task.text_key, on_bytes)
     return note_counted(task.folder, task.key, tally, skips)
 
 
@@ -213,8 +220,7 @@ def count_words(
         if len(tasks) == 1:  # straight into the table that is written in the end
             tally = Tally(work / "one", share)
             for _, source in tasks[0].sources:
-                count_source(source, tally, skips, pile_sets, text_key)
-                progress.advance(source.num_bytes)
+                count_source(source, tally, skips, pile_sets, text_key, progress.advance)
             runs: list[Path] = tally.runs
             if runs:
                 tally.spill()
@@ -245,7 +251,7 @@ def write_table(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Adds up `table` and sorted `runs` into the file `out`, and writes its manifest, which it returns."""
-    with atomic_file(out) as file:
+    with explained_overflow(), atomic_file(out) as file:
         hashing = HashingFile(file)
         num_words = write_merged(
             table, runs, hashing.write, settings["order"], work, memory_bytes // 3, (progress or Quiet()).advance
@@ -292,9 +298,12 @@ def _run_tasks_of(tasks: Sequence[CountTask], processes: int, skips: Skips, prog
         progress.note(f"kept: {len(results)} of {len(tasks)} groups of files were already counted")
     sizes = {task.folder.name: sum(source.num_bytes for _, source in task.sources) for task in tasks}
     progress.advance(sum(sizes[name] for name in results))
-    for result in run_tasks(count_group, [task for task in tasks if task.folder.name not in results], processes):
+    todo = [task for task in tasks if task.folder.name not in results]
+    on_bytes = progress.advance if processes == 1 else None
+    for result in run_tasks(partial(count_group, on_bytes=on_bytes), todo, processes):
         results[result["folder"]] = result
-        progress.advance(sizes[result["folder"]])
+        if not on_bytes:
+            progress.advance(sizes[result["folder"]])
     runs = []
     for task in tasks:
         result = results[task.folder.name]
