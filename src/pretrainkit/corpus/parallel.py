@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
@@ -86,7 +86,7 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
 
 
-def run_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
+def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], processes: int) -> Iterator[Result]:
     """`function(task)` for all tasks, each as soon as it is done. One process: here, in order.
 
     Worker processes are started afresh (spawn), so `function` and `tasks` must be picklable. They end with their

@@ -1,0 +1,202 @@
+"""`pretrainkit tokenizer`: train tokenizers, encode a corpus to token shards, look at both."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pretrainkit.cli.stages import shown_stages
+from pretrainkit.errors import InputError
+
+app = typer.Typer(
+    help="Train tokenizers and encode a corpus to token shards.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class KindName(StrEnum):
+    """Algorithms."""
+
+    unigram = "unigram"
+    wordpiece = "wordpiece"
+    bpe = "bpe"
+
+
+class SplitterChoice(StrEnum):
+    """Ways to cut documents into sentences."""
+
+    punkt = "punkt"
+    newline = "newline"
+    regex = "regex"
+    none = "none"
+
+
+TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
+MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command()
+def train(
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORDS.tsv...", help="Word counts of `pretrainkit corpus count-words`.")
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
+    vocab_size: Annotated[int, typer.Option(help="Pieces in all.")] = 32_128,
+    kind: Annotated[KindName, typer.Option(help="unigram is SentencePiece; bpe is byte-level.")] = KindName.unigram,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold case (wordpiece and bpe).")] = False,
+    max_length: Annotated[int, typer.Option(help="Longest row of your models, in tokens, for transformers.")] = 512,
+    sentences_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="INPUT",
+            help="Also learn sentence boundaries (Punkt) from these files; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+    json_output: Json = False,
+) -> None:
+    """Train a tokenizer from word counts. Equal counts and options give equal files."""
+    from pretrainkit.tokenizers.folder import refuse_existing
+    from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
+
+    settings = TokenizerSettings(kind=kind.value, vocab_size=vocab_size, lowercase=lowercase, max_length=max_length)
+    refuse_existing(out)
+    punkt = None
+    with shown_stages() as progress:
+        if sentences_from:
+            from pretrainkit.corpus.sources import find_sources
+            from pretrainkit.tokenizers.sentences import learn_punkt
+
+            progress.note("learning sentence boundaries")
+            punkt = learn_punkt(find_sources(sentences_from), text_key=text_key, max_bad=max_bad)
+        progress.note(f"learning a {kind.value} vocabulary of {vocab_size:,} pieces")
+        manifest = train_tokenizer(words, out, settings, punkt=punkt)
+    if json_output:
+        typer.echo(json.dumps(manifest, ensure_ascii=False))
+        return
+    typer.echo(
+        f"{out}: {manifest['kind']}, {manifest['vocab_size']:,} pieces from {manifest['settings']['num_words']:,} words, "
+        f"fingerprint {manifest['fingerprint'][:12]}"
+    )
+
+
+@app.command()
+def encode(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="CORPUS...", help="Folder of `pretrainkit corpus shards`; or files, globs, addresses."),
+    ],
+    *,
+    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Output folder.", show_default=False)],
+    splitter: Annotated[
+        SplitterChoice,
+        typer.Option(help="punkt: learned boundaries; newline: one per line; regex: --pattern; none: whole documents."),
+    ] = SplitterChoice.punkt,
+    pattern: Annotated[
+        str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; left out: all cores.", show_default=False)] = None,
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+    json_output: Json = False,
+) -> None:
+    """Encode documents to token shards (OUT/train and OUT/valid where CORPUS has both).
+
+    The same command goes on where an interrupted one stopped. The shards do not depend on --workers.
+    """
+    from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
+
+    settings = EncodeSettings(splitter=splitter.value, pattern=pattern, text_key=text_key, max_bad=max_bad)
+    with shown_stages() as progress:
+        manifests = encode_corpus(inputs, tokenizer, out, settings, workers=workers, progress=progress)
+    if json_output:
+        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        return
+    for split, manifest in manifests.items():
+        typer.echo(
+            f"{out / split}: {manifest['num_documents']:,} documents, {manifest['num_sentences']:,} sentences, "
+            f"{manifest['num_tokens']:,} tokens in {len(manifest['shards'])} shards, "
+            f"fingerprint {manifest['fingerprint'][:12]}"
+        )
+        for reason, entry in manifest["skipped"].items():
+            typer.echo(f"skipped: {entry['count']:,} {reason.replace('_', ' ')}", err=True)
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="Tokenizer folder or folder of token shards.")],
+    *,
+    verify: Annotated[bool, typer.Option("--verify", help="Also compare the sha256 of every file.")] = False,
+    document: Annotated[int | None, typer.Option(help="Also print this document of the shards.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Show what a tokenizer or token shards are, and check that they are whole."""
+    from pretrainkit.tokenizers.load import load_tokenizer
+    from pretrainkit.tokenizers.shards import TokenShards
+
+    if not any(folder.glob("tokens-*.bin")):
+        loaded = load_tokenizer(folder)
+        facts: dict[str, Any] = {"kind": loaded.kind, "vocab_size": loaded.vocab_size, **loaded.special.as_dict()}
+        _echo_facts(
+            folder, facts | {"learned": len(loaded.learned_ids()), "fingerprint": loaded.fingerprint}, json_output
+        )
+        return
+    shards = TokenShards.open(folder, verify=verify)
+    own = load_tokenizer(shards.tokenizer_folder)
+    if own.fingerprint != shards.manifest["tokenizer"]["fingerprint"]:
+        raise InputError(
+            f"{shards.tokenizer_folder} is not the tokenizer that made the tokens of {folder}\n"
+            "  restore the folder from a copy, or encode anew"
+        )
+    names = ("num_documents", "num_sentences", "num_tokens", "num_shards", "vocab_size", "fingerprint")
+    _echo_facts(folder, {name: getattr(shards, name) for name in names}, json_output)
+    if document is not None:
+        if not 0 <= document < shards.num_documents:
+            raise InputError(f"--document is {document}\n  there are documents 0 to {shards.num_documents - 1}")
+        for sentence in shards.document(document):
+            typer.echo(own.decode(sentence))
+
+
+@app.command()
+def show(
+    text: Annotated[str, typer.Argument(help="Text to encode.")],
+    *,
+    tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default=False)],
+    json_output: Json = False,
+) -> None:
+    """Show the sentences of a text and their pieces."""
+    from pretrainkit.tokenizers.folder import SENTENCES_JSON
+    from pretrainkit.tokenizers.load import load_tokenizer
+    from pretrainkit.tokenizers.sentences import read_punkt
+
+    loaded = load_tokenizer(tokenizer)
+    stored = tokenizer / SENTENCES_JSON
+    sentences = read_punkt(stored).split(text) if stored.is_file() else [text]
+    pieces = loaded.pieces()
+    for ids in loaded.encode_batch(sentences):
+        if json_output:
+            typer.echo(json.dumps({"ids": ids.tolist(), "pieces": [pieces[i] for i in ids]}, ensure_ascii=False))
+        else:
+            typer.echo(" ".join(f"{pieces[i]}·{i}" for i in ids))
+
+
+def _echo_facts(folder: Path, facts: dict[str, Any], json_output: bool) -> None:
+    if json_output:
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"{folder}")
+    for name, value in facts.items():
+        typer.echo(
+            f"  {name.removeprefix('num_').replace('_', ' '):<14}{value:>16,}"
+            if isinstance(value, int)
+            else f"  {name:<14}{value:>16}"
+        )

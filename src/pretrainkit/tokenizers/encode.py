@@ -1,0 +1,242 @@
+"""Encodes a corpus to token shards, in parallel, the same bytes on any number of workers.
+
+Every input file (or group of files, where there are very many) becomes one shard. With at least as many shards as workers each worker
+makes whole shards; with fewer, one process reads and the workers encode batches of documents. A shard appears under its name
+when it is whole and leaves a record in `OUT/.work`, so the same command after a crash goes on where it stopped; the manifest
+comes last.
+
+Every sentence is encoded by itself. Sentences and documents without ids are dropped and counted.
+"""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.manifest import explained_write_errors, fingerprint, made_by
+from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, run_tasks
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.corpus.sources import SourceFile, find_sources
+from pretrainkit.corpus.work import work_folder
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.folder import SENTENCES_JSON, write_json
+from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.tokenizers.sentences import SplitterName, learn_punkt, make_splitter, read_punkt
+from pretrainkit.tokenizers.shard_encoder import Encoder, ShardTask, encode_shard, encode_together, finished_record
+from pretrainkit.tokenizers.shard_writer import finish_shards
+from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
+
+MAX_SHARDS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeSettings:
+    """How to encode."""
+
+    splitter: SplitterName = "punkt"
+    """How documents are cut into sentences."""
+    pattern: str | None = None
+    """What lies between two sentences, for the regex splitter."""
+    text_key: str = "text"
+    """Key or column that holds the text."""
+    max_bad: int = 0
+    """Pieces of bad input that may be skipped."""
+
+
+def encode_corpus(
+    inputs: Sequence[str | Path],
+    tokenizer: str | Path,
+    out: str | Path,
+    settings: EncodeSettings | None = None,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Encodes documents to `out`, or to `out/train` and `out/valid` where the input is a corpus folder that has these.
+
+    Args:
+        inputs: A corpus folder, or files, folders, globs, addresses.
+        tokenizer: Folder of a tokenizer. Sentence boundaries are learned from the (training) text where it has none.
+        out: Folder to be made, or to be completed after a crash.
+        settings: How to encode.
+        workers: Processes; None: all cores.
+        progress: Who wants to see how far it is.
+
+    Returns:
+        The manifest of each split; the key is "" where there are none.
+
+    Raises:
+        DataError: Input cannot be used, or `out` holds something else.
+    """
+    settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
+    loaded = load_tokenizer(tokenizer)
+    splits = corpus_splits(inputs)
+    punkt = None
+    if settings.splitter == "punkt":
+        stored = Path(tokenizer) / SENTENCES_JSON
+        if stored.is_file():
+            punkt = read_punkt(stored)
+        else:
+            progress.note("learning sentence boundaries from the text")
+            first, _ = next(iter(splits.values()))
+            punkt = learn_punkt(first, text_key=settings.text_key, max_bad=settings.max_bad)
+    make_splitter(settings.splitter, punkt=punkt, pattern=settings.pattern)  # refuses wrong settings before any work
+    parameters = punkt.as_dict() if punkt else None
+    manifests = {}
+    for split, (sources, corpus) in splits.items():
+        manifests[split] = _encode_split(
+            sources, corpus, loaded, out / split, settings, parameters, workers, progress, split or out.name
+        )
+    return manifests
+
+
+def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, tuple[list[SourceFile], str | None]]:
+    """Split to its files and, for folders of `pretrainkit corpus`, the fingerprint of their content."""
+    folders = {split: Path(inputs[0]) / split for split in ("train", "valid")} if len(inputs) == 1 else {}
+    found = {split: folder for split, folder in folders.items() if folder.is_dir()}
+    if "train" not in found:
+        corpus = _corpus_fingerprint(Path(inputs[0])) if len(inputs) == 1 else None
+        return {"": (find_sources(inputs), corpus)}
+    return {split: (find_sources([folder]), _corpus_fingerprint(folder)) for split, folder in found.items()}
+
+
+def _corpus_fingerprint(folder: Path) -> str | None:
+    path = folder / "manifest.json"
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_bytes()).get("fingerprint")
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path} is not the manifest of a corpus: {error}\n  make the corpus anew") from error
+
+
+def _encode_split(
+    sources: list[SourceFile],
+    corpus: str | None,
+    tokenizer: Tokenizer,
+    out: Path,
+    settings: EncodeSettings,
+    punkt: dict[str, Any] | None,
+    workers: int | None,
+    progress: Progress,
+    name: str,
+) -> dict[str, Any]:
+    groups = shard_groups(sources)
+    splitter = {"name": settings.splitter, "pattern": settings.pattern, "punkt": fingerprint(punkt) if punkt else None}
+    plan = {
+        "input": [corpus, [len(group) for group in groups]] if corpus else [source.identity for source in sources],
+        "tokenizer": tokenizer.fingerprint,
+        "splitter": splitter,
+        "text_key": settings.text_key,
+    }
+    plan_key = fingerprint(plan)
+    if (out / "manifest.json").exists():
+        return _kept(out, plan_key, progress)
+    _refuse_strangers(out)
+    num_bytes = sum(source.num_bytes for source in sources)
+    processes = num_processes(workers, 1 << 30, num_bytes, 1 << 40)
+    with work_folder(out / ".work", plan, out) as work:
+        punkt_path = work / SENTENCES_JSON
+        if punkt is not None:
+            write_json(punkt_path, punkt)
+        encoder = Encoder(
+            str(tokenizer.folder), settings.splitter, settings.pattern, str(punkt_path) if punkt else None
+        )
+        tasks = [
+            ShardTask(
+                *(out, index, len(groups), tuple(group), encoder, tokenizer.vocab_size),
+                *(settings.text_key, settings.max_bad, work / f"shard-{index:05d}" / "task.json"),
+            )
+            for index, group in enumerate(groups)
+        ]
+        results = {task.index: record for task in tasks if (record := finished_record(task)) is not None}
+        if results:
+            progress.note(f"{out}: {len(results)} of {len(tasks)} shards are there already")
+        left = [task for task in tasks if task.index not in results]
+        progress.stage(f"encoding {name}", sum(source.num_bytes for task in left for source in task.sources), "B")
+        for task, record in _run(left, processes):
+            results[task.index] = record
+            progress.advance(sum(source.num_bytes for source in task.sources))
+        skips, empty, entries = Skips(settings.max_bad), Counter[str](), []
+        for task in tasks:
+            skips.merge(results[task.index]["skips"])
+            empty.update(results[task.index]["empty"])
+            entries.append(results[task.index]["entry"])
+        for warning in skips.warnings:
+            progress.note(warning)
+        if not sum(entry["num_documents"] for entry in entries):
+            for path in out.glob("*-of-*.bin"):
+                path.unlink()
+            shutil.rmtree(work)
+            raise DataError(
+                f"{name}: no document with any text in {len(sources)} files, the first is {sources[0].address}"
+            )
+        _copy_tokenizer(tokenizer.folder, out, punkt)
+        content = fingerprint([entry["sha256"]["hashes"] for entry in entries])
+        manifest = finish_shards(
+            out,
+            entries,
+            vocab_size=tokenizer.vocab_size,
+            special=tokenizer.special,
+            tokenizer=tokenizer.fingerprint,
+            corpus=corpus or content,
+            splitter=splitter,
+            skipped=skips.for_manifest() | {reason: {"count": num, "examples": []} for reason, num in empty.items()},
+            settings=asdict(settings),
+            plan=plan_key,
+            made_by=made_by(),
+        )
+        shutil.rmtree(work)
+        return manifest
+
+
+def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
+    """The files of each shard: one, or neighbours where there are more than `MAX_SHARDS` files."""
+    num = min(len(sources), MAX_SHARDS)
+    cuts = [len(sources) * index // num for index in range(num + 1)]
+    return [list(sources[begin:end]) for begin, end in zip(cuts, cuts[1:])]
+
+
+def _run(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
+    """Makes the shards, in any order."""
+    if processes <= 1 or len(tasks) >= 2 * processes:
+        return run_tasks(_task_and_record, tasks, processes)
+    return encode_together(tasks, processes)
+
+
+def _task_and_record(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
+    return task, encode_shard(task)
+
+
+def _kept(out: Path, plan_key: str, progress: Progress) -> dict[str, Any]:
+    """The manifest of a finished output, if it is the one that was asked for."""
+    shards = TokenShards.open(out)
+    if shards.manifest.get("plan") != plan_key:
+        raise DataError(
+            f"{out} holds token shards of another corpus, tokenizer or splitter\n"
+            "  name another --out, or remove the folder"
+        )
+    progress.note(f"{out} is complete already")
+    return shards.manifest
+
+
+def _refuse_strangers(out: Path) -> None:
+    """DataError if `out` holds something that no earlier attempt left."""
+    if out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file\n  name another --out")
+    if out.is_dir() and any(out.iterdir()) and not (out / ".work").is_dir():
+        raise DataError(f"{out} is not empty and holds no unfinished token shards\n  name another --out")
+
+
+def _copy_tokenizer(origin: Path, out: Path, punkt: dict[str, Any] | None) -> None:
+    target, aside = out / TOKENIZER_FOLDER, out / f".{TOKENIZER_FOLDER}.partial"
+    with explained_write_errors(target):
+        for folder in (aside, target):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(origin, aside)
+        if punkt is not None:
+            write_json(aside / SENTENCES_JSON, punkt)
+        aside.rename(target)

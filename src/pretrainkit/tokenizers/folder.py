@@ -1,0 +1,110 @@
+"""The folder of a tokenizer: whole or absent, with a manifest.
+
+tokenizer.json  tokenizer_config.json     what `transformers.AutoTokenizer.from_pretrained(folder)` loads
+sentencepiece.model  sentencepiece.vocab  unigram only; what we encode with
+sentences.json                            Punkt parameters, where they were trained
+manifest.json                             kind, vocabulary size, special ids, settings, fingerprints
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.manifest import atomic_file, explained_write_errors
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.special import SpecialIds
+
+MODEL = "sentencepiece.model"
+VOCAB = "sentencepiece.vocab"
+TOKENIZER_JSON = "tokenizer.json"
+CONFIG_JSON = "tokenizer_config.json"
+SENTENCES_JSON = "sentences.json"
+FORMAT = "pretrainkit tokenizer 1"
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its name when the block ends well; an error removes it.
+
+    Raises:
+        DataError: `out` exists already, or nothing can be written there.
+    """
+    refuse_existing(out)
+    aside = out.with_name(f".{out.name}.partial")
+    with explained_write_errors(out):
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            yield aside
+            if out.is_dir():
+                out.rmdir()
+            os.replace(aside, out)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+
+def refuse_existing(out: Path) -> None:
+    """DataError if `out` is anything but an empty folder or absent."""
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise DataError(f"{out} exists already\n  remove it or name another --out; a tokenizer is never overwritten")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Readable JSON, atomically."""
+    with atomic_file(path) as file:
+        file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def model_fingerprint(folder: Path) -> str:
+    """128 bits in hex of the file that decides the ids.
+
+    Raises:
+        DataError: There is no such file.
+    """
+    for name in (MODEL, TOKENIZER_JSON):
+        path = folder / name
+        if path.is_file():
+            return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    raise DataError(
+        f"{folder} holds no tokenizer: neither {MODEL} nor {TOKENIZER_JSON}\n"
+        "  make one with: pretrainkit tokenizer train words.tsv --out DIR"
+    )
+
+
+def transformers_config(tokens: Mapping[str, str], max_length: int) -> dict[str, Any]:
+    """Content of tokenizer_config.json.
+
+    Args:
+        tokens: Role (unk, cls, sep, mask, pad) to piece.
+        max_length: Longest row the model takes, in tokens.
+    """
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{f"{role}_token": piece for role, piece in tokens.items()},
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def write_manifest_of(
+    folder: Path, *, kind: str, vocab_size: int, special: SpecialIds, settings: Mapping[str, Any], source: str
+) -> dict[str, Any]:
+    """Writes and returns manifest.json; `source` is the fingerprint of the word counts."""
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "vocab_size": vocab_size,
+        "special": special.as_dict(),
+        "settings": dict(settings),
+        "source": source,
+        "fingerprint": model_fingerprint(folder),
+    }
+    write_json(folder / "manifest.json", manifest)
+    return manifest

@@ -1,0 +1,245 @@
+"""Loads any tokenizer folder: ours, or a Hugging Face one with only `tokenizer.json`.
+
+Text is always encoded as text: control pieces spelled out in it do not become control ids.
+
+Dimensions: V pieces of the vocabulary.
+"""
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers import folder as files
+from pretrainkit.tokenizers.special import SpecialIds
+
+Ids = NDArray[np.int32]
+_ROLES = {
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+    "pad": ("[PAD]", "<pad>"),
+}
+
+
+class Tokenizer(ABC):
+    """Text to ids and back."""
+
+    kind: str
+    """unigram, wordpiece, bpe or wordlevel."""
+    vocab_size: int
+    """Ids are below this."""
+    special: SpecialIds
+    fingerprint: str
+    """Changes whenever ids could."""
+    folder: Path
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[Ids]:
+        """int32 ids of each text, none of them a control id (but `unk` where there are no byte pieces).
+
+        Args:
+            texts: Free of lone surrogates.
+            num_threads: To encode with; Python's lock is released.
+        """
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids; control ids are left out."""
+
+    @abstractmethod
+    def pieces(self) -> list[str]:
+        """(V,) the text form of every id."""
+
+    def encode(self, text: str) -> Ids:
+        """int32 ids of one text."""
+        return self.encode_batch([text])[0]
+
+    @cached_property
+    @abstractmethod
+    def is_special(self) -> NDArray[np.bool_]:
+        """(V,) True for control pieces."""
+
+    @cached_property
+    @abstractmethod
+    def is_byte(self) -> NDArray[np.bool_]:
+        """(V,) True for pieces that stand for one byte of a character outside the vocabulary."""
+
+    @cached_property
+    @abstractmethod
+    def _begins_word(self) -> NDArray[np.bool_]:
+        """(V,) by the text form alone."""
+
+    def is_word_start(self) -> NDArray[np.bool_]:
+        """(V,) True where a piece begins a word (also control pieces); the others go on with the word before them."""
+        return self._begins_word | self.is_special
+
+    def learned_ids(self) -> Ids:
+        """Ids fit to replace a token at random: neither control nor byte pieces."""
+        return np.flatnonzero(~(self.is_special | self.is_byte)).astype(np.int32)
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, run by its own C++."""
+
+    def __init__(self, folder: Path, special: SpecialIds | None) -> None:
+        import sentencepiece
+
+        path = folder / files.MODEL
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        except (OSError, RuntimeError) as error:
+            raise _broken(folder, f"{path.name} is not a SentencePiece model: {str(error)[:200]}") from error
+        self.folder, self.kind = folder, "unigram"
+        self.fingerprint = files.model_fingerprint(folder)
+        self.vocab_size = self._model.vocab_size()
+        self._pieces: list[str] = [self._model.id_to_piece(index) for index in range(self.vocab_size)]
+        self.special = special or _special_ids({piece: index for index, piece in enumerate(self._pieces)}, folder)
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[Ids]:
+        return self._model.encode(list(texts), out_type="numpy", num_threads=num_threads)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._model.decode([int(index) for index in ids if not self.is_special[index]])
+
+    def pieces(self) -> list[str]:
+        return self._pieces
+
+    @cached_property
+    def is_special(self) -> NDArray[np.bool_]:
+        kinds = (self._model.IsControl, self._model.IsUnknown)
+        return np.array([any(kind(index) for kind in kinds) for index in range(self.vocab_size)])
+
+    @cached_property
+    def is_byte(self) -> NDArray[np.bool_]:
+        return np.array([self._model.IsByte(index) for index in range(self.vocab_size)])
+
+    @cached_property
+    def _begins_word(self) -> NDArray[np.bool_]:
+        return np.array([piece.startswith("▁") for piece in self._pieces])
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """A `tokenizer.json`, run by the `tokenizers` library."""
+
+    def __init__(self, folder: Path, special: SpecialIds | None) -> None:
+        import tokenizers
+
+        path = folder / files.TOKENIZER_JSON
+        try:
+            self._model = tokenizers.Tokenizer.from_file(str(path))
+            content = json.loads(path.read_bytes())
+        except Exception as error:  # the library raises bare Exception
+            raise _broken(folder, f"{path.name} cannot be read: {str(error)[:200]}") from error
+        self._model.encode_special_tokens = True  # "[MASK]" in a text is text
+        self._model.no_padding()
+        self._model.no_truncation()
+        self.folder, self.kind = folder, str(content["model"].get("type", "")).lower()
+        self.fingerprint = files.model_fingerprint(folder)
+        vocabulary = self._model.get_vocab()
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self._pieces = [""] * self.vocab_size
+        for piece, index in vocabulary.items():
+            self._pieces[index] = piece
+        self._special_pieces = {token["content"] for token in content.get("added_tokens", []) if token.get("special")}
+        self._has_bytes = bool(content["model"].get("byte_fallback"))
+        self._is_byte_level = "ByteLevel" in json.dumps(content.get("pre_tokenizer"))
+        self.special = special or _special_ids(vocabulary, folder)
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[Ids]:
+        # The library has one pool of threads for the process, sized by the environment when it is first used.
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if num_threads > 1 else "false"
+        if num_threads > 1:
+            os.environ.setdefault("RAYON_NUM_THREADS", str(num_threads))
+        encoded = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encoded]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._model.decode([int(index) for index in ids], skip_special_tokens=True)
+
+    def pieces(self) -> list[str]:
+        return self._pieces
+
+    @cached_property
+    def is_special(self) -> NDArray[np.bool_]:
+        roles = set(self.special.as_dict().values())
+        return np.array([piece in self._special_pieces or i in roles for i, piece in enumerate(self._pieces)])
+
+    @cached_property
+    def is_byte(self) -> NDArray[np.bool_]:
+        names = {f"<0x{byte:02X}>" for byte in range(256)} if self._has_bytes else set()
+        return np.array([piece in names for piece in self._pieces])
+
+    @cached_property
+    def _begins_word(self) -> NDArray[np.bool_]:
+        if self.kind == "wordpiece":
+            return np.array([not piece.startswith("##") for piece in self._pieces])
+        return np.array([piece.startswith("Ġ" if self._is_byte_level else "▁") for piece in self._pieces])
+
+
+def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer in `folder`: one of `pretrainkit tokenizer train`, or any with `tokenizer.json` and BERT's control pieces.
+
+    Raises:
+        DataError: There is none, its files are broken or do not belong together, or a control piece is missing.
+    """
+    path = Path(folder)
+    manifest_path = path / "manifest.json"
+    special = None
+    fingerprint = files.model_fingerprint(path)
+    manifest: dict[str, Any] = {}
+    if manifest_path.is_file():
+        try:
+            manifest = json.loads(manifest_path.read_bytes())
+            special = SpecialIds.from_dict(manifest["special"], str(manifest_path))
+            given, size = manifest["fingerprint"], manifest["vocab_size"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _broken(path, f"manifest.json is not that of a tokenizer: {error!r}") from error
+        if given != fingerprint:
+            raise _broken(path, f"the model has fingerprint {fingerprint}, manifest.json says {given}")
+    is_sentencepiece = (path / files.MODEL).is_file()
+    tokenizer = (SentencePieceTokenizer if is_sentencepiece else HuggingFaceTokenizer)(path, special)
+    if special is not None:
+        ids = special.as_dict().values()
+        if tokenizer.vocab_size != size or not all(0 <= index < size for index in ids):
+            raise _broken(path, f"the model has {tokenizer.vocab_size} pieces, manifest.json says {size}")
+    return tokenizer
+
+
+def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
+    """From the names in tokenizer_config.json or special_tokens_map.json, else from what such pieces are usually called."""
+    named: dict[str, str] = {}
+    for name in ("special_tokens_map.json", files.CONFIG_JSON):
+        if (folder / name).is_file():
+            try:
+                content = json.loads((folder / name).read_bytes())
+            except ValueError as error:
+                raise _broken(folder, f"{name} is not JSON: {error}") from error
+            for role in _ROLES:
+                token = content.get(f"{role}_token")
+                text = token.get("content") if isinstance(token, dict) else token
+                if text:
+                    named[role] = text
+    found = {}
+    for role, usual in _ROLES.items():
+        names = [named[role]] if role in named else usual
+        match = [ids[name] for name in names if name in ids]
+        if not match:
+            raise DataError(
+                f"the tokenizer in {folder} has no {role} piece ({', '.join(names)})\n"
+                "  masked language models need unk, cls, sep, mask and pad; train one with: pretrainkit tokenizer train"
+            )
+        found[role] = match[0]
+    return SpecialIds(**found)
+
+
+def _broken(folder: Path, what: str) -> DataError:
+    return DataError(f"the tokenizer in {folder} is broken: {what}\n  restore the folder from a copy, or train it anew")

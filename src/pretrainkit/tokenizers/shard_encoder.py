@@ -1,0 +1,202 @@
+"""One shard: documents to sentences to ids to files; by one process, or with batches of documents sent to several."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.corpus.manifest import atomic_file, explained_write_errors
+from pretrainkit.corpus.parallel import run_tasks
+from pretrainkit.corpus.readers import read_documents, text_hash
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.corpus.sources import SourceFile
+from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.tokenizers.sentences import Splitter, SplitterName, make_splitter, read_punkt, split_lines
+from pretrainkit.tokenizers.shard_writer import ShardWriter
+from pretrainkit.tokenizers.shards import PARTS, part_name, token_dtype
+
+BATCH_CHARACTERS = 1 << 20
+
+Text = tuple[str, bool]
+"""A document's text, and whether its lines are its sentences."""
+
+
+class Batch(NamedTuple):
+    """Encoded documents, as `ShardWriter.add` takes them, and what was dropped."""
+
+    tokens: NDArray[np.integer]
+    sentence_lengths: NDArray[np.int64]
+    document_lengths: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    num_empty_sentences: int
+    num_empty_documents: int
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What a worker needs to encode; built where it is used."""
+
+    tokenizer: str
+    splitter: SplitterName
+    pattern: str | None
+    punkt: str | None
+    """Path of the parameters."""
+
+    def parts(self) -> tuple[Tokenizer, Splitter]:
+        """The tokenizer and the splitter, made once per process."""
+        return _parts(self)
+
+
+@lru_cache(maxsize=2)
+def _parts(encoder: Encoder) -> tuple[Tokenizer, Splitter]:
+    punkt = read_punkt(Path(encoder.punkt)) if encoder.punkt else None
+    return load_tokenizer(encoder.tokenizer), make_splitter(encoder.splitter, punkt=punkt, pattern=encoder.pattern)
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard to make."""
+
+    folder: Path
+    index: int
+    num_shards: int
+    sources: tuple[SourceFile, ...]
+    encoder: Encoder
+    vocab_size: int
+    text_key: str
+    max_bad: int
+    record: Path
+    """Where to note that it is done."""
+
+
+def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
+    """Encodes documents, in order."""
+    tokenizer, split = encoder.parts()
+    sentences: list[str] = []
+    num_sentences = np.empty(len(texts), np.int64)
+    for index, (text, has_lines) in enumerate(texts):
+        found = split_lines(text) if has_lines else split(text)
+        num_sentences[index] = len(found)
+        sentences += found
+    ids = tokenizer.encode_batch(sentences)
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    document = np.repeat(np.arange(len(texts)), num_sentences)[lengths > 0]
+    document_lengths = np.bincount(document, minlength=len(texts))
+    is_kept = document_lengths > 0
+    hashes = np.fromiter((text_hash(text) for text, _ in texts), np.uint64, len(texts))
+    dtype = token_dtype(tokenizer.vocab_size)
+    return Batch(
+        tokens=np.concatenate(ids).astype(dtype) if ids else np.empty(0, dtype),
+        sentence_lengths=lengths[lengths > 0],
+        document_lengths=document_lengths[is_kept],
+        hashes=hashes[is_kept],
+        num_empty_sentences=int((lengths == 0).sum()),
+        num_empty_documents=int((~is_kept).sum()),
+    )
+
+
+def encode_shard(task: ShardTask) -> dict[str, Any]:
+    """Makes the shard and its record, which it returns: `entry` for the manifest and `skips`."""
+    skips = Skips(task.max_bad)
+    return write_shard(task, skips, (encode_batch(task.encoder, texts) for texts in batches(task, skips)))
+
+
+def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict[str, Any]:
+    """Writes batches to the shard's files and then its record, which it returns."""
+    empty: Counter[str] = Counter()
+    with (
+        explained_write_errors(task.folder),
+        ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer,
+    ):
+        for batch in encoded:
+            if len(batch.tokens):
+                writer.add(batch.tokens, batch.sentence_lengths, batch.document_lengths, batch.hashes)
+            empty["empty_sentence"] += batch.num_empty_sentences
+            empty["empty_document"] += batch.num_empty_documents
+    record = {
+        "entry": {**writer.entry, "sources": [source.address for source in task.sources]},
+        "skips": skips.as_dict(),
+        "empty": {reason: count for reason, count in empty.items() if count},
+    }
+    with atomic_file(task.record) as file:
+        file.write(json.dumps(record).encode())
+    return record
+
+
+def finished_record(task: ShardTask) -> dict[str, Any] | None:
+    """The record of an earlier run, if the shard is whole."""
+    if not task.record.is_file():
+        return None
+    record = json.loads(task.record.read_bytes())
+    sizes = {
+        "tokens": record["entry"]["num_tokens"] * token_dtype(task.vocab_size).itemsize,
+        "sentences": record["entry"]["num_sentences"] * 8,
+        "documents": record["entry"]["num_documents"] * 8,
+        "hashes": record["entry"]["num_documents"] * 8,
+    }
+    paths = {part: task.folder / part_name(part, task.index, task.num_shards) for part in PARTS}
+    is_whole = all(path.is_file() and path.stat().st_size == sizes[part] for part, path in paths.items())
+    return record if is_whole else None
+
+
+def batches(task: ShardTask, skips: Skips) -> Iterator[list[Text]]:
+    """The documents of a shard in batches of about `BATCH_CHARACTERS`."""
+    batch: list[Text] = []
+    size = 0
+    for document in read_documents(task.sources, skips, text_key=task.text_key):
+        batch.append((document.text, document.has_sentence_lines))
+        size += len(document.text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class BatchTask(NamedTuple):
+    """A piece of a shard, to be encoded anywhere."""
+
+    number: int
+    """Over all shards."""
+    task: ShardTask
+    texts: list[Text]
+
+
+def encode_together(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
+    """Makes shards one after another: this process reads and writes, `processes` others encode."""
+    all_skips = [Skips(task.max_bad) for task in tasks]
+
+    def pieces() -> Iterator[BatchTask]:
+        number = 0
+        for task, skips in zip(tasks, all_skips):
+            # An empty batch marks the end, so that shards without documents are made too.
+            for texts in chain(batches(task, skips), [[]]):
+                yield BatchTask(number, task, texts)
+                number += 1
+
+    results = _in_order(run_tasks(_encode_piece, pieces(), processes))
+    for task, skips in zip(tasks, all_skips):
+        shard = iter(lambda: next(results), None)
+        yield task, write_shard(task, skips, shard)
+
+
+def _encode_piece(piece: BatchTask) -> tuple[int, Batch | None]:
+    return piece.number, encode_batch(piece.task.encoder, piece.texts) if piece.texts else None
+
+
+def _in_order(results: Iterable[tuple[int, Batch | None]]) -> Iterator[Batch | None]:
+    """Numbered results, the ones that come early held back. None marks the end of a shard."""
+    early: dict[int, Batch | None] = {}
+    number = 0
+    for place, batch in results:
+        early[place] = batch
+        while number in early:
+            yield early.pop(number)
+            number += 1

@@ -1,0 +1,119 @@
+"""WordPiece and byte-level BPE, trained from word counts by the `tokenizers` library.
+
+Sources: Schuster and Nakajima 2012 (WordPiece, as in BERT); Sennrich et al. 2016 and GPT-2 (byte-level BPE). Control pieces
+come first: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, as 0 for padding is what users of such models expect.
+
+The library's WordPiece trainer is its BPE trainer with "##" before the letters inside words, and numbers those in the order of
+a hash table, so that no two runs agree. Here letters inside words are spelled as private-use characters instead: the same
+merges, the same vocabulary in every run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.special import SpecialIds
+
+TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
+MAX_OCCURRENCES = 50_000_000
+"""The library counts words itself, so they are repeated; counts are scaled down to this sum, none below 1."""
+_LINE_WORDS = 1000
+_PRIVATE = 0xF0000
+_INSIDE = "##"
+
+
+def train_subwords(
+    counts: Mapping[bytes, int], vocab_size: int, kind: Literal["wordpiece", "bpe"], lowercase: bool
+) -> str:
+    """The content of a `tokenizer.json` with exactly `vocab_size` pieces.
+
+    Args:
+        counts: Word to count.
+        vocab_size: Pieces, with the 5 control pieces.
+        kind: Which algorithm.
+        lowercase: Fold case (and, for WordPiece, strip accents, as BERT's uncased models do).
+
+    Raises:
+        DataError: The text has too few distinct pieces or too many distinct characters for that size.
+    """
+    from tokenizers import AddedToken, processors
+
+    least = len(TOKENS) + (256 if kind == "bpe" else 1)
+    if vocab_size <= least:
+        raise DataError(f"--vocab-size is {vocab_size}\n  a {kind} vocabulary needs more than {least}")
+    tokenizer = (_bpe if kind == "bpe" else _wordpiece)(counts, vocab_size, lowercase)
+    size = tokenizer.get_vocab_size()
+    if size < vocab_size:
+        raise DataError(
+            f"--vocab-size is {vocab_size}, but this text yields at most {size} pieces\n"
+            f"  use --vocab-size {size} or less, or count the words of more text"
+        )
+    if size > vocab_size:
+        raise DataError(
+            f"--vocab-size is {vocab_size}, but the characters of this text alone take {size} pieces\n"
+            f"  use --vocab-size {size} or more"
+        )
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in TOKENS.values()])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(TOKENS[role], getattr(SPECIAL, role)) for role in ("cls", "sep")],
+    )
+    return tokenizer.to_str()
+
+
+def _bpe(counts: Mapping[bytes, int], vocab_size: int, lowercase: bool) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    words = ((word.decode(), count) for word, count in counts.items())
+    _train(tokenizer, words, sum(counts.values()), vocab_size, pre_tokenizers.ByteLevel.alphabet())
+    return tokenizer
+
+
+def _wordpiece(counts: Mapping[bytes, int], vocab_size: int, lowercase: bool) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    normalizer, cut = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+    spelled: Counter[str] = Counter()
+    letters: dict[str, str] = {}
+    for word, count in counts.items():
+        for part, _ in cut.pre_tokenize_str(normalizer.normalize_str(word.decode())):
+            inside = (letters.setdefault(letter, chr(_PRIVATE + len(letters))) for letter in part[1:])
+            spelled[part[0] + "".join(inside)] += count
+    plain = {private: letter for letter, private in letters.items()}
+
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    _train(learner, spelled.items(), spelled.total(), vocab_size, [])
+    vocabulary = {}
+    for piece, index in learner.get_vocab().items():
+        mark = _INSIDE if piece[0] in plain else ""
+        vocabulary[mark + "".join(plain.get(letter, letter) for letter in piece)] = index
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=TOKENS["unk"]))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, cut
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _train(tokenizer: Any, words: Iterable[tuple[str, int]], total: int, vocab_size: int, alphabet: list[str]) -> None:
+    from tokenizers import trainers
+
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=list(TOKENS.values()), initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(_text(words, max(1.0, total / MAX_OCCURRENCES)), trainer)
+
+
+def _text(words: Iterable[tuple[str, int]], scale: float) -> Iterator[str]:
+    """Lines in which every word stands as often as its count, divided by `scale`, says."""
+    for word, count in words:
+        left = max(1, round(count / scale))
+        while left > 0:
+            yield " ".join([word] * min(left, _LINE_WORDS))
+            left -= _LINE_WORDS

@@ -1,0 +1,89 @@
+"""Trains a tokenizer from word counts into a folder that this package and `transformers` load."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pretrainkit.corpus.manifest import atomic_file, fingerprint
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers import folder as files
+from pretrainkit.tokenizers import subwords, unigram
+from pretrainkit.tokenizers.punkt import Punkt
+from pretrainkit.tokenizers.word_counts import read_word_counts
+
+Kind = Literal["unigram", "wordpiece", "bpe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings:
+    """What tokenizer to train."""
+
+    kind: Kind = "unigram"
+    """unigram: SentencePiece, as in Sabertooth, T5X and PIXEL's baselines. wordpiece: as in BERT. bpe: byte-level, as in
+    RoBERTa."""
+    vocab_size: int = unigram.DEFAULT_VOCAB_SIZE
+    """Pieces in all."""
+    lowercase: bool = False
+    """Fold case; not for unigram."""
+    max_length: int = 512
+    """Longest row of the models to be trained, in tokens; goes into tokenizer_config.json."""
+
+    def __post_init__(self) -> None:
+        if self.lowercase and self.kind == "unigram":
+            raise DataError(
+                "--lowercase does not apply to --kind unigram, which keeps case\n  leave it out, or take wordpiece"
+            )
+        if self.max_length < 1:
+            raise DataError(
+                f"--max-length is {self.max_length} tokens\n  give the longest row of your models, such as 512"
+            )
+
+
+def train_tokenizer(
+    words: Sequence[str | Path], out: str | Path, settings: TokenizerSettings, *, punkt: Punkt | None = None
+) -> dict[str, Any]:
+    """Trains and writes a tokenizer folder; returns its manifest. Equal counts and settings give equal bytes.
+
+    Args:
+        words: TSVs of word counts; equal words are added up, and the order of rows does not matter.
+        out: The folder to be made.
+        settings: What to train.
+        punkt: Sentence splitter to keep beside the tokenizer.
+
+    Raises:
+        DataError: The input or the vocabulary size cannot be used, or `out` exists. Nothing is written then.
+    """
+    out = Path(out)
+    files.refuse_existing(out)
+    counts = read_word_counts(words)
+    source = fingerprint([[word.decode(), count] for word, count in counts.items()])
+    with files.new_folder(out) as aside:
+        if settings.kind == "unigram":
+            model = unigram.train_unigram(counts, settings.vocab_size)
+            from pretrainkit.tokenizers.unigram_json import tokenizer_json
+
+            contents = {
+                files.MODEL: model,
+                files.VOCAB: unigram.vocab_lines(model),
+                files.TOKENIZER_JSON: tokenizer_json(model).encode(),
+            }
+            tokens, special = unigram.TOKENS, unigram.SPECIAL
+        else:
+            text = subwords.train_subwords(counts, settings.vocab_size, settings.kind, settings.lowercase)
+            contents = {files.TOKENIZER_JSON: text.encode()}
+            tokens, special = subwords.TOKENS, subwords.SPECIAL
+        for name, content in contents.items():
+            with atomic_file(aside / name) as file:
+                file.write(content)
+        files.write_json(aside / files.CONFIG_JSON, files.transformers_config(tokens, settings.max_length))
+        if punkt is not None:
+            files.write_json(aside / files.SENTENCES_JSON, punkt.as_dict())
+        return files.write_manifest_of(
+            aside,
+            kind=settings.kind,
+            vocab_size=settings.vocab_size,
+            special=special,
+            settings=asdict(settings) | {"num_words": len(counts), "num_occurrences": sum(counts.values())},
+            source=source,
+        )

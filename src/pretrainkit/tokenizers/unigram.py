@@ -1,0 +1,120 @@
+"""SentencePiece unigram models with Sabertooth's ids: bytes 0-255, unk, cls, sep, mask, pad 256-260, learned pieces from 261.
+
+Source of layout and options: Sabertooth (https://github.com/nikitakit/sabertooth), where the trainer knows no mask: the piece
+is put into the trained model. Kudo 2018, https://arxiv.org/abs/1804.10959.
+"""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.errors import DataError, RunError
+from pretrainkit.tokenizers.special import SpecialIds
+
+SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
+TOKENS = {"unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>"}
+FIRST_LEARNED = 261
+DEFAULT_VOCAB_SIZE = 32_128
+"""251 x 128."""
+NUM_THREADS = 16
+"""Of training. Sums of floats depend on it, so it is a constant and not the number of cores: equal input gives equal bytes
+on every machine."""
+_TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
+_TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
+
+
+def train_unigram(counts: Mapping[bytes, int], vocab_size: int) -> bytes:
+    """A SentencePiece model of exactly `vocab_size` pieces, as the bytes of a `.model` file.
+
+    Args:
+        counts: Word to count.
+        vocab_size: Pieces, with the 261 that are fixed.
+
+    Raises:
+        DataError: The text has too few distinct pieces or too many distinct characters for that size.
+    """
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    if vocab_size <= FIRST_LEARNED:
+        raise DataError(
+            f"--vocab-size is {vocab_size}\n  it must be above {FIRST_LEARNED}: 256 bytes and 5 control pieces come first"
+        )
+    with tempfile.TemporaryDirectory(prefix="pretrainkit-") as folder:
+        # In a folder of its own because the trainer takes a list of paths cut at commas.
+        path = Path(folder) / "words.tsv"
+        with open(path, "wb") as file:
+            file.writelines(b"%b\t%d\n" % item for item in counts.items())
+        prefix = Path(folder) / "model"
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                input=str(path),
+                input_format="tsv",
+                model_type="unigram",
+                vocab_size=vocab_size - 1,
+                byte_fallback=True,
+                unk_id=SPECIAL.unk,
+                bos_id=SPECIAL.cls,
+                eos_id=SPECIAL.sep,
+                pad_id=SPECIAL.mask,
+                num_threads=NUM_THREADS,
+                model_prefix=str(prefix),
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise _explained(str(error), vocab_size) from error
+        model = sentencepiece_model_pb2.ModelProto.FromString(prefix.with_suffix(".model").read_bytes())
+    _insert_mask(model)
+    spec = model.trainer_spec
+    spec.input[:] = ["words.tsv"]
+    spec.ClearField("model_prefix")
+    _check_layout(model, vocab_size)
+    return model.SerializeToString(deterministic=True)
+
+
+def _insert_mask(model: Any) -> None:
+    """Puts <mask> at 259, so that <pad> moves to 260."""
+    pieces = list(model.pieces)
+    mask = type(pieces[0])(piece=TOKENS["mask"], score=0.0, type=pieces[SPECIAL.cls].type)
+    del model.pieces[:]
+    model.pieces.extend([*pieces[: SPECIAL.mask], mask, *pieces[SPECIAL.mask :]])
+    model.trainer_spec.control_symbols.append(TOKENS["mask"])
+    model.trainer_spec.pad_id = SPECIAL.pad
+    model.trainer_spec.vocab_size = len(model.pieces)
+
+
+def _check_layout(model: Any, vocab_size: int) -> None:
+    expected = [f"<0x{byte:02X}>" for byte in range(256)] + list(TOKENS.values())
+    found = [piece.piece for piece in model.pieces[:FIRST_LEARNED]]
+    if found != expected or len(model.pieces) != vocab_size:
+        raise RunError(
+            f"the trained model has {len(model.pieces)} pieces, the first {found[:2]} … {found[-6:]}; wanted {vocab_size} in "
+            "the fixed order\n  this version of sentencepiece is not supported; install sentencepiece==0.2.3"
+        )
+
+
+def _explained(message: str, vocab_size: int) -> Exception:
+    """SentencePiece's refusal in our words. Its numbers lack the mask piece."""
+    if found := _TOO_LARGE.search(message):
+        most = int(found[1]) + 1
+        return DataError(
+            f"--vocab-size is {vocab_size}, but this text yields at most {most} pieces\n"
+            f"  use --vocab-size {most} or less, or count the words of more text"
+        )
+    if found := _TOO_SMALL.search(message):
+        least = int(found[1]) + 1
+        return DataError(
+            f"--vocab-size is {vocab_size}, but the characters of this text alone take {least} pieces\n"
+            f"  use --vocab-size {least} or more"
+        )
+    return DataError(f"SentencePiece cannot learn from this text: {message}\n  look at the words in the TSV")
+
+
+def vocab_lines(model: bytes) -> bytes:
+    """Content of the `.vocab` file: `piece<TAB>score` per line."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    return "".join(f"{piece.piece}\t{piece.score:.6g}\n" for piece in proto.pieces).encode()

@@ -1,0 +1,81 @@
+"""The command line: the verbs work, wrong input is one message and exit code 2."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from pretrainkit.cli.tokenizer import app
+from pretrainkit.errors import InputError
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
+
+
+def test_from_words_to_shards(words, corpus, tmp_path):
+    folder, out = tmp_path / "tokenizer", tmp_path / "tokens"
+    result = run("train", words, "--vocab-size", 1200, "--sentences-from", corpus / "train", "--out", folder)
+    assert result.exit_code == 0, result.output
+    assert "1,200 pieces" in result.stdout
+    assert (folder / "sentences.json").is_file()
+    result = run("encode", corpus, "--tokenizer", folder, "--out", out, "--workers", 1, "--json")
+    assert result.exit_code == 0, result.output
+    manifests = json.loads(result.stdout)
+    assert manifests["train"]["num_documents"] == 25
+    result = run("inspect", out / "train", "--verify", "--json")
+    assert json.loads(result.stdout)["fingerprint"] == manifests["train"]["fingerprint"]
+    assert "vocab size" in run("inspect", folder).stdout
+    shown = run("inspect", out / "valid", "--document", 0).stdout
+    assert "documents" in shown
+    pieces = run("show", "The value. The object.", "--tokenizer", folder, "--json").stdout.splitlines()
+    assert [len(json.loads(line)["ids"]) > 0 for line in pieces] == [True, True]
+
+
+def test_a_tokenizer_that_is_not_the_shards_is_refused(unigram, wordpiece, corpus, tmp_path):
+    assert run("encode", corpus, "--tokenizer", unigram, "--out", tmp_path / "out", "--splitter", "none").exit_code == 0
+    own = tmp_path / "out/train/tokenizer"
+    for path in own.iterdir():
+        path.unlink()
+    for path in wordpiece.iterdir():
+        (own / path.name).write_bytes(path.read_bytes())
+    result = run("inspect", tmp_path / "out/train")
+    assert isinstance(result.exception, InputError)
+    assert "not the tokenizer that made the tokens" in str(result.exception)
+
+
+@pytest.mark.parametrize("document", [-1, 99])
+def test_documents_that_are_not_there_are_refused(document, unigram, corpus, tmp_path):
+    run("encode", corpus / "valid", "--tokenizer", unigram, "--out", tmp_path / "out", "--splitter", "none")
+    result = run("inspect", tmp_path / "out", "--document", document)
+    assert isinstance(result.exception, InputError)
+    assert "documents 0 to 4" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "absent.tsv", "--out", "tokenizer"),
+        ("train", "words.tsv", "--out", "tokenizer", "--vocab-size", "32000"),
+        ("train", "words.tsv", "--out", "words.tsv/tokenizer", "--vocab-size", "300"),
+        ("encode", "absent", "--tokenizer", "absent", "--out", "tokens"),
+        ("inspect", "absent"),
+        ("show", "text", "--tokenizer", "absent"),
+    ],
+)
+def test_wrong_input_is_one_message_exit_code_2_and_nothing_written(arguments, tmp_path):
+    (tmp_path / "words.tsv").write_text("the\t5\nvalue\t3\n")
+    command = [sys.executable, "-m", "pretrainkit", "tokenizer", *arguments]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+    assert "error: " in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["words.tsv"]
+
+
+def test_nothing_heavy_is_imported_for_help():
+    code = "import sys; import pretrainkit.cli.tokenizer; print([m for m in sys.modules if m in {'torch','numpy','nltk','tokenizers'}])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

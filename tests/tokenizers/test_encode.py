@@ -1,0 +1,222 @@
+"""Encoding: one output for any number of workers, exact continuation after a kill, and refusals that harm nothing."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from pretrainkit.corpus.readers import text_hash
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers import encode as encode_module
+from pretrainkit.tokenizers import shard_encoder
+from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus, shard_groups
+from pretrainkit.tokenizers.load import load_tokenizer
+from pretrainkit.tokenizers.sentences import make_splitter, read_punkt
+from pretrainkit.tokenizers.shards import TokenShards
+
+
+def files(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def texts_of(folder):
+    rows = [row for path in sorted(folder.glob("*.jsonl")) for row in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(row)["text"] for row in rows]
+
+
+def test_tokens_are_those_of_every_sentence_by_itself(corpus, unigram, tmp_path):
+    manifests = encode_corpus([corpus], unigram, tmp_path / "out", workers=1)
+    assert list(manifests) == ["train", "valid"]
+    tokenizer = load_tokenizer(unigram)
+    for split in manifests:
+        shards = TokenShards.open(tmp_path / "out" / split, verify=True)
+        punkt = read_punkt(shards.tokenizer_folder / "sentences.json")
+        texts = [text for text in texts_of(corpus / split) if text.strip("\u200b ")]
+        assert shards.num_documents == len(texts)
+        for index, text in enumerate(texts):
+            expected = [ids for ids in tokenizer.encode_batch(punkt.split(text)) if len(ids)]
+            assert [ids.tolist() for ids in shards.document(index)] == [ids.tolist() for ids in expected]
+        hashes = np.concatenate([shards.document_hashes(shard) for shard in range(shards.num_shards)])
+        assert hashes.tolist() == [text_hash(text) for text in texts]
+        assert load_tokenizer(shards.tokenizer_folder).fingerprint == shards.manifest["tokenizer"]["fingerprint"]
+
+
+def test_documents_without_ids_are_dropped_and_counted(corpus, unigram, tmp_path):
+    manifest = encode_corpus([corpus], unigram, tmp_path / "out", workers=1)["train"]
+    assert manifest["skipped"]["empty_document"]["count"] == 2
+    assert manifest["num_documents"] == 25
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_output_does_not_depend_on_workers(corpus, unigram, tmp_path, workers, monkeypatch):
+    monkeypatch.setattr(shard_encoder, "BATCH_CHARACTERS", 3000)
+    settings = EncodeSettings(splitter="regex")
+    encode_corpus([corpus], unigram, tmp_path / "one", settings, workers=1)
+    encode_corpus([corpus], unigram, tmp_path / "more", settings, workers=workers)
+    assert files(tmp_path / "one") == files(tmp_path / "more")
+
+
+def test_many_shards_are_made_whole_by_workers(prose, unigram, tmp_path):
+    for index in range(5):
+        (tmp_path / f"{index}.txt").write_text("\n".join(prose[index].split(". ")), encoding="utf-8")
+    inputs = [tmp_path / f"{index}.txt" for index in range(5)]
+    encode_corpus(inputs, unigram, tmp_path / "one", workers=1)
+    encode_corpus(inputs, unigram, tmp_path / "two", workers=2)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    shards = TokenShards.open(tmp_path / "one")
+    assert shards.num_shards == 5
+    # Lines of BERT text are sentences, whatever the splitter.
+    assert len(shards.document(0)) == len(make_splitter("newline")("\n".join(prose[0].split(". "))))
+
+
+def test_parameters_beside_the_tokenizer_are_used(corpus, unigram, tmp_path):
+    folder = tmp_path / "tokenizer"
+    shutil.copytree(unigram, folder)
+    first = encode_corpus([corpus], folder, tmp_path / "one", workers=1)["train"]
+    shutil.copy(tmp_path / "one/train/tokenizer/sentences.json", folder)
+    assert encode_corpus([corpus], folder, tmp_path / "two", workers=1)["train"] == first
+
+
+def test_complete_output_is_kept_and_other_output_refused(corpus, unigram, wordpiece, tmp_path):
+    out = tmp_path / "out"
+    encode_corpus([corpus], unigram, out, workers=1)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    encode_corpus([corpus], unigram, out, workers=2)
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    content = files(out)
+    with pytest.raises(DataError, match="another corpus, tokenizer or splitter"):
+        encode_corpus([corpus], wordpiece, out)
+    with pytest.raises(DataError, match="another corpus, tokenizer or splitter"):
+        encode_corpus([corpus], unigram, out, EncodeSettings(splitter="none"))
+    assert files(out) == content
+
+
+def test_an_error_in_one_shard_keeps_the_others_for_the_next_attempt(corpus, unigram, tmp_path):
+    out, bad = tmp_path / "out", corpus / "train/part-1.jsonl"
+    settings = EncodeSettings(splitter="none")
+    content = bad.read_bytes()
+    bad.write_bytes(b'{"text": "broken\n')
+    with pytest.raises(DataError, match=r"part-1\.jsonl, line 1"):
+        encode_corpus([corpus / "train"], unigram, out, settings, workers=1)
+    assert not (out / "manifest.json").exists()
+    assert not list(out.glob("*00001-of*"))
+    bad.write_bytes(content)
+    with pytest.raises(DataError, match="begun from other input"):
+        encode_corpus([corpus / "train"], unigram, out, settings, workers=1)
+
+
+KILLED = """
+import os, signal, sys
+from pretrainkit.tokenizers import encode, shard_encoder
+write = shard_encoder.write_shard
+def stop_at_last(task, *rest):
+    if task.index == task.num_shards - 1:
+        list(rest[1])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(task, *rest)
+shard_encoder.write_shard = stop_at_last
+settings = encode.EncodeSettings(splitter="regex")
+encode.encode_corpus([sys.argv[1]], sys.argv[2], sys.argv[3], settings, workers=1)
+"""
+
+
+def test_a_killed_encoding_goes_on_where_it_was(corpus, unigram, tmp_path):
+    train, settings = corpus / "train", EncodeSettings(splitter="regex")
+    command = [sys.executable, "-c", KILLED, str(train), str(unigram), str(tmp_path / "out")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    with pytest.raises(DataError, match="no token shards"):
+        TokenShards.open(tmp_path / "out")
+    done = tmp_path / "out" / "tokens-00000-of-00003.bin"
+    before = done.stat().st_mtime_ns
+    encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
+    assert done.stat().st_mtime_ns == before
+    encode_corpus([train], unigram, tmp_path / "whole", settings, workers=1)
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+
+
+def test_a_finished_shard_that_was_damaged_is_made_again(corpus, unigram, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    train, settings = corpus / "train", EncodeSettings(splitter="none")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(encode_module, "finish_shards", fail)
+        encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
+    (tmp_path / "out/tokens-00001-of-00003.bin").write_bytes(b"")
+    encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
+    TokenShards.open(tmp_path / "out", verify=True)
+
+
+@pytest.mark.parametrize("content", ["", '{"text": ""}\n{"text": " "}\n'])
+def test_a_corpus_without_text_is_refused_and_leaves_nothing(content, unigram, tmp_path):
+    (tmp_path / "empty.jsonl").write_text(content)
+    with pytest.raises(DataError, match="no document with any text"):
+        encode_corpus([tmp_path / "empty.jsonl"], unigram, tmp_path / "out", EncodeSettings(splitter="newline"))
+    assert not list((tmp_path / "out").rglob("*"))
+
+
+def test_output_that_is_not_ours_is_left_alone(corpus, unigram, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/note").write_text("x")
+    with pytest.raises(DataError, match="not empty"):
+        encode_corpus([corpus / "train"], unigram, tmp_path / "mine", EncodeSettings(splitter="none"))
+    with pytest.raises(DataError, match="is a file"):
+        encode_corpus([corpus / "train"], unigram, tmp_path / "mine/note", EncodeSettings(splitter="none"))
+    with pytest.raises(DataError, match="cannot write"):
+        encode_corpus([corpus / "train"], unigram, tmp_path / "mine/note/out", EncodeSettings(splitter="none"))
+    assert files(tmp_path / "mine") == {"note": b"x"}
+
+
+def test_wrong_settings_and_input_are_refused_before_any_work(corpus, unigram, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match="not a regular expression"):
+        encode_corpus([corpus], unigram, out, EncodeSettings(splitter="regex", pattern="("))
+    with pytest.raises(DataError, match="does not exist"):
+        encode_corpus([tmp_path / "absent"], unigram, out)
+    with pytest.raises(DataError, match="holds no tokenizer"):
+        encode_corpus([corpus], tmp_path, out)
+    with pytest.raises(DataError, match="--workers is 0"):
+        encode_corpus([corpus], unigram, out, EncodeSettings(splitter="none"), workers=0)
+    assert not out.exists()
+
+
+def test_very_many_files_share_shards():
+    files = [object()] * 2500
+    groups = shard_groups(files)
+    assert len(groups) == encode_module.MAX_SHARDS
+    assert sum(map(len, groups)) == 2500
+    assert {len(group) for group in groups} == {2, 3}
+    assert [len(group) for group in shard_groups(files[:3])] == [1, 1, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_workers_end_with_a_killed_parent(corpus, unigram, tmp_path):
+    code = (
+        "import sys, time\nfrom pretrainkit.tokenizers import encode, shard_encoder\n"
+        "if __name__ == '__main__':\n"
+        "    shard_encoder.write_shard = lambda task, skips, encoded: (list(encoded), print('ready', flush=True), time.sleep(60))\n"
+        "    settings = encode.EncodeSettings(splitter='none')\n"
+        "    encode.encode_corpus([sys.argv[1]], sys.argv[2], sys.argv[3], settings, workers=2)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    command = [sys.executable, str(script), str(corpus / "valid"), str(unigram), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+        process.wait()
+        for _ in range(100):
+            try:
+                os.killpg(process.pid, 0)
+            except ProcessLookupError:
+                break
+            time.sleep(0.1)
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail("workers outlived their parent")

@@ -1,0 +1,159 @@
+"""Training: the fixed ids, one answer for one input, and refusals that say which number works."""
+
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.load import load_tokenizer
+from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_fact_16_ids_of_bytes_and_control_pieces(unigram):
+    tokenizer = load_tokenizer(unigram)
+    pieces = tokenizer.pieces()
+    assert pieces[:256] == [f"<0x{byte:02X}>" for byte in range(256)]
+    assert pieces[256:261] == ["<unk>", "<s>", "</s>", "<mask>", "<pad>"]
+    assert tokenizer.special.as_dict() == {"unk": 256, "cls": 257, "sep": 258, "mask": 259, "pad": 260}
+    assert len(pieces) == tokenizer.vocab_size == 1500
+    rows = (unigram / "sentencepiece.vocab").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [row.split("\t")[0] for row in rows] == pieces
+    scores = [float(row.split("\t")[1]) for row in rows]
+    assert scores[:261] == [0] * 261
+    assert scores[261:] == sorted(scores[261:], reverse=True)
+    assert pieces[261] not in pieces[:261]
+
+
+def test_the_default_size_is_that_of_the_recipe():
+    assert TokenizerSettings().vocab_size == 32128
+
+
+def test_fact_16_protobuf_says_what_it_holds(unigram):
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString((unigram / "sentencepiece.model").read_bytes())
+    spec = model.trainer_spec
+    assert (spec.unk_id, spec.bos_id, spec.eos_id, spec.pad_id) == (256, 257, 258, 260)
+    assert (spec.vocab_size, list(spec.control_symbols)) == (1500, ["<mask>"])
+    control = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
+    assert [piece.type == control for piece in model.pieces[256:262]] == [False, True, True, True, True, False]
+    assert model.normalizer_spec.name == "nmt_nfkc"
+    assert list(spec.input) == ["words.tsv"]
+    assert not spec.model_prefix
+
+
+def test_fact_17_control_strings_and_blanks(unigram):
+    tokenizer = load_tokenizer(unigram)
+    encoded = tokenizer.encode_batch(["<mask>", "", " ", "\u200b", "\U00012000", "<0x41>"])
+    assert 259 not in encoded[0]
+    assert [len(ids) for ids in encoded[1:4]] == [0, 0, 0]
+    assert encoded[4].tolist()[-4:] == list("\U00012000".encode())
+    assert 65 not in encoded[5]
+    assert not np.isin(np.concatenate(encoded), range(256, 261)).any()
+
+
+def test_fact_18_characters_are_folded_and_case_is_kept(unigram):
+    encode = load_tokenizer(unigram).encode_batch
+    folded, plain = encode(["ﬁle", "Ａ", "a\u00a0b", "a\u200bb"]), encode(["file", "A", "a b", "a b"])
+    assert [ids.tolist() for ids in folded] == [ids.tolist() for ids in plain]
+    assert load_tokenizer(unigram).decode(encode(["The the THE"])[0]) == "The the THE"
+
+
+def test_no_file_is_left_behind(unigram):
+    assert sorted(files(unigram)) == [
+        "manifest.json",
+        "sentencepiece.model",
+        "sentencepiece.vocab",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    assert [path.name for path in unigram.parent.iterdir()] == ["tokenizer"]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe"])
+def test_equal_counts_give_equal_files_in_any_order_of_rows_and_files(kind, words, tmp_path):
+    rows = words.read_text(encoding="utf-8").splitlines(keepends=True)[:600]
+    random.Random(0).shuffle(rows)
+    contents = {"all": rows, "a": sorted(rows[:300]), "b": rows[300:]}
+    paths = [tmp_path / f"{name}.tsv" for name in contents]
+    for path, content in zip(paths, contents.values()):
+        path.write_text("".join(content), encoding="utf-8")
+    settings = TokenizerSettings(kind=kind, vocab_size=420)
+    train_tokenizer(paths[:1], tmp_path / "one", settings)
+    train_tokenizer(paths[1:], tmp_path / "two", settings)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe"])
+def test_a_vocabulary_that_the_text_does_not_allow_is_refused_with_the_number_that_works(kind, words, tmp_path):
+    with pytest.raises(DataError, match="at most") as refused:
+        train_tokenizer([words], tmp_path / "large", TokenizerSettings(kind=kind, vocab_size=100_000))
+    most = int(re.search(r"use --vocab-size (\d+) or less", str(refused.value))[1])
+    assert list(tmp_path.iterdir()) == []
+    train_tokenizer([words], tmp_path / "most", TokenizerSettings(kind=kind, vocab_size=most))
+    assert load_tokenizer(tmp_path / "most").vocab_size == most
+
+
+def test_a_vocabulary_too_small_for_the_characters_is_refused_with_the_number_that_works(words, tmp_path):
+    with pytest.raises(DataError, match="characters of this text alone") as refused:
+        train_tokenizer([words], tmp_path / "small", TokenizerSettings(vocab_size=270))
+    least = int(re.search(r"use --vocab-size (\d+) or more", str(refused.value))[1])
+    train_tokenizer([words], tmp_path / "least", TokenizerSettings(vocab_size=least))
+
+
+@pytest.mark.parametrize("size", [0, 100, 261])
+def test_a_vocabulary_without_room_for_learned_pieces_is_refused(size, words, tmp_path):
+    with pytest.raises(DataError, match=f"--vocab-size is {size}"):
+        train_tokenizer([words], tmp_path / "out", TokenizerSettings(vocab_size=size))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "no word"),
+        (b"\n\n", "no word"),
+        (b"a\t1\nb 2\n", "line 2"),
+        (b"a\t1\nb\tx\n", "line 2"),
+        (b"a\t1\n\nb\t0\n", "line 3"),
+        (b"a\t1\nb\t2\t3\n", "line 2"),
+        (b"a\t1\n\t3\n", "line 2"),
+        (b"\xff\t1\n", "line 1: invalid UTF-8"),
+    ],
+)
+def test_word_counts_that_are_none_are_refused_by_line(content, said, tmp_path):
+    path = tmp_path / "words.tsv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        train_tokenizer([path], tmp_path / "out", TokenizerSettings())
+    assert [file.name for file in tmp_path.iterdir()] == ["words.tsv"]
+
+
+def test_missing_word_counts_and_existing_output_are_refused(words, tmp_path):
+    with pytest.raises(DataError, match=r"absent\.tsv cannot be read"):
+        train_tokenizer([tmp_path / "absent.tsv"], tmp_path / "out", TokenizerSettings())
+    (tmp_path / "note").write_text("mine")
+    with pytest.raises(DataError, match="exists already"):
+        train_tokenizer([words], tmp_path, TokenizerSettings(vocab_size=400))
+    with pytest.raises(DataError, match="cannot write"):
+        train_tokenizer([words], tmp_path / "note" / "out", TokenizerSettings(vocab_size=400))
+    assert (tmp_path / "note").read_text() == "mine"
+
+
+def test_settings_without_use_are_refused():
+    with pytest.raises(DataError, match="--lowercase does not apply"):
+        TokenizerSettings(lowercase=True)
+    with pytest.raises(DataError, match="--max-length is 0"):
+        TokenizerSettings(max_length=0)
+
+
+def test_manifest_tells_what_was_made(unigram):
+    manifest = json.loads((unigram / "manifest.json").read_bytes())
+    assert (manifest["kind"], manifest["vocab_size"], manifest["special"]["mask"]) == ("unigram", 1500, 259)
+    assert manifest["fingerprint"] == load_tokenizer(unigram).fingerprint
