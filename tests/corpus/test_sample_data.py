@@ -1,24 +1,12 @@
 """Real text, where it is at hand."""
 
-import os
 from collections import Counter
-from pathlib import Path
-
-import pytest
 
 from pretrainkit.corpus.manifest import verify
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
 from pretrainkit.corpus.sources import find_sources
 from pretrainkit.corpus.words import count_words
-
-
-@pytest.fixture
-def sample_data():
-    folder = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA", Path(__file__).parents[3] / "shared/data"))
-    if not (folder / "books/txt").is_dir():
-        pytest.skip("sample data not present")
-    return folder
 
 
 def test_books_and_wikitext_go_through_every_stage(tmp_path, sample_data):

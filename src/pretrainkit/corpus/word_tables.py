@@ -21,6 +21,8 @@ Order = Literal["count", "bytes", "sabertooth"]
 with the low half of each byte first."""
 
 _MAX_MERGED_RUNS = 200
+_SORTED_ROW_BYTES = 280
+"""Of a row in Python besides its word, while a list of them is sorted: tuple, bytes, int, key."""
 TOO_MANY = "a word count does not fit into 64 bits"
 _SWAP_NIBBLES = bytes((byte & 15) << 4 | byte >> 4 for byte in range(256))
 _SEPARATORS_TO_SPACE = bytes.maketrans(b"\t\n\r", b"   ")
@@ -208,7 +210,7 @@ def _write_merged_on_disk(
     held_bytes = 0
     for row in rows:
         held.append(row)
-        held_bytes += len(row[0]) + 160
+        held_bytes += len(row[0]) + _SORTED_ROW_BYTES
         if held_bytes > memory_bytes:
             parts.append(_write_part(sorted(held, key=key), folder / f"order-{len(parts):05d}.tsv"))
             held, held_bytes = [], 0
