@@ -4,11 +4,12 @@ A *key* is a uint64. `stream_key` makes one from a seed and names; `example_keys
 and `bits` draw from it. All functions are pure and vectorised: the draw for an example does not depend on which batch,
 worker or rank asks for it, nor on how many draws were made before.
 
-The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"), used as
-a counter-based generator: draw j of key k is mix(k + (j + 1) * golden).
+The mixer is SplitMix64's finaliser (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"),
+used as a counter-based generator: draw j of key k is mix(k + (j + 1) * golden).
 """
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+
+_BLOCK_DRAWS = 16384
+"""Draws per pass, so that the intermediate arrays stay in the second-level cache."""
 
 Keys = NDArray[np.uint64]
 
@@ -28,30 +32,56 @@ def stream_key(seed: int, *names: str | int) -> int:
 
 def mix(values: Keys) -> Keys:
     """SplitMix64's finaliser: a bijection of uint64 in which every input bit changes about half of the output bits."""
-    with np.errstate(over="ignore"):
-        z = np.array(values, np.uint64, copy=True)
-        z ^= z >> np.uint64(30)
-        z *= _MIX_1
-        z ^= z >> np.uint64(27)
-        z *= _MIX_2
-        z ^= z >> np.uint64(31)
+    z = np.array(values, np.uint64, copy=True)
+    _mix_into(z, np.empty_like(z))
     return z
 
 
 def fold(keys: Keys | int, values: NDArray[np.integer] | int) -> Keys:
     """New keys from `keys` and integer `values` (broadcast), e.g. one per (stream, epoch, index)."""
-    with np.errstate(over="ignore"):
-        counter = (np.asarray(values).astype(np.uint64) + np.uint64(1)) * _GOLDEN
-        return mix(np.asarray(keys, np.uint64) + counter)
+    # ufuncs rather than operators: these wrap around silently for arrays without dimensions, too
+    counters = np.multiply(np.add(np.asarray(values).astype(np.uint64), np.uint64(1)), _GOLDEN)
+    return mix(np.add(np.asarray(keys, np.uint64), counters))
 
 
 def bits(keys: Keys, num: int) -> NDArray[np.uint64]:
-    """uint64 (B,) to uint64 (B, num): `num` independent draws of 64 bits per key."""
-    with np.errstate(over="ignore"):
-        counters = (np.arange(1, num + 1, dtype=np.uint64)) * _GOLDEN
-        return mix(np.asarray(keys, np.uint64)[..., None] + counters)
+    """uint64 (...) to uint64 (..., num): `num` independent draws of 64 bits per key."""
+    keys = np.asarray(keys, np.uint64)
+    out = np.empty((keys.size, num), np.uint64)
+    for rows, drawn in _blocks(keys.reshape(-1), num):
+        out[rows] = drawn
+    return out.reshape(*keys.shape, num)
 
 
 def uniform(keys: Keys, num: int) -> NDArray[np.float64]:
-    """uint64 (B,) to float64 (B, num) in [0, 1), 53 bits each."""
-    return (bits(keys, num) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    """uint64 (...) to float64 (..., num) in [0, 1), 53 bits each."""
+    keys = np.asarray(keys, np.uint64)
+    out = np.empty((keys.size, num), np.float64)
+    for rows, drawn in _blocks(keys.reshape(-1), num):
+        drawn >>= np.uint64(11)
+        np.multiply(drawn.view(np.int64), 2.0**-53, out=out[rows])  # signed integers are converted faster
+    return out.reshape(*keys.shape, num)
+
+
+def _blocks(keys: Keys, num: int) -> Iterator[tuple[slice, Keys]]:
+    """The first `num` draws of (B,) keys, some rows at a time, always in the same buffer (R, num)."""
+    num_rows = max(1, _BLOCK_DRAWS // max(1, num))
+    buffer, scratch = np.empty((2, min(num_rows, len(keys)), num), np.uint64)
+    counters = np.arange(1, num + 1, dtype=np.uint64) * _GOLDEN
+    for start in range(0, len(keys), num_rows):
+        rows = slice(start, min(start + num_rows, len(keys)))
+        drawn = buffer[: rows.stop - start]
+        np.add(keys[rows, None], counters, out=drawn)
+        _mix_into(drawn, scratch[: len(drawn)])
+        yield rows, drawn
+
+
+def _mix_into(z: Keys, scratch: Keys) -> None:
+    np.right_shift(z, np.uint64(30), out=scratch)
+    z ^= scratch
+    z *= _MIX_1
+    np.right_shift(z, np.uint64(27), out=scratch)
+    z ^= scratch
+    z *= _MIX_2
+    np.right_shift(z, np.uint64(31), out=scratch)
+    z ^= scratch

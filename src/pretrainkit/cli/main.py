@@ -6,7 +6,6 @@ import sys
 import traceback
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -31,21 +30,22 @@ VERBS = {
 
 
 class LazyGroup(TyperGroup):
-    """Lists all verbs without importing any."""
+    """Lists all verbs without importing any. Newer Typers bring a click of their own, whose types have no public name."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"pretrainkit.cli.{'import_' if cmd_name == 'import' else cmd_name}")
-        command: Any = get_command(module.app)
+        command = get_command(module.app)
         command.name = cmd_name
         return command
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        print("Usage: pretrainkit [--debug] VERB ...\n\nFrom raw data to an evaluated, exported model trained from scratch.\n")
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        print("Usage: pretrainkit [--debug] VERB ...\n")
+        print("From raw data to an evaluated, exported model trained from scratch.\n")
         width = max(map(len, VERBS))
         print("\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items()))
         print("\n  pretrainkit VERB --help tells more. --debug shows tracebacks. Start with: pretrainkit demo")

@@ -18,7 +18,17 @@ from pretrainkit.errors import DataError
 
 MANIFEST_NAME = "manifest.json"
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EEXIST}
+_NOT_ALLOWED = {
+    errno.EACCES,
+    errno.ENOENT,
+    errno.ELOOP,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.EEXIST,
+}
 
 
 @contextmanager

@@ -154,8 +154,7 @@ def build_corpus(
     out, progress = Path(out), progress or Quiet()
     if not sources:
         raise EmptyCorpus("no input files\n  name at least one file, glob or folder")
-    input_key = fingerprint([settings.content(), [source.identity for source in sources]])
-    finished = _finished(out, settings, input_key, progress)
+    finished = _finished(out, settings, _input_key(sources, settings), progress)
     if finished is not None:
         return finished
     plan = {"settings": settings.content(), "addresses": [source.address for source in sources]}
@@ -166,11 +165,19 @@ def build_corpus(
             skips.merge(result["skips"])
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
-        _check_documents(results, settings, skips)
+        try:
+            check_documents(results, settings, skips)
+        except DataError:
+            shutil.rmtree(work)  # with these settings there is nothing to go on with
+            raise
         entries = _gather(results, work, out, settings, workers, memory_bytes, progress)
-        manifests = _write_manifests(entries, results, sources, out, settings, skips, input_key)
+        manifests = write_manifests(entries, results, sources, out, settings, skips)
         shutil.rmtree(work)
     return manifests
+
+
+def _input_key(sources: Sequence[SourceFile], settings: BuildSettings) -> str:
+    return fingerprint([settings.content(), [source.identity for source in sources]])
 
 
 def _finished(
@@ -209,19 +216,23 @@ def _finished(
     return None
 
 
+def split_of(text: str, settings: BuildSettings) -> str:
+    """ "valid" for the held-out share of all texts, else "train"; the same for copies."""
+    return "valid" if settings.heldout and text_hash(text) < settings.heldout * 2**64 else "train"
+
+
 def scatter(task: ScatterTask) -> dict[str, Any]:
     """Pass 1 of one group of files: documents into sorted runs. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.settings.max_bad)
     writer = RunWriter(task.folder, task.settings.seed, int(task.memory_bytes * _MEMORY_SHARE))
-    threshold = int(task.settings.heldout * 2**64)
     num_bytes = {"train": 0, "valid": 0}
     documents_of = partial(
         read_documents, skips=skips, text_key=task.settings.text_key, compat=task.settings.rule == "sabertooth"
     )
     for file_index, source in task.sources:
         for document in documents_of([source]):
-            split = "valid" if threshold and text_hash(document.text) < threshold else "train"
+            split = split_of(document.text, task.settings)
             record = encode_record(document.text, document.meta)
             num_bytes[split] += len(record)
             writer.add(split, identity(file_index, document.position), record)
@@ -296,7 +307,7 @@ def _group_bytes(task: ScatterTask) -> int:
     return sum(source.num_bytes for _, source in task.sources)
 
 
-def _check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
+def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
     """Raises where a split would be empty."""
     counts = {
         split: sum(count for result in results for _, count, _ in result["runs"].get(split, []))
@@ -367,7 +378,8 @@ def plan_gather(
     return tasks
 
 
-def _kept_entry(task: GatherTask) -> dict[str, Any] | None:
+def kept_entry(task: GatherTask) -> dict[str, Any] | None:
+    """The manifest entry of a shard that is already written, if its bytes are still those noted."""
     try:
         noted = json.loads(task.record.read_bytes())
         if noted["key"] != task.key or task.path.stat().st_size != noted["entry"]["num_bytes"]:
@@ -391,7 +403,7 @@ def _gather(
     processes = num_processes(workers, num_tasks, num_bytes, memory_bytes)
     tasks = plan_gather(results, work, out, settings, memory_per_process(memory_bytes, processes))
     progress.stage("writing", len(tasks), "shard")
-    entries = {(task.split, task.index): entry for task in tasks if (entry := _kept_entry(task))}
+    entries = {(task.split, task.index): entry for task in tasks if (entry := kept_entry(task))}
     if entries:
         progress.note(f"kept: {len(entries)} of {len(tasks)} shards were already written, their checksums are right")
     progress.advance(len(entries))
@@ -404,15 +416,15 @@ def _gather(
     }
 
 
-def _write_manifests(
+def write_manifests(
     entries: dict[str, list[dict[str, Any]]],
     results: Sequence[dict[str, Any]],
     sources: Sequence[SourceFile],
     out: Path,
     settings: BuildSettings,
     skips: Skips,
-    input_key: str,
 ) -> dict[str, dict[str, Any]]:
+    """Writes the manifest of every split from the entries of its shards, and returns them."""
     manifests = {}
     # Training data last: where its manifest is, the corpus is complete.
     for split in reversed(settings.splits):
@@ -423,7 +435,7 @@ def _write_manifests(
             "made_by": made_by(),
             "split": split,
             "fingerprint": fingerprint([shard["sha256"] for shard in shards]),
-            "input_fingerprint": input_key,
+            "input_fingerprint": _input_key(sources, settings),
             "num_documents": sum(shard["num_documents"] for shard in shards),
             "num_record_bytes": sum(result["num_bytes"][split] for result in results),
             "num_bytes": sum(shard["num_bytes"] for shard in shards),

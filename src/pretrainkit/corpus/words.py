@@ -299,14 +299,15 @@ def count_group(task: CountTask) -> dict[str, Any]:
     tally = Tally(task.folder, task.memory_bytes)
     for _, source in task.sources:
         count_source(source, tally, skips, task.pile_sets, task.text_key)
+    return note_counted(task.folder, task.key, tally, skips)
+
+
+def note_counted(folder: Path, key: str, tally: Tally, skips: Skips) -> dict[str, Any]:
+    """Writes the rest of `tally` and the record that makes a counting task finished, which it returns."""
     tally.spill()
-    result = {
-        "key": task.key,
-        "runs": [path.name for path in tally.runs],
-        "skips": skips.as_dict(),
-        "folder": task.folder.name,
-    }
-    with atomic_file(task.folder / "task.json") as file:
+    runs = [path.name for path in tally.runs]
+    result = {"key": key, "runs": runs, "skips": skips.as_dict(), "folder": folder.name}
+    with atomic_file(folder / "task.json") as file:
         file.write(json.dumps(result).encode())
     return result
 
@@ -374,28 +375,47 @@ def count_words(
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         progress.stage("merging", len(runs), "run")
-        with atomic_file(out) as file:
-            hashing = HashingFile(file)
-            num_words = _write_merged(table, runs, hashing.write, order, work, memory_bytes // 3, progress)
-            if not num_words:
-                raise DataError(
-                    "the input holds no word\n  give other files, or name the key of the text by --text-key"
-                )
-        manifest = {
-            "kind": "word-counts",
-            "format_version": 1,
-            "made_by": made_by(),
-            "fingerprint": fingerprint(hashing.sha256),
-            "input_fingerprint": input_key,
-            "num_words": num_words,
-            "num_distinct_words": count_rows(out),
-            "shards": [{"name": out.name, "num_bytes": hashing.num_bytes, "sha256": hashing.sha256}],
-            "settings": settings,
-            "sources": [source.describe() for source in sources],
-            "skipped": skips.for_manifest(),
-        }
-        write_manifest(out, manifest)
+        manifest = write_table(
+            table, runs, out, sources, skips, settings=settings, work=work, memory_bytes=memory_bytes, progress=progress
+        )
         shutil.rmtree(work)
+    return manifest
+
+
+def write_table(
+    table: Table,
+    runs: Sequence[Path],
+    out: Path,
+    sources: Sequence[SourceFile],
+    skips: Skips,
+    *,
+    settings: dict[str, Any],
+    work: Path,
+    memory_bytes: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Adds up `table` and sorted `runs` into the file `out`, and writes its manifest, which it returns."""
+    with atomic_file(out) as file:
+        hashing = HashingFile(file)
+        num_words = _write_merged(
+            table, runs, hashing.write, settings["order"], work, memory_bytes // 3, progress or Quiet()
+        )
+        if not num_words:
+            raise DataError("the input holds no word\n  give other files, or name the key of the text by --text-key")
+    manifest = {
+        "kind": "word-counts",
+        "format_version": 1,
+        "made_by": made_by(),
+        "fingerprint": fingerprint(hashing.sha256),
+        "input_fingerprint": fingerprint([settings, [source.identity for source in sources]]),
+        "num_words": num_words,
+        "num_distinct_words": count_rows(out),
+        "shards": [{"name": out.name, "num_bytes": hashing.num_bytes, "sha256": hashing.sha256}],
+        "settings": settings,
+        "sources": [source.describe() for source in sources],
+        "skipped": skips.for_manifest(),
+    }
+    write_manifest(out, manifest)
     return manifest
 
 

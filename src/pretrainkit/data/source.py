@@ -4,10 +4,13 @@ Dimensions: B examples.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pretrainkit.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,22 @@ class BatchSource(ABC):
     def fingerprint(self) -> str:
         """Changes whenever the examples would."""
 
+    @property
+    def document_sizes(self) -> Sequence[NDArray[np.int64]]:
+        """Per component, the examples of each document in order; read by the order "lanes" only.
+
+        Raises:
+            ConfigError: Examples of this source do not come from documents.
+        """
+        raise ConfigError("data.order=lanes needs examples that come from documents\n  use data.order=shuffle")
+
     @abstractmethod
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) tokens each example will take (after trimming), from stored lengths only: no token is read."""
 
     @abstractmethod
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """The batch of these examples. A pure function of `records`."""
+        """The batch of these examples, first axis B (packed batches aside). A pure function of `records`.
+
+        `records` is empty where a rank has fewer packed microbatches than another: the batch then has no example.
+        """

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
@@ -33,7 +32,8 @@ PARTS = {"tokens": "", "sentences": "<i8", "documents": "<i8", "hashes": "<u8"}
 TOKENIZER_FOLDER = "tokenizer"
 FORMAT = "pretrainkit token shards 1"
 _REBUILD = "make the shards anew: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
-_MAX_WASTE = 4
+_MAX_WINDOW = 2048
+"""Tokens: up to here copying whole windows is faster than following every stretch in Python."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -172,8 +172,8 @@ class TokenShards:
         if len(lengths) == 0:
             return np.empty(0, self.dtype)
         width = int(lengths.max())
-        if width * len(lengths) <= _MAX_WASTE * int(lengths.sum()) and width < 1 << 15:
-            # Whole windows and then a mask: half the time of an index per token.
+        if width <= _MAX_WINDOW:
+            # Whole windows and then a mask: half the time of an index per token, even where most of a window is waste.
             is_wanted = np.arange(width, dtype=np.int16) < lengths.astype(np.int16)[:, None]
             return self._windows(starts, lengths, width)[is_wanted]
         pieces = [self._span(start, length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
@@ -181,29 +181,24 @@ class TokenShards:
 
     def _windows(self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int) -> NDArray:
         """(B, width): the tokens from each start; undefined behind a row's length."""
-        if self.num_shards == 1:
-            return self._shard_windows(0, starts, lengths, width)
-        shard_of_row = np.searchsorted(self.token_begins[1:-1], starts, side="right")
-        shards = np.unique(shard_of_row).tolist()
-        if len(shards) == 1:
-            return self._shard_windows(shards[0], starts, lengths, width)
         rows = np.empty((len(starts), width), self.dtype)
-        for shard in shards:
-            own = np.flatnonzero(shard_of_row == shard)
-            rows[own] = self._shard_windows(shard, starts[own], lengths[own], width)
-        return rows
-
-    def _shard_windows(self, shard: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int) -> NDArray:
-        tokens = self.tokens(shard)
-        own = starts - self.token_begins[shard]
-        last = len(tokens) - width
-        if width == 0 or last < 0:
-            rows, late = np.empty((len(own), width), self.dtype), np.arange(len(own) if width else 0)
-        else:
-            # Overlapping windows as a view: NumPy then copies whole rows instead of following an index per token.
-            windows = as_strided(tokens, (last + 1, width), tokens.strides * 2, writeable=False)
-            late = np.flatnonzero(own > last)
-            rows = windows[np.minimum(own, last) if len(late) else own]
+        if rows.size == 0:
+            return rows
+        shard_of_row = np.searchsorted(self.token_begins[1:-1], starts, side="right")
+        order = np.argsort(shard_of_row, kind="stable")
+        sorted_shards = shard_of_row[order]
+        edges = [0, *(np.flatnonzero(np.diff(sorted_shards)) + 1).tolist(), len(order)]
+        own = starts - self.token_begins[shard_of_row]
+        last = (np.diff(self.token_begins) - width)[shard_of_row]
+        late = np.flatnonzero(own > last)
+        if len(late):
+            np.minimum(own, last, out=own)
+        for shard, begin, end in zip(sorted_shards[edges[:-1]].tolist(), edges[:-1], edges[1:], strict=True):
+            tokens, of_shard = self._maps["tokens"][shard], order[begin:end]
+            if len(tokens) >= width:
+                # Overlapping windows as a view: NumPy then copies whole rows instead of following an index per token.
+                shape, strides = (len(tokens) - width + 1, width), tokens.strides * 2
+                rows[of_shard] = np.ndarray(shape, self.dtype, tokens, strides=strides)[own[of_shard]]
         for row in late.tolist():
             rows[row, : lengths[row]] = self._span(int(starts[row]), int(lengths[row]))
         return rows

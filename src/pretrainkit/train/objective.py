@@ -13,7 +13,7 @@ A batch is a dict of tensors on the model's device; its host twin is the same di
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -105,4 +105,3 @@ class CoupledObjective(Objective):
 
 
 AnyObjective = SeparableObjective | CoupledObjective
-BatchLike = Mapping[str, Any]

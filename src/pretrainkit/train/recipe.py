@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pretrainkit.errors import InputError
 from pretrainkit.train.run import RunConfig
 
 if TYPE_CHECKING:
@@ -58,17 +59,28 @@ class Recipe(ABC):
     def build_objective(self, config: Any) -> AnyObjective: ...
 
     def sample(self, config: Any, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
-        """Examples for the report: what the model saw, predicted, and the truth. Default: none."""
+        """Held-out examples for the report: what the model saw, predicted, and the truth. Default: none."""
         return []
 
-    def export_huggingface(self, config: Any, model: nn.Module, out: Path) -> None:
-        """Write a folder that `transformers` loads."""
-        from pretrainkit.errors import InputError
+    def baselines(self, config: Any) -> dict[str, float]:
+        """Losses of models that learn nothing but frequencies, to compare a run with. Default: none."""
+        return {}
 
+    def generate(
+        self, config: Any, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """One answer per prompt, as plain values for people and JSON."""
+        raise InputError(f"recipe {self.name!r} cannot generate")
+
+    @property
+    def huggingface_types(self) -> tuple[str, ...]:
+        """The values of `model_type` in config.json that `import_huggingface` reads."""
+        return ()
+
+    def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+        """Write weights, config and tokenizer into the new folder `out`, complete or absent, for `transformers` to load."""
         raise InputError(f"recipe {self.name!r} has no Hugging Face form")
 
     def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:
-        """Read a folder written by `transformers`: (config, state dict)."""
-        from pretrainkit.errors import InputError
-
+        """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
         raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders")

@@ -30,7 +30,9 @@ def _as_sources(value: object) -> object:
     return value
 
 
-Sources = Annotated[tuple[SourceConfig, ...], BeforeValidator(_as_sources)]
+Sources = Annotated[
+    tuple[SourceConfig, ...], BeforeValidator(_as_sources, json_schema_input_type=str | tuple[str | SourceConfig, ...])
+]
 
 
 class DataConfig(Config):
@@ -179,11 +181,16 @@ class RunConfig(Config):
     parallel: ParallelConfig = ParallelConfig()
     """Compilation and distribution."""
     checkpoint: CheckpointConfig = CheckpointConfig()
-    """Saving."""
+    """When the state is saved."""
     log: LogConfig = LogConfig()
-    """Metrics."""
+    """What is logged, and where."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """Evaluation while training."""
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
+        return None
 
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
@@ -207,6 +214,17 @@ class RunConfig(Config):
             )
         if self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
             found.append("schedule.name=wsd needs schedule.num_decay_steps of at least 1")
+        num_ramp_steps = self.schedule.num_warmup_steps + self.schedule.num_decay_steps
+        if self.schedule.name == "wsd" and num_ramp_steps > self.num_steps >= self.schedule.num_warmup_steps:
+            found.append(
+                f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
+                f"num_steps = {self.num_steps}\n  shorten the warm-up or the decay, or train longer"
+            )
+        if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
+            found.append(
+                f"schedule.floor={self.schedule.floor} is only read by the schedules linear, cosine and wsd, "
+                f"not by {self.schedule.name}"
+            )
         if self.schedule.name != "wsd" and self.schedule.num_decay_steps:
             found.append(
                 f"schedule.num_decay_steps={self.schedule.num_decay_steps} is only read by schedule.name=wsd, "

@@ -1,0 +1,197 @@
+"""One training step of our BERT against `transformers.BertForPreTraining` on the same batches, optimiser and threads.
+
+    python benchmarks/step.py [--shape mini] [--rows full,mixed] [--rounds 7] [--threads 1]
+
+Both: forward, backward, clip to norm 1, fused AdamW, float32, dropout 0.1. Contestants take turns within each round;
+what counts is the median CPU time of a step and the ratio of the medians. Before timing, both get the same weights and
+must give the same loss without dropout, so the maths is the same. `transformers` computes logits at every position and
+on padding; ours only where a prediction or a token is: that is the point.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.recipes.bert.config import BertDataConfig, BertModelConfig, BertRun
+from pretrainkit.recipes.bert.convert import from_huggingface_state, to_huggingface_config
+from pretrainkit.recipes.bert.model import BertForPretraining, build
+from pretrainkit.recipes.bert.objective import BertObjective
+from pretrainkit.train.run import OptimizerConfig
+
+VOCAB_SIZE = 30_522
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Size of a model and of its batch."""
+
+    num_layers: int
+    hidden_size: int
+    batch_size: int
+
+
+SHAPES = {
+    "tiny": Shape(2, 128, 16),
+    "mini": Shape(4, 256, 8),
+    "base": Shape(12, 768, 2),
+}
+
+
+def run_config(shape: Shape, vocab_size: int) -> BertRun:
+    """A config with the model of `shape`."""
+    return BertRun(
+        num_steps=1,
+        model=BertModelConfig(
+            vocab_size=vocab_size,
+            hidden_size=shape.hidden_size,
+            num_layers=shape.num_layers,
+            num_heads=shape.hidden_size // 64,
+            intermediate_size=4 * shape.hidden_size,
+        ),
+        data=BertDataConfig(batch_size=shape.batch_size),
+        optimizer=OptimizerConfig(peak_lr=1e-4),
+    )
+
+
+def mixed_lengths(num: int, rng: np.random.Generator) -> np.ndarray:
+    """Lengths of short documents cut at 128 tokens, log-normal: a mean fill of just under 60 %."""
+    return np.clip(np.exp(rng.normal(4.2, 0.75, num)), 12, 128).astype(np.int64)
+
+
+def make_rows(lengths: np.ndarray, vocab_size: int, rng: np.random.Generator) -> dict[str, Tensor]:
+    """A `rows` batch of random pairs: width 128, up to 20 predictions, 15 % of the tokens."""
+    num, width, slots = len(lengths), 128, 20
+    batch = {
+        "input_ids": np.zeros((num, width), np.int32),
+        "token_type_ids": np.zeros((num, width), np.int32),
+        "masked_lm_positions": np.zeros((num, slots), np.int32),
+        "masked_lm_ids": np.zeros((num, slots), np.int32),
+        "masked_lm_weights": np.zeros((num, slots), np.float32),
+        "next_sentence_label": rng.integers(0, 2, num),
+        "lengths": lengths.astype(np.int32),
+    }
+    for row, length in enumerate(lengths):
+        batch["input_ids"][row, :length] = rng.integers(261, vocab_size, length)
+        batch["token_type_ids"][row, length // 2 : length] = 1
+        predictions = slots if length == width else min(slots, max(1, int(0.15 * length)))
+        batch["masked_lm_positions"][row, :predictions] = np.sort(rng.permutation(length - 2)[:predictions] + 1)
+        batch["masked_lm_ids"][row, :predictions] = rng.integers(261, vocab_size, predictions)
+        batch["masked_lm_weights"][row, :predictions] = 1
+    batch["input_mask"] = np.arange(width) < lengths[:, None]
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
+
+
+def huggingface_batch(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same batch in the names of transformers: labels at every position, -100 where nothing is predicted."""
+    labels = torch.full(rows["input_ids"].shape, -100)
+    row, slot = rows["masked_lm_weights"].nonzero(as_tuple=True)
+    labels[row, rows["masked_lm_positions"][row, slot].long()] = rows["masked_lm_ids"][row, slot].long()
+    return {
+        "input_ids": rows["input_ids"].long(),
+        "attention_mask": rows["input_mask"].long(),
+        "token_type_ids": rows["token_type_ids"].long(),
+        "labels": labels,
+        "next_sentence_label": rows["next_sentence_label"],
+    }
+
+
+def our_loss(model: BertForPretraining, objective: BertObjective, rows: dict[str, Tensor]) -> Tensor:
+    """Sum of the means of both terms."""
+    return torch.stack([term.total / term.weight for term in objective.losses(model, rows).values()]).sum()
+
+
+def stepper(model: nn.Module, loss_of: Callable[[dict[str, Tensor]], Tensor]) -> Callable[[dict[str, Tensor]], None]:
+    """A training step with everything but the data."""
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
+    model.train()
+
+    def step(batch: dict[str, Tensor]) -> None:
+        loss_of(batch).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def cpu_seconds(work: Callable[[], None]) -> float:
+    """CPU time of all threads of this process."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | str]:
+    """Median CPU milliseconds of a step of each, and the ratio."""
+    from transformers import BertConfig, BertForPreTraining
+
+    shape = SHAPES[shape_name]
+    rng = np.random.default_rng(0)
+    config = run_config(shape, VOCAB_SIZE)
+    torch.manual_seed(0)
+    ours = build(config.model, has_sentence_order=True)
+    theirs = BertForPreTraining(BertConfig(**to_huggingface_config(config.model), attn_implementation="sdpa"))
+    ours.load_state_dict(from_huggingface_state(theirs.state_dict(), config.model))
+    objective = BertObjective(config)
+
+    num_batches = 8
+    if rows_name == "full":
+        lengths = np.full((num_batches, shape.batch_size), 128)
+    else:
+        lengths = mixed_lengths(num_batches * shape.batch_size, rng).reshape(num_batches, -1)
+    batches = [make_rows(part, VOCAB_SIZE, rng) for part in lengths]
+    their_batches = [huggingface_batch(batch) for batch in batches]
+
+    ours.eval(), theirs.eval()
+    with torch.no_grad():
+        ours_loss, theirs_loss = our_loss(ours, objective, batches[0]), theirs(**their_batches[0]).loss
+    if abs(ours_loss - theirs_loss) > 1e-4:
+        raise SystemExit(f"not the same maths: our loss {ours_loss:.6f}, theirs {theirs_loss:.6f}")
+
+    our_step = stepper(ours, lambda batch: our_loss(ours, objective, batch))
+    their_step = stepper(theirs, lambda batch: theirs(**batch).loss)
+    our_times, their_times = [], []
+    for number in range(-2, rounds):
+        batch, their_batch = batches[number % num_batches], their_batches[number % num_batches]
+        our_time = cpu_seconds(lambda batch=batch: our_step(batch))
+        their_time = cpu_seconds(lambda batch=their_batch: their_step(batch))
+        if number >= 0:
+            our_times.append(our_time)
+            their_times.append(their_time)
+    ours_ms, theirs_ms = 1e3 * statistics.median(our_times), 1e3 * statistics.median(their_times)
+    host = {name: tensor.numpy() for name, tensor in batches[0].items()}
+    return {
+        "shape": shape_name,
+        "rows": rows_name,
+        "fill": round(float(lengths.mean()) / 128, 3),
+        "ours_ms": round(ours_ms, 1),
+        "transformers_ms": round(theirs_ms, 1),
+        "ratio": round(theirs_ms / ours_ms, 2),
+        "gflops_per_second": round(objective.cost(host).flops * 1e-9 / statistics.median(our_times), 1),
+    }
+
+
+def main() -> None:
+    """Print one JSON line per comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="tiny,mini,base", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--rows", default="full,mixed")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    for shape in options.shape.split(","):
+        for rows in options.rows.split(","):
+            print(json.dumps(compare(shape, rows, options.rounds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""pretrainkit: from raw data to an evaluated, exported model trained from scratch.
+
+The public functions are those of `pretrainkit.api`, loaded when first used, so that `import pretrainkit` is cheap.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pretrainkit.api import (
+        batches,
+        build_model,
+        evaluate,
+        export,
+        generate,
+        import_model,
+        load_config,
+        load_model,
+        resume,
+        train,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "batches",
+    "build_model",
+    "evaluate",
+    "export",
+    "generate",
+    "import_model",
+    "load_config",
+    "load_model",
+    "resume",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from pretrainkit import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'pretrainkit' has no attribute {name!r}")

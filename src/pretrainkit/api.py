@@ -1,0 +1,431 @@
+"""The Python API: everything the command line does goes through here. Quiet; torch is imported when it is needed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.config.loader import Origins, Resolved, resolve
+from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
+from pretrainkit.recipes.registry import Recipes, entries, find_recipe
+from pretrainkit.train.folder import RunFolder, environment
+from pretrainkit.train.recipe import Recipe
+from pretrainkit.train.run import RunConfig
+from pretrainkit.train.watch import Watcher
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from pretrainkit.data.loader import Loader
+    from pretrainkit.data.source import BatchSource
+    from pretrainkit.dist.env import World
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A trained model with all that is needed to use it."""
+
+    model: nn.Module
+    """In evaluation mode, float32, on CPU."""
+    config: Any
+    """Its recipe's config, bound to its data."""
+    recipe: Recipe
+    tokenizer: Path | None
+    """Folder of its tokenizer, where it was found beside the model."""
+
+
+def resolve_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
+    """The config of a preset, YAML file or mapping with `path=value` overrides, and where each value came from.
+
+    Raises:
+        ConfigError: Every problem found.
+    """
+    return resolve(source, overrides, Recipes())
+
+
+def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Any:
+    """As `resolve_config`, the config alone: `load_config("bert/tiny", ["data.batch_size=64"])`."""
+    return resolve_config(source, overrides).config
+
+
+def check_config(config: RunConfig, world_size: int = 1) -> None:
+    """Refuse combinations that cannot work on `world_size` ranks. Raises ConfigError with all of them."""
+    if problems := config.problems(world_size):
+        raise ConfigError(problems)
+
+
+def build_model(config: Any, device: str = "cpu") -> nn.Module:
+    """The freshly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
+    import torch
+
+    from pretrainkit.train.trainer import initial_seed
+
+    torch.manual_seed(initial_seed(config.seed))
+    with torch.device(device):
+        return find_recipe(config.recipe).build_model(config)
+
+
+def batches(config: Any, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
+    """The global batches as dicts of NumPy arrays, exactly what `train` feeds, from `start_step` to `num_steps`."""
+    recipe = find_recipe(config.recipe)
+    config = recipe.bind(config)
+    loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
+    for step in range(start_step, config.num_steps):
+        yield loader.global_batch(step)
+
+
+def train(
+    config: RunConfig,
+    out: str | Path,
+    *,
+    origins: Origins | None = None,
+    watcher: Watcher | None = None,
+    device: str | None = None,
+) -> dict[str, float]:
+    """Train from the start in the run folder `out`; returns the last metrics.
+
+    Args:
+        config: From `load_config`.
+        out: A new or empty folder.
+        origins: Where each value of the config came from, for the record.
+        watcher: Told what happens.
+        device: Such as "cpu" or "cuda"; None: the best there is.
+
+    Raises:
+        ConfigError, DataError: What was given does not hold together; nothing was computed.
+        Interrupted: Stopped by a signal; the state was saved.
+    """
+    folder = RunFolder(out)
+    if folder.exists:
+        go_on = f"go on with it: pretrainkit resume {out}" if folder.has_checkpoint else "remove it to start anew"
+        raise InputError(f"{out} already holds a run\n  {go_on}\n  or give another place: --out FOLDER")
+    return _run(config, folder, origins or {}, watcher or Watcher(), device, resuming=False)
+
+
+def resume(
+    run: str | Path, overrides: Iterable[str] = (), *, watcher: Watcher | None = None, device: str | None = None
+) -> dict[str, float]:
+    """Go on with a run exactly where its newest valid checkpoint is.
+
+    Overrides may change what does not touch the past, such as `num_steps` or `checkpoint.every_steps`; a change of the
+    data, seed or batch is refused.
+    """
+    folder = RunFolder(run)
+    resolved = resolve_config(folder.config_tree(), overrides)
+    old = folder.provenance().get("sources", {})
+    origins = {k: o if o == "command line" else old.get(k, o) for k, o in resolved.origins.items()}
+    if not folder.has_checkpoint:
+        raise CheckpointError(
+            f"{run} has no checkpoint to go on from\n"
+            "  remove the folder and train again, with a smaller checkpoint.every_steps"
+        )
+    return _run(resolved.config, folder, origins, watcher or Watcher(), device, resuming=True)
+
+
+def evaluate(
+    path: str | Path, data: str | None = None, *, num_examples: int | None = None, device: str | None = None
+) -> dict[str, float]:
+    """Held-out metrics of a run, checkpoint or export.
+
+    Args:
+        path: What to evaluate.
+        data: Token shards; None: `data.valid` of its config.
+        num_examples: At most so many; None: as its config says.
+        device: None: the best there is.
+    """
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.train.precision import resolve_precision
+
+    opened = open_model(path)
+    config = opened.config
+    if data is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
+    if not config.data.valid:
+        raise DataError(
+            f"{path} names no held-out data\n  give token shards: pretrainkit evaluate {path} --data FOLDER"
+        )
+    if num_examples is not None:
+        config = config.model_copy(
+            update={"evaluate": config.evaluate.model_copy(update={"num_examples": num_examples})}
+        )
+    world = init_world(device)
+    try:
+        model = opened.model.to(world.device)
+        return _evaluator(opened.recipe, config, world, resolve_precision(config.precision, world.device))(model)
+    finally:
+        world.close()
+
+
+def open_model(path: str | Path, *, step: int | None = None, recipe: str | None = None) -> Opened:
+    """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
+
+    Args:
+        path: The folder.
+        step: Of a run folder: this checkpoint instead of the newest valid one.
+        recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
+
+    Raises:
+        CheckpointError, DataError: Missing, torn, or not ours.
+    """
+    import torch
+
+    path = Path(path)
+    if not path.is_dir():
+        raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
+    config, weights, tokenizer = _read_model(path, step, recipe)
+    found = find_recipe(config.recipe)
+    with torch.device("meta"):
+        model = found.build_model(config)
+    model.to_empty(device="cpu")
+    missing, unexpected = model.load_state_dict(dict(weights), strict=False)
+    if missing or unexpected:
+        raise CheckpointError(
+            f"the weights in {path} do not fit recipe {config.recipe!r}\n"
+            f"  missing: {missing[:4]}\n  unexpected: {unexpected[:4]}"
+        )
+    return Opened(model.eval(), config, found, tokenizer if tokenizer.is_dir() else None)
+
+
+def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
+    """(config, weights, folder where the tokenizer would be)."""
+    from pretrainkit.export.native import WEIGHTS
+    from pretrainkit.export.safetensors import read_tensors
+    from pretrainkit.train.checkpoint import read_weights as read_checkpoint
+    from pretrainkit.train.checkpoint_files import folder_name, newest_valid
+
+    if (path / "config.json").is_file():  # Hugging Face
+        reader = find_recipe(recipe or _recipe_of_export(path))
+        config, weights = reader.import_huggingface(path)
+        return config, weights, path
+    if (path / WEIGHTS).is_file():  # our own export
+        return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
+    is_checkpoint = (path / "meta.json").is_file()
+    run = RunFolder(path.parent.parent if is_checkpoint else path)
+    config = load_config(run.config_tree())
+    checkpoint = path if is_checkpoint else newest_valid(run.checkpoints)
+    if step is not None:
+        checkpoint = run.checkpoints / folder_name(step)
+    if checkpoint is None or not checkpoint.is_dir():
+        raise CheckpointError(f"{path} has no valid checkpoint" + ("" if step is None else f" of step {step}"))
+    return config, read_checkpoint(checkpoint), run.path / "tokenizer"
+
+
+def load_model(path: str | Path) -> nn.Module:
+    """The trained model of a run, checkpoint or export: a plain `nn.Module` in evaluation mode on CPU."""
+    return open_model(path).model
+
+
+def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
+    """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
+    opened = open_model(path)
+    if opened.tokenizer is None:
+        raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
+    return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
+
+
+def export(path: str | Path, format: str, out: str | Path) -> Path:
+    """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
+
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
+
+    Raises:
+        InputError: Unknown format, `out` exists or cannot be written.
+    """
+    from pretrainkit.export.native import write_native
+
+    opened = open_model(path)
+    if format == "huggingface":
+        opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
+    elif format == "safetensors":
+        write_native(opened.config, opened.model, opened.tokenizer, Path(out))
+    else:
+        raise InputError(f"unknown export format {format!r}\n  formats: huggingface, safetensors")
+    return Path(out)
+
+
+def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
+    """Read a `transformers` folder into ours, which `init_from`, `evaluate` and `generate` take.
+
+    The whole model is built and checked before anything is written.
+    """
+    from pretrainkit.export.native import write_native
+
+    opened = open_model(path, recipe=recipe)
+    write_native(opened.config, opened.model, opened.tokenizer, Path(out))
+    return Path(out)
+
+
+# ---- what the functions above share ----
+
+
+def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_size: int) -> Loader:
+    """The loader of one rank. Raises DataError when the data cannot fill the run."""
+    from pretrainkit.data.loader import Loader
+    from pretrainkit.data.order import Order
+
+    data = config.data
+    order = Order(
+        source.sizes,
+        weights=[component.weight for component in data.train],
+        mode=data.order,
+        seed=config.seed,
+        batch_size=data.batch_size,
+        document_sizes=source.document_sizes if data.order == "lanes" else None,
+    )
+    loader = Loader(
+        source,
+        order,
+        batch_size=data.batch_size,
+        rank=rank,
+        world_size=world_size,
+        microbatch_size=data.microbatch_size,
+        microbatch_tokens=config.token_budget,
+        prefetch=data.prefetch,
+    )
+    epochs = loader.epochs_for(config.num_steps)
+    if data.num_epochs is not None and epochs > data.num_epochs:
+        raise ConfigError(
+            f"{config.num_steps} steps of {data.batch_size} examples are {epochs:.2f} passes over {sum(source.sizes)} "
+            f"examples, more than data.num_epochs={data.num_epochs}\n"
+            f"  set num_steps={int(data.num_epochs * sum(source.sizes)) // data.batch_size} or more data"
+        )
+    return loader
+
+
+def _run(
+    config: RunConfig, folder: RunFolder, origins: Origins, watcher: Watcher, device: str | None, *, resuming: bool
+) -> dict[str, float]:
+    """Everything between a config and the last metrics, for `train` and `resume`."""
+    import torch
+
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.train.trainer import Trainer, initial_seed
+
+    recipe = find_recipe(config.recipe)
+    world = init_world(device)
+    try:
+        check_config(config, world.world_size)
+        if not config.data.train:
+            raise ConfigError(
+                "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"
+                "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
+            )
+        config = recipe.bind(config)
+        check_config(config, world.world_size)
+        source = recipe.open_data(config, "train")
+        loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
+        evaluate_model = _evaluator(recipe, config, world, None) if config.data.valid else None
+        if config.parallel.strategy == "fsdp2" and world.world_size == 1:
+            raise ConfigError("parallel.strategy=fsdp2 needs more than one rank\n  start with --launch local --nproc 2")
+
+        torch.manual_seed(initial_seed(config.seed))
+        model = recipe.build_model(config).to(world.device)
+        if config.init_from is not None and not resuming:
+            _load_initial(model, config)
+        if world.is_main:
+            provenance = {"sources": origins, "data": {"train": source.fingerprint}, **environment()}
+            folder.create(config, provenance)
+            _keep_tokenizer(folder, config)
+        trainer = Trainer(config, folder, world, model, recipe.build_objective(config), loader, evaluate_model, watcher)
+        if resuming and not trainer.restore():
+            raise CheckpointError(f"{folder.path} has no valid checkpoint to go on from")
+        if trainer.step >= config.num_steps:
+            raise InputError(
+                f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
+                f"  to train longer: pretrainkit resume {folder.path} num_steps={2 * config.num_steps}"
+            )
+        if world.is_main:
+            watcher.started(
+                {
+                    "folder": str(folder.path),
+                    "parameters": trainer.num_parameters,
+                    "device": str(world.device),
+                    "ranks": world.world_size,
+                    "precision": trainer.precision.name,
+                    "peak": trainer.peak.describe(),
+                    "examples": sum(source.sizes),
+                    "epochs": loader.epochs_for(config.num_steps),
+                    "first_step": trainer.step,
+                    "num_steps": config.num_steps,
+                }
+            )
+        metrics = trainer.fit()
+        if world.is_main and config.data.valid:
+            summary = {
+                "parameters": trainer.num_parameters,
+                "steps": trainer.step,
+                **metrics,
+                **recipe.baselines(config),
+            }
+            folder.write_json("summary.json", summary)
+        if world.is_main and config.data.valid:
+            samples = recipe.sample(config, trainer.plain_model, recipe.open_data(config, "valid"), num=8)
+            folder.write_json("samples.json", samples)
+        return metrics
+    finally:
+        world.close()
+
+
+def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
+    """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
+
+    All ranks get equally many examples, so that sharded models stay in step; a remainder below the number of ranks is
+    left out.
+    """
+    import numpy as np
+
+    from pretrainkit.data.order import Order
+    from pretrainkit.eval.evaluator import evaluate as evaluate_batches
+    from pretrainkit.train.precision import resolve_precision
+
+    source = recipe.open_data(config, "valid")
+    objective = recipe.build_objective(config)
+    precision = precision or resolve_precision(config.precision, world.device)
+    order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
+    share = min(config.evaluate.num_examples, sum(source.sizes)) // world.world_size
+    if share == 0:
+        raise DataError(
+            f"data.valid has {sum(source.sizes)} examples, too few for {world.world_size} ranks\n"
+            "  hold out more documents"
+        )
+
+    def held_out() -> Iterator[dict[str, np.ndarray]]:
+        for start in range(0, share, config.evaluate.batch_size):
+            stop = min(start + config.evaluate.batch_size, share)
+            yield source.build(order.records(np.arange(start, stop) + world.rank * share))
+
+    return lambda model: evaluate_batches(objective, model, held_out(), precision=precision, world=world)
+
+
+def _load_initial(model: nn.Module, config: Any) -> None:
+    """Copy the weights of `init_from` into a fresh model of the same architecture."""
+    opened = open_model(config.init_from)
+    try:
+        model.load_state_dict(opened.model.state_dict())
+    except RuntimeError as error:
+        raise CheckpointError(f"init_from={config.init_from} is another model\n  {error}") from None
+
+
+def _keep_tokenizer(folder: RunFolder, config: RunConfig) -> None:
+    """Copy the tokenizer of the training data into the run, so that the run can be used when the data is gone."""
+    origin, target = Path(config.data.train[0].path) / "tokenizer", folder.path / "tokenizer"
+    if origin.is_dir() and not target.exists():
+        shutil.copytree(origin, target)
+
+
+def _sources(config: Any, path: str) -> Any:
+    return type(config.data).model_validate({**config.data.model_dump(), "valid": path}).valid
+
+
+def _recipe_of_export(folder: Path) -> str:
+    """The recipe that reads the `model_type` of a Hugging Face folder."""
+    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    for entry in entries().values():
+        if kind in entry.load().huggingface_types:
+            return entry.name
+    raise DataError(f"{folder}/config.json says model_type {kind!r}, which no recipe reads")

@@ -1,0 +1,72 @@
+"""`pretrainkit config`."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Show, check and document configs.")
+
+Source = Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[PATH=VALUE]...", help="Settings to lay over it.")]
+
+
+@app.command()
+def show(
+    source: Source,
+    settings: Settings = None,
+    under: Annotated[str | None, typer.Option(help="Only this part, such as optimizer.")] = None,
+    origins: Annotated[bool, typer.Option("--origins", help="Say where each value comes from.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="YAML without the documentation.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Print the resolved config with the documentation of every field, as YAML that `train` reads back."""
+    import json as json_module
+
+    from pretrainkit import api
+    from pretrainkit.config.docs import to_commented_yaml
+    from pretrainkit.config.loader import flatten
+    from pretrainkit.config.yaml import dump_yaml
+    from pretrainkit.errors import ConfigError
+
+    resolved = api.resolve_config(source, settings or [])
+    part, tree = resolved.config, resolved.config.model_dump(mode="json")
+    for name in under.split(".") if under else []:
+        if not isinstance(tree, dict) or name not in tree:
+            raise ConfigError(
+                f"{source} has no part {under!r}\n  parts: {', '.join(tree if isinstance(tree, dict) else [])}"
+            )
+        part, tree = getattr(part, name), tree[name]
+    if json:
+        print(json_module.dumps(tree, indent=2, ensure_ascii=False))
+    elif origins:
+        prefix = f"{under}." if under else ""
+        for path, value in flatten(tree).items():
+            print(f"{prefix + path:<40} {value!s:<24} {resolved.origins.get(prefix + path, '')}")
+    elif plain or not isinstance(tree, dict):
+        print(dump_yaml(tree), end="")
+    else:
+        print(to_commented_yaml(part), end="")
+
+
+@app.command()
+def check(
+    source: Source,
+    settings: Settings = None,
+    nproc: Annotated[int, typer.Option(help="How many ranks it is meant for.")] = 1,
+) -> None:
+    """Check a config without starting anything; reports every problem at once."""
+    from pretrainkit import api
+
+    api.check_config(api.load_config(source, settings or []), nproc)
+    print(f"{source}: all right on {nproc} rank{'s' if nproc > 1 else ''}")
+
+
+@app.command()
+def schema(recipe: Annotated[str, typer.Argument(help="Name of the recipe.")]) -> None:
+    """Print the JSON schema of a recipe's YAML files, for editors."""
+    import json as json_module
+
+    from pretrainkit.config.docs import json_schema
+    from pretrainkit.recipes.registry import find_recipe
+
+    print(json_module.dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))

@@ -1,0 +1,20 @@
+"""`pretrainkit export`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def export(
+    path: Annotated[Path, typer.Argument(help="A run folder or a checkpoint in it.")],
+    out: Annotated[Path, typer.Option(help="New folder to write.")],
+    format: Annotated[str, typer.Option(help="huggingface or safetensors.")] = "huggingface",
+) -> None:
+    """Write a run's weights, config and tokenizer for others to use."""
+    from pretrainkit import api
+
+    print(api.export(path, format, out))

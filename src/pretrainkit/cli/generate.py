@@ -1,0 +1,26 @@
+"""`pretrainkit generate`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def generate(
+    path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
+    text: Annotated[list[str] | None, typer.Argument(help="Prompts; default: lines of standard input.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Answers per masked word.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt.")] = False,
+) -> None:
+    """Let a trained model answer. BERT fills in what is masked: write <mask> in place of a word."""
+    import json as json_module
+
+    from pretrainkit import api
+
+    prompts = text or [line.rstrip("\n") for line in sys.stdin]
+    for answer in api.generate(path, prompts, top=top):
+        print(json_module.dumps(answer, ensure_ascii=False) if json else answer["text"])

@@ -1,0 +1,136 @@
+"""What a training prints: a live bar on a terminal, plain lines elsewhere, JSON lines for machines."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pretrainkit.train.watch import Watcher
+
+
+def make_watcher(as_json: bool = False) -> Watcher:
+    """The watcher that fits where the output goes."""
+    if as_json:
+        return JsonWatcher()
+    return BarWatcher() if sys.stderr.isatty() else LineWatcher()
+
+
+def headline(info: Mapping[str, Any]) -> str:
+    """One line about a run that starts."""
+    resumed = f", from step {info['first_step']}" if info["first_step"] else ""
+    return (
+        f"{info['folder']}: {info['parameters']:,} parameters, {info['precision']} on {info['device']}"
+        f"{' x ' + str(info['ranks']) if info['ranks'] > 1 else ''}, {info['num_steps']:,} steps{resumed}, "
+        f"{info['epochs']:.2f} epochs of {info['examples']:,} examples"
+        + (f"\n{info['peak']}" if info["device"].startswith("cuda") else "")
+    )
+
+
+def metrics_line(metrics: Mapping[str, float]) -> str:
+    """The metrics that people watch, on one line."""
+    words = [f"{name.removesuffix('_loss')} {value:.3f}" for name, value in metrics.items() if name.endswith("loss")]
+    words.append(f"lr {metrics['lr']:.2e}")
+    words.append(f"norm {metrics['grad_norm']:.2f}")
+    if "tokens_per_second" in metrics:
+        words.append(f"{metrics['tokens_per_second']:,.0f} tok/s")
+    if metrics.get("mfu"):
+        words.append(f"MFU {metrics['mfu']:.1%}")
+    return "  ".join(words)
+
+
+def evaluation_line(metrics: Mapping[str, float]) -> str:
+    """Held-out metrics on one line."""
+    return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+class LineWatcher(Watcher):
+    """Plain lines, not more than one every other second."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def started(self, info: Mapping[str, Any]) -> None:
+        self._say(headline(info))
+
+    def logged(self, step: int, metrics: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        if now - self._last >= 2:
+            self._last = now
+            self._say(f"step {step:>7,}  {metrics_line(metrics)}")
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._say(f"step {step:>7,}  held out: {evaluation_line(metrics)}")
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        if kind != "checkpoint":
+            self._say(f"step {step:>7,}  {kind}: {text}")
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class BarWatcher(Watcher):
+    """A live bar with rate, time left and the newest metrics."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[metrics]}"),
+            console=Console(stderr=True),
+        )
+        self._task: Any = None
+
+    def started(self, info: Mapping[str, Any]) -> None:
+        self._progress.console.print(headline(info), highlight=False)
+        self._progress.start()
+        self._task = self._progress.add_task("train", total=info["num_steps"], completed=info["first_step"], metrics="")
+
+    def stepped(self, step: int, num_steps: int) -> None:
+        self._progress.update(self._task, completed=step)
+
+    def logged(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._progress.update(self._task, metrics=metrics_line(metrics))
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._progress.console.print(f"step {step:,} held out: {evaluation_line(metrics)}", highlight=False)
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        if kind in ("stopped", "finished"):
+            self._progress.stop()
+        if kind != "checkpoint":
+            self._progress.console.print(f"step {step:,} {kind}: {text}", highlight=False, markup=False)
+
+
+class JsonWatcher(Watcher):
+    """One JSON object per line on standard output."""
+
+    def started(self, info: Mapping[str, Any]) -> None:
+        self._write({"event": "started", **info})
+
+    def logged(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._write({"event": "metrics", "step": step, **metrics})
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._write({"event": "evaluation", "step": step, **metrics})
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        self._write({"event": kind, "step": step, "text": text})
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        print(json.dumps(row), flush=True)

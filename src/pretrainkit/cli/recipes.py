@@ -1,0 +1,39 @@
+"""`pretrainkit recipes`."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def recipes(json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+    """List the recipes and their presets."""
+    import json as json_module
+    from typing import Any
+
+    from pretrainkit.errors import ConfigError
+    from pretrainkit.recipes.registry import entries
+
+    rows: list[dict[str, Any]] = []
+    for entry in entries().values():
+        try:
+            recipe = entry.load()
+        except ConfigError as error:
+            rows.append({"recipe": entry.name, "broken": str(error)})
+            continue
+        presets = {
+            f"{entry.name}/{name}": (make.__doc__ or "").strip().partition("\n")[0]
+            for name, make in recipe.presets.items()
+        }
+        rows.append({"recipe": entry.name, "summary": recipe.summary, "presets": presets})
+    if json:
+        print(json_module.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    for row in rows:
+        print(f"{row['recipe']}: {row.get('summary', 'BROKEN')}")
+        if "broken" in row:
+            print(f"  {row['broken']}")
+        for name, line in row.get("presets", {}).items():
+            print(f"  {name:<20} {line}")

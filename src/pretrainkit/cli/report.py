@@ -1,0 +1,25 @@
+"""`pretrainkit report RUN`: one self-contained HTML page of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, such as runs/demo.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; default: RUN/report.html.")] = None,
+    curve: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the main loss curve: an SVG file.")
+    ] = None,
+) -> None:
+    """Write the report of a run: curves, samples, config with origins, data, environment."""
+    from pretrainkit.report.curve import write_curve
+    from pretrainkit.report.page import write_report
+
+    print(write_report(run, out))
+    if curve is not None:
+        print(write_curve(run, curve))

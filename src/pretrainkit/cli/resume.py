@@ -1,0 +1,34 @@
+"""`pretrainkit resume`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH=VALUE]...", help="Settings that do not touch the past, such as num_steps=20000."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",
+    nproc: Annotated[int, typer.Option(help="Processes of --launch local; may differ from before.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
+) -> None:
+    """Go on with a run exactly where its newest valid checkpoint is."""
+    from pretrainkit import api
+    from pretrainkit.cli.launching import start
+    from pretrainkit.cli.progress import make_watcher
+    from pretrainkit.errors import ConfigError
+
+    if launch == "local":
+        words = ["resume", str(run), *(settings or []), *(["--device", device] if device else [])]
+        start([*words, *(["--json"] if json else [])], nproc, run)
+    elif launch != "none":
+        raise ConfigError(f"--launch {launch!r} is not known\n  ways to launch: none, local")
+    api.resume(run, settings or [], watcher=make_watcher(json), device=device)

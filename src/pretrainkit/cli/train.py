@@ -1,0 +1,54 @@
+"""`pretrainkit train`."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[PATH=VALUE]...", help="Settings, such as data.batch_size=64.")
+]
+
+
+@app.command()
+def train(
+    source: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")
+    ],
+    settings: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/PRESET-DATE-TIME.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")
+    ] = False,
+    launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",
+    nproc: Annotated[int, typer.Option(help="Processes of --launch local, one per GPU or core group.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
+) -> None:
+    """Train a preset or a config file.
+
+    Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` goes on exactly there.
+    """
+    from pretrainkit import api
+    from pretrainkit.cli.launching import start
+    from pretrainkit.cli.progress import make_watcher
+    from pretrainkit.errors import ConfigError
+    from pretrainkit.train.folder import RunFolder
+
+    resolved = api.resolve_config(source, settings or [])
+    name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")
+    out = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if launch != "none":
+        if launch != "local":
+            raise ConfigError(f"--launch {launch!r} is not known\n  ways to launch: none, local")
+        api.check_config(resolved.config, nproc)
+        words = ["train", source, *(settings or []), "--out", str(out), *(["--device", device] if device else [])]
+        start([*words, *(["--resume"] if resume else []), *(["--json"] if json else [])], nproc, out)
+        return
+    if resume and RunFolder(out).has_checkpoint:
+        api.resume(out, settings or [], watcher=make_watcher(json), device=device)
+    else:
+        api.train(resolved.config, out, origins=resolved.origins, watcher=make_watcher(json), device=device)

@@ -1,0 +1,243 @@
+"""Configs explained: every field with its type, value and documentation.
+
+As rows, as a table, as YAML with comments that loads back to the same config, and as a JSON schema for editors.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import BaseModel
+
+from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.errors import ConfigError
+
+_WIDTH = 100
+_GLUE = "\x1f"  # stands for a space at which a line must not end
+_NAMES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true | false",
+    "null": "null",
+    "array": "list",
+    "object": "settings",
+}
+_LIMITS = (("exclusiveMinimum", "> {}"), ("minimum", ">= {}"), ("exclusiveMaximum", "< {}"), ("maximum", "<= {}"))
+
+
+class Described(NamedTuple):
+    """One field of a config."""
+
+    path: str
+    """Dotted, as on the command line."""
+    type: str
+    """What it takes, in words: 'whole number > 0 | null'."""
+    value: Any
+    """As JSON has it; None for a part that has fields of its own."""
+    doc: str
+    """The text under the field, on one line."""
+    is_part: bool
+    """Whether this is a part with fields of its own, which follow."""
+
+
+def describe(config: BaseModel, prefix: str = "") -> list[Described]:
+    """Every field of a config in order, parts before their fields.
+
+    Args:
+        config: Of a class whose fields have docstrings (`use_attribute_docstrings`).
+        prefix: Dotted path of `config` itself.
+    """
+    rows = []
+    types = field_types(type(config))
+    for name, info in type(config).model_fields.items():
+        path = f"{prefix}.{name}" if prefix else name
+        value = getattr(config, name)
+        doc = " ".join((info.description or "").split())
+        if isinstance(value, BaseModel):
+            rows.append(Described(path, types[name], None, doc, True))
+            rows += describe(value, path)
+        else:
+            rows.append(Described(path, types[name], _plain(config, name), doc, False))
+    return rows
+
+
+def field_types(config_class: type[BaseModel]) -> dict[str, str]:
+    """Field name to what it takes, in words."""
+    schema = config_class.model_json_schema(by_alias=False)
+    return {name: _type_text(field, schema.get("$defs", {})) for name, field in schema["properties"].items()}
+
+
+def to_table(config: BaseModel, prefix: str = "", width: int = 120) -> str:
+    """The fields as aligned text: path, value, and below them type and documentation, wrapped to `width` columns."""
+    rows = describe(config, prefix)
+    room = max((len(row.path) for row in rows), default=0) + 2
+    lines = []
+    for row in rows:
+        shown = "" if row.is_part else scalar(row.value)
+        lines.append(f"{row.path:<{room}}{shown}".rstrip())
+        lines += _wrapped(row.doc if row.is_part else f"{row.doc} {_unbroken(row.type)}", "    ", max(width, 40))
+    return "\n".join(lines) + "\n"
+
+
+def to_commented_yaml(config: BaseModel) -> str:
+    """The config as YAML that loads back to the same config, each field below a comment with documentation and type.
+
+    Fields of the items of a list are explained at the first item.
+    """
+    return "".join(line.rstrip() + "\n" for line in _yaml_lines(config, indent="", with_docs=True))
+
+
+def scalar(value: Any) -> str:
+    """A JSON value as one line of YAML that YAML 1.1 and 1.2 readers read alike; mappings and lists in flow style."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{scalar(str(key))}: {scalar(sub)}" for key, sub in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(scalar, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, float):
+        return _float_text(value)
+    if isinstance(value, str):
+        return value if _reads_back(value) else _quoted(value)
+    return str(value)
+
+
+def json_schema(config_class: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a recipe's YAML files, for editors.
+
+    A file holds a difference from what it extends, so no field is required, and `extends` is a field.
+    """
+    schema = _without_required(config_class.model_json_schema(by_alias=False))
+    name = {"type": "string"}
+    extends = {
+        "anyOf": [name, {"type": "array", "items": name}],
+        "description": "Preset or YAML file to start from, or several of which later ones win.",
+        "title": "Extends",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "properties": {"extends": extends, **schema["properties"]},
+    }
+
+
+def _yaml_lines(config: BaseModel, indent: str, with_docs: bool) -> Iterator[str]:
+    types = field_types(type(config)) if with_docs else {}
+    for i, (name, info) in enumerate(type(config).model_fields.items()):
+        value = getattr(config, name)
+        is_part = isinstance(value, BaseModel)
+        if with_docs:
+            if i and (is_part or not indent):
+                yield ""
+            doc = " ".join((info.description or "").split())
+            yield from _comment(doc if is_part else f"{doc} {_unbroken(types[name])}", indent)
+        if isinstance(value, BaseModel) and type(value).model_fields:
+            yield f"{indent}{name}:"
+            yield from _yaml_lines(value, f"{indent}  ", with_docs)
+        elif isinstance(value, (tuple, list)) and value and all(isinstance(v, BaseModel) for v in value):
+            yield f"{indent}{name}:"
+            for j, item in enumerate(value):
+                yield from _item_lines(item, f"{indent}  ", with_docs and j == 0)
+        else:
+            yield f"{indent}{name}: {scalar(_plain(config, name))}"
+
+
+def _item_lines(item: BaseModel, indent: str, with_docs: bool) -> Iterator[str]:
+    """An item of a list: its first field behind the dash, comments of that field above it."""
+    lines = list(_yaml_lines(item, f"{indent}  ", with_docs)) or [f"{indent}  {{}}"]
+    first = next(i for i, line in enumerate(lines) if not line.lstrip().startswith("#"))
+    for i, line in enumerate(lines):
+        yield f"{indent}- {line.lstrip()}" if i == first else line
+
+
+def _comment(words: str, indent: str) -> list[str]:
+    return _wrapped(words, f"{indent}# ", _WIDTH)
+
+
+def _wrapped(words: str, start: str, width: int) -> list[str]:
+    lines = textwrap.wrap(
+        words, width, initial_indent=start, subsequent_indent=start, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace(_GLUE, " ") for line in lines]
+
+
+def _unbroken(type_text: str) -> str:
+    """The type in brackets, on one line if it is short."""
+    return f"({type_text})".replace(" ", _GLUE if len(type_text) <= 50 else " ")
+
+
+def _plain(config: BaseModel, name: str) -> Any:
+    """The value of a field as JSON has it."""
+    return config.model_dump(mode="json", include={name})[name]
+
+
+def _float_text(value: float) -> str:
+    """With a point and a signed exponent, which every YAML reader takes for a float: 0.0001, 1.0e-06."""
+    shown = repr(value)
+    if "e" in shown:
+        mantissa, _, exponent = shown.partition("e")
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
+    return shown
+
+
+def _reads_back(value: str) -> bool:
+    """Whether a text needs no quotes, in a list or mapping neither, for old and new readers."""
+    if not re.fullmatch(r"[\w./@~+-](?:[\w ./@~+-]*[\w./@~+-])?", value, re.ASCII):
+        return False
+    try:
+        return yaml.safe_load(value) == value and parse_yaml(value, "value") == value
+    except (yaml.YAMLError, ConfigError, ValueError):
+        return False
+
+
+def _quoted(value: str) -> str:
+    """In double quotes, as JSON does it; what YAML readers refuse as it stands is escaped."""
+    shown = json.dumps(value, ensure_ascii=False)
+    escapes = {c: f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in shown if not c.isprintable()}
+    return "".join(escapes.get(c, c) for c in shown)
+
+
+def _type_text(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, is_item: bool = False) -> str:
+    """What a JSON schema allows, in words; settings are named by their fields when they are items of a list."""
+    if "$ref" in schema:
+        target = definitions.get(schema["$ref"].rpartition("/")[2], {})
+        if "properties" not in target:
+            return _type_text(target, definitions, is_item=is_item)
+        return "{" + ", ".join(target["properties"]) + "}" if is_item else "settings"
+    if "const" in schema:
+        return f"always {scalar(schema['const'])}"
+    if "enum" in schema:
+        return " | ".join(scalar(value) for value in schema["enum"])
+    choices = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+    if choices:
+        return " | ".join(dict.fromkeys(_type_text(choice, definitions, is_item=is_item) for choice in choices))
+    kind = schema.get("type")
+    if kind == "array":
+        items = schema.get("items")
+        if not items and schema.get("prefixItems"):
+            return f"[{', '.join(_type_text(item, definitions) for item in schema['prefixItems'])}]"
+        item = _type_text(items or {}, definitions, is_item=True)
+        return f"list of ({item})" if " | " in item else f"list of {item}"
+    limits = [text.format(f"{schema[key]:g}") for key, text in _LIMITS if key in schema]
+    return " ".join([_NAMES.get(str(kind), "any value"), " and ".join(limits)]).strip()
+
+
+def _without_required(schema: Any) -> Any:
+    """A copy for differences: nothing is required, and where one of several must fit, any may."""
+    if isinstance(schema, Mapping):
+        is_class = "properties" in schema
+        kept = {
+            "anyOf" if key == "oneOf" else key: value if key == "default" else _without_required(value)
+            for key, value in schema.items()
+            if not (is_class and key == "required") and key != "discriminator"
+        }
+        if is_class:
+            kept["properties"] = {name: _without_required(sub) for name, sub in schema["properties"].items()}
+        return kept
+    if isinstance(schema, list):
+        return [_without_required(item) for item in schema]
+    return schema

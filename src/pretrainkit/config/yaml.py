@@ -1,0 +1,54 @@
+"""YAML as configs use it: with YAML 1.2's booleans and floats, `on`, `off` and `no` are words and 1e-4 is a number."""
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from pretrainkit.errors import ConfigError
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader without YAML 1.1's surprises; a key given twice is an error, not a silent choice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise yaml.constructor.ConstructorError(None, None, f"line {line}: the key {key!r} is given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern) for tag, pattern in pairs if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")
+    ]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_FLOAT = re.compile(r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false|True|False)$"), list("tfTF"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever YAML 1.1 or `_Loader` would take for something else than a string."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of a YAML text; `where` names it in errors. Raises ConfigError on anything that is not plain YAML."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is not valid YAML\n  {str(error).replace(chr(10), chr(10) + '  ')}") from None
+
+
+def dump_yaml(value: Any) -> str:
+    """Plain YAML that `parse_yaml` reads back to the same value."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

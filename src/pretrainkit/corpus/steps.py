@@ -1,0 +1,299 @@
+"""The corpus stages as datatrove pipeline steps, so that its local, SLURM and Ray executors can run them, with its
+filters between them. They call the same functions as `pretrainkit corpus`, and give the same shards and tables.
+
+A global shuffle is three pipelines, each waiting for the one before it (`depends=`):
+
+    settings = BuildSettings(num_shards=500, heldout=0.01, compress="zst")
+    reader = ReadSources(["raw/*.jsonl.zst"])
+    SlurmPipelineExecutor([reader, LanguageFilter(...), ScatterRuns("corpus", settings, reader)], tasks=100, ...)
+    SlurmPipelineExecutor([GatherShards("corpus", settings)], tasks=50, depends=..., ...)
+    SlurmPipelineExecutor([FinishCorpus("corpus", settings, reader)], tasks=1, depends=..., ...)
+
+Word counts are two: `[ReadSources(...), CountWords("words.tsv")]` on any number of tasks, then
+`[MergeCounts("words.tsv")]` on one. Output folders must be on a disk that all tasks share. A task of datatrove is the
+unit that is done again after a crash.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from datatrove.data import Document as PipelineDocument
+from datatrove.data import DocumentsPipeline
+from datatrove.pipeline.base import PipelineStep
+
+from pretrainkit.corpus.manifest import fingerprint
+from pretrainkit.corpus.parallel import DEFAULT_MEMORY
+from pretrainkit.corpus.readers import read_documents
+from pretrainkit.corpus.shard_writer import encode_record
+from pretrainkit.corpus.shards import (
+    BuildSettings,
+    check_documents,
+    gather_shard,
+    kept_entry,
+    note_scattered,
+    plan_gather,
+    split_of,
+    write_manifests,
+)
+from pretrainkit.corpus.shuffle import RunWriter, identity
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.corpus.sources import Format, SourceFile, find_sources
+from pretrainkit.corpus.words import Order, Tally, new_table, note_counted, write_table
+from pretrainkit.errors import DataError
+
+
+class ReadSources(PipelineStep):
+    """Documents of our readers, file by file: task r of n reads files r, r + n, ...
+
+    The id of a document is "FILE/POSITION", which decides its place in the shuffle; its metadata is the corpus' own
+    `meta`.
+    """
+
+    name = "pretrainkit: read"
+    type = "📖 - READER"
+
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        format: Format = "auto",
+        *,
+        dataset: str | None = None,
+        text_key: str = "text",
+        max_bad: int = 0,
+    ) -> None:
+        super().__init__()
+        self.patterns = list(patterns)
+        self.format: Format = format
+        self.dataset = dataset
+        self.text_key = text_key
+        self.skips = Skips(max_bad)
+
+    def sources(self) -> list[SourceFile]:
+        """All files, of all tasks."""
+        return find_sources(self.patterns, self.format, dataset=self.dataset)
+
+    def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
+        """Passes on `data`, then yields the documents of this task's files."""
+        yield from data or ()
+        for index, source in list(enumerate(self.sources()))[rank::world_size]:
+            for document in read_documents([source], self.skips, text_key=self.text_key):
+                made = PipelineDocument(document.text, f"{index}/{document.position}", metadata=document.meta)
+                self.stat_update("documents")
+                self.update_doc_stats(made)
+                yield made
+        for reason, count in self.skips.counts.items():
+            self.stat_update(f"skipped: {reason}", value=count)
+
+
+def _identity_of(document_id: str) -> int:
+    """The number that `ReadSources` wrote into the id, or a hash of an id that another reader gave."""
+    file_index, slash, position = document_id.partition("/")
+    if slash and file_index.isdigit() and position.isdigit():
+        return identity(int(file_index), int(position))
+    return int.from_bytes(hashlib.blake2b(document_id.encode(), digest_size=8).digest(), "little")
+
+
+class ScatterRuns(PipelineStep):
+    """Pass 1 of the shuffle: the documents of a task into sorted runs below OUT/.work. Passes documents on."""
+
+    name = "pretrainkit: scatter"
+    type = "💽 - WRITER"
+
+    def __init__(
+        self,
+        out: str | Path,
+        settings: BuildSettings,
+        reader: ReadSources | None = None,
+        *,
+        memory_bytes: int = DEFAULT_MEMORY // 2,
+    ) -> None:
+        """`reader`: the one in the same pipeline, whose skips are to be noted. `memory_bytes`: of one task."""
+        super().__init__()
+        self.work = Path(out) / ".work"
+        self.settings = settings
+        self.reader = reader
+        self.memory_bytes = memory_bytes
+
+    def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
+        """Consumes and passes on the documents of this task."""
+        folder = self.work / f"task-{rank:05d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        writer = RunWriter(folder, self.settings.seed, self.memory_bytes)
+        num_bytes = {"train": 0, "valid": 0}
+        for document in data or ():
+            split = split_of(document.text, self.settings)
+            record = encode_record(document.text, document.metadata)
+            num_bytes[split] += len(record)
+            writer.add(split, _identity_of(document.id), record)
+            self.stat_update(f"{split} documents")
+            yield document
+        writer.spill()
+        skips = self.reader.skips if self.reader else Skips()
+        note_scattered(folder, _task_key(self.settings.content(), rank, world_size), writer, num_bytes, skips)
+
+
+def _task_key(settings: dict[str, Any], rank: int, world_size: int) -> str:
+    return f"{world_size}:{rank}:{fingerprint(settings)}"
+
+
+def _task_records(work: Path, settings: dict[str, Any], earlier: str) -> list[dict[str, Any]]:
+    """The records of all tasks of an earlier pipeline, in the order of their ranks.
+
+    Raises:
+        DataError: Some are missing, or they were made with other settings.
+    """
+    records = [json.loads(path.read_bytes()) for path in sorted(work.glob("task-*/task.json"))]
+    world_size = int(records[0]["key"].split(":")[0]) if records else 0
+    expected = [_task_key(settings, rank, world_size) for rank in range(world_size)]
+    if not records or [record["key"] for record in records] != expected:
+        raise DataError(
+            f"{work} holds {len(records)} finished tasks of {world_size or 'none'} with these settings\n"
+            f"  run the pipeline with {earlier} to its end first, with the same settings"
+        )
+    return records
+
+
+class GatherShards(PipelineStep):
+    """Pass 2 of the shuffle: task r of n writes shards r, r + n, ... A shard that is there with the right checksum is
+    kept."""
+
+    name = "pretrainkit: gather"
+    type = "💽 - WRITER"
+
+    def __init__(self, out: str | Path, settings: BuildSettings, *, memory_bytes: int = DEFAULT_MEMORY // 2) -> None:
+        super().__init__()
+        self.out = Path(out)
+        self.settings = settings
+        self.memory_bytes = memory_bytes
+
+    def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
+        """Takes no documents: all come from the runs."""
+        work = self.out / ".work"
+        records = _task_records(work, self.settings.content(), "ScatterRuns")
+        for task in plan_gather(records, work, self.out, self.settings, self.memory_bytes)[rank::world_size]:
+            if kept_entry(task) is None:
+                gather_shard(task)
+                self.stat_update("shards written")
+            else:
+                self.stat_update("shards kept")
+
+
+class FinishCorpus(PipelineStep):
+    """The last pipeline, of one task: checks that all shards are written, writes the manifests, removes OUT/.work."""
+
+    name = "pretrainkit: manifest"
+    type = "💽 - WRITER"
+
+    def __init__(self, out: str | Path, settings: BuildSettings, reader: ReadSources | None = None) -> None:
+        """`reader`: a reader like that of the first pipeline, to name the sources."""
+        super().__init__()
+        self.out = Path(out)
+        self.settings = settings
+        self.reader = reader
+
+    def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
+        """Takes no documents."""
+        _check_single(self, world_size)
+        work = self.out / ".work"
+        records = _task_records(work, self.settings.content(), "ScatterRuns")
+        skips = Skips(self.settings.max_bad)
+        for record in records:
+            skips.merge(record["skips"])
+        check_documents(records, self.settings, skips)
+        entries: dict[str, list[dict[str, Any]]] = {split: [] for split in self.settings.splits}
+        for task in plan_gather(records, work, self.out, self.settings, DEFAULT_MEMORY):
+            entry = kept_entry(task)
+            if entry is None:
+                raise DataError(
+                    f"{task.path} is missing or not whole\n  run the pipeline with GatherShards to its end first"
+                )
+            entries[task.split].append(entry)
+        sources = self.reader.sources() if self.reader else []
+        write_manifests(entries, records, sources, self.out, self.settings, skips)
+        shutil.rmtree(work)
+
+
+class CountWords(PipelineStep):
+    """Counts the words of a task's documents into sorted runs beside OUT. Passes documents on."""
+
+    name = "pretrainkit: count words"
+    type = "📊 - STATS"
+
+    def __init__(
+        self, out: str | Path, reader: ReadSources | None = None, *, memory_bytes: int = DEFAULT_MEMORY // 2
+    ) -> None:
+        """`reader`: the one in the same pipeline, whose skips are to be noted. `memory_bytes`: of one task."""
+        super().__init__()
+        self.out = Path(out)
+        self.reader = reader
+        self.memory_bytes = memory_bytes
+
+    def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
+        """Consumes and passes on the documents of this task."""
+        folder = _counting_folder(self.out) / f"task-{rank:05d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        tally = Tally(folder, self.memory_bytes)
+        for document in data or ():
+            tally.update(document.text.encode())
+            yield document
+        skips = self.reader.skips if self.reader else Skips()
+        note_counted(folder, _task_key({}, rank, world_size), tally, skips)
+
+
+class MergeCounts(PipelineStep):
+    """Adds up what `CountWords` tasks counted into the table OUT and its manifest; one task."""
+
+    name = "pretrainkit: merge word counts"
+    type = "📊 - STATS"
+
+    def __init__(
+        self,
+        out: str | Path,
+        reader: ReadSources | None = None,
+        *,
+        order: Order = "count",
+        memory_bytes: int = DEFAULT_MEMORY,
+    ) -> None:
+        """`reader`: a reader like that of the first pipeline, to name the sources."""
+        super().__init__()
+        self.out = Path(out)
+        self.reader = reader
+        self.order: Order = order
+        self.memory_bytes = memory_bytes
+
+    def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> None:
+        """Takes no documents."""
+        _check_single(self, world_size)
+        work = _counting_folder(self.out)
+        records = _task_records(work, {}, "CountWords")
+        skips = Skips(sum(record["skips"]["num_bad"] for record in records))  # each task kept to its own budget
+        for record in records:
+            skips.merge(record["skips"])
+        write_table(
+            new_table(),
+            [work / record["folder"] / name for record in records for name in record["runs"]],
+            self.out,
+            self.reader.sources() if self.reader else [],
+            skips,
+            settings={
+                "order": self.order,
+                "pile_sets": None,
+                "text_key": self.reader.text_key if self.reader else "text",
+            },
+            work=work,
+            memory_bytes=self.memory_bytes,
+        )
+        shutil.rmtree(work)
+
+
+def _counting_folder(out: Path) -> Path:
+    return out.with_name(f".{out.name}.work")
+
+
+def _check_single(step: PipelineStep, world_size: int) -> None:
+    if world_size != 1:
+        raise DataError(f"{type(step).__name__} runs in a pipeline of one task, not of {world_size}\n  give it tasks=1")

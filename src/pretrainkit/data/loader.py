@@ -1,0 +1,215 @@
+"""The loader: step number in, this rank's microbatches out. It has no state; where it stands is the step.
+
+Step s holds the examples at positions s * batch_size … (s + 1) * batch_size - 1 of the order, whatever the number of
+ranks, microbatches or workers. Records are computed in blocks of many steps, since NumPy's cost per call would
+otherwise dominate small batches.
+"""
+
+import hashlib
+import time
+from collections.abc import Generator, Mapping
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pretrainkit.data import plan, prefetch
+from pretrainkit.data.order import Order
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.errors import ConfigError, DataError
+
+HostBatch = dict[str, np.ndarray]
+Workers = Literal["threads", "processes"]
+
+_BLOCK_EXAMPLES = 16384
+"""Examples of this rank per block of records: enough to hide the cost per call, few enough for the cache and a quick
+restart."""
+_BLOCK_EPOCHS = 4
+"""A block goes at most so many times through a small corpus, since every epoch has a cost of its own."""
+_KEPT_BLOCKS = 2
+"""Blocks to keep: threads work on neighbouring steps, which may lie on both sides of a border."""
+
+_STATE_NAMES = {
+    "source": "the data itself",
+    "mixture": "the sizes or weights of the mixture",
+    "order": "data.order",
+    "seed": "seed",
+    "batch_size": "data.batch_size",
+}
+
+
+class Prepared(NamedTuple):
+    """One step, ready for use."""
+
+    step: int
+    microbatches: list[HostBatch]
+    """This rank's share; the same number on every rank."""
+    waited_seconds: float
+    """How long the consumer waited for it."""
+
+
+class Loader:
+    """Batches of a source in an order, for one rank. Pure: the same step gives the same arrays at any time."""
+
+    def __init__(
+        self,
+        source: BatchSource,
+        order: Order,
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        microbatch_size: int | None = None,
+        microbatch_tokens: int | None = None,
+        prefetch: int = 2,
+        workers: Workers = "threads",
+        num_workers: int = 0,
+    ) -> None:
+        """
+        Args:
+            source: Builds the examples.
+            order: Over the sizes of the source.
+            batch_size: Examples of one step over all ranks.
+            rank: This process among `world_size`.
+            world_size: Number of ranks; divides batch_size.
+            microbatch_size: Examples of one microbatch; None: all of this rank's.
+            microbatch_tokens: Instead of microbatch_size: microbatches of as many examples as fit into so many tokens
+                (packed batches). A microbatch may then have no example at all where another rank needs one more.
+            prefetch: Steps to prepare ahead in `iterate`; 0: none, in the calling thread.
+            workers: What prepares them. Processes are worth it only where building an example takes long and holds
+                the interpreter lock; the source must then be picklable, and cheaply so.
+            num_workers: How many. 0: one thread.
+
+        Raises:
+            ConfigError: The batch cannot be cut as asked.
+            DataError: There are fewer examples than one batch takes.
+        """
+        if order.sizes != source.sizes:
+            raise ValueError(f"the order is over components of {order.sizes} examples, the source has {source.sizes}")
+        if order.mode == "lanes" and order.batch_size != batch_size:
+            raise ValueError(f"the lanes of the order are for batches of {order.batch_size}, not {batch_size}")
+        if microbatch_size is not None and microbatch_tokens is not None:
+            raise ConfigError(
+                "microbatches have a fixed number of examples or of tokens, not both; give one of the two"
+            )
+        if workers == "processes" and num_workers < 1:
+            raise ConfigError("preparing data in processes needs at least one of them; set the number of workers")
+        self.source, self.order, self.batch_size = source, order, batch_size
+        self.rank, self.world_size = rank, world_size
+        self._rows = plan.rank_rows(batch_size, rank, world_size)
+        self._capacity = microbatch_tokens
+        self._slices = plan.even_microbatches(batch_size // world_size, microbatch_size)
+        for needed, size in order.draws_per_batch(batch_size):
+            if size < needed:
+                raise DataError(
+                    f"a batch takes {needed} examples of data that has only {size}: some would occur twice in a step\n"
+                    f"  use more data, or data.batch_size of at most {batch_size * size // needed}"
+                )
+        self._prefetch, self._workers, self._num_workers = prefetch, workers, num_workers
+        self._block_rows = np.arange(batch_size)[slice(None) if microbatch_tokens is not None else self._rows]
+        steps_of_few_epochs = _BLOCK_EPOCHS * order.epoch_size // batch_size
+        self._block_steps = max(1, min(_BLOCK_EXAMPLES // len(self._block_rows), steps_of_few_epochs))
+        self._blocks: tuple[tuple[int, Records], ...] = ()
+
+    def step(self, step: int) -> list[HostBatch]:
+        """This rank's microbatches of a step."""
+        records = self._records(step)
+        if self._capacity is not None:
+            lengths = self.source.lengths(records)
+            slices = plan.token_microbatches(lengths, self.world_size, self._capacity, records)[self.rank]
+        else:
+            slices = self._slices
+            if len(slices) == 1:
+                return [self.source.build(records)]
+        return [self.source.build(records.take(rows)) for rows in slices]
+
+    def global_batch(self, step: int) -> HostBatch:
+        """All examples of a step as one batch, the same on every rank."""
+        return self.source.build(self.global_records(step))
+
+    def global_records(self, step: int) -> Records:
+        """Which examples a step holds."""
+        start = step * self.batch_size
+        return self.order.records(np.arange(start, start + self.batch_size, dtype=np.int64))
+
+    def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Prepared, None, None]:
+        """Steps `start` to `stop` (None: endless), prepared ahead. Errors surface where their step would have come;
+        leaving early stops the workers."""
+        steps = range(start, 2**62 if stop is None else stop)
+        if self._prefetch == 0 and self._num_workers == 0:
+            batches: Generator[list[HostBatch], None, None] = (self.step(step) for step in steps)
+        else:
+            num_workers = max(1, self._num_workers)
+            run = prefetch.in_processes if self._workers == "processes" else prefetch.in_threads
+            batches = run(self.step, steps, num_workers, max(self._prefetch, num_workers))
+        try:
+            for step in steps:
+                asked = time.perf_counter()
+                microbatches = next(batches)
+                yield Prepared(step, microbatches, time.perf_counter() - asked)
+        finally:
+            batches.close()
+
+    @property
+    def num_steps_per_epoch(self) -> int:
+        """Steps until all data (in a weighted mixture: the component that is repeated first) was gone through once."""
+        return -(-self.order.epoch_size // self.batch_size)
+
+    def epochs_for(self, num_steps: int) -> float:
+        """Passes over the data (over the component that is repeated most) that so many steps make."""
+        return self.order.num_epochs(num_steps * self.batch_size)
+
+    def state(self, step: int) -> dict[str, int | str]:
+        """What a checkpoint after `step` updates keeps: at most 256 bytes of JSON. It does not depend on the number
+        of ranks."""
+        return {"step": step, **self._identity}
+
+    def check_state(self, state: Mapping[str, object]) -> int:
+        """The step to go on at.
+
+        Raises:
+            DataError: Going on would not feed what the run would have seen had it never stopped; the message names
+                each difference.
+        """
+        step = state.get("step")
+        if not isinstance(step, int) or step < 0 or not set(self._identity) <= set(state):
+            raise DataError(f"this is not the state of a loader: {dict(state)}")
+        changed = [
+            f"  {_STATE_NAMES[name]}: checkpoint has {state[name]}, now it is {value}"
+            for name, value in self._identity.items()
+            if state[name] != value
+        ]
+        if changed:
+            raise DataError(
+                "\n".join(
+                    [
+                        f"resuming at step {step} would not continue the same data",
+                        *changed,
+                        "  restore what differs, or start a new run from these weights with init_from",
+                    ]
+                )
+            )
+        return step
+
+    @cached_property
+    def _identity(self) -> dict[str, int | str]:
+        return {
+            "source": hashlib.blake2b(self.source.fingerprint.encode(), digest_size=8).hexdigest(),
+            "mixture": self.order.fingerprint,
+            "order": self.order.mode,
+            "seed": self.order.seed,
+            "batch_size": self.batch_size,
+        }
+
+    def _records(self, step: int) -> Records:
+        """Of this rank's rows, or of the whole batch where the plan needs all lengths."""
+        if step < 0:
+            raise ValueError(f"there is no step {step}; the first is 0")
+        block, within = divmod(step, self._block_steps)
+        num_rows = len(self._block_rows)
+        records = next((records for number, records in self._blocks if number == block), None)
+        if records is None:
+            steps = np.arange(block * self._block_steps, (block + 1) * self._block_steps, dtype=np.int64)
+            records = self.order.records((steps[:, None] * self.batch_size + self._block_rows).ravel())
+            self._blocks = (*self._blocks, (block, records))[-_KEPT_BLOCKS:]  # replaced as a whole, for threads
+        return records.take(slice(within * num_rows, (within + 1) * num_rows))

@@ -1,0 +1,270 @@
+"""Which example stands at which position of the training stream, as a pure function of (seed, position).
+
+Nothing is stored but the position itself, so resuming costs nothing and ranks, workers and microbatches cannot
+disagree about the order.
+
+*Streams.* Without weights all components form one stream: one pass goes over every example of every component exactly
+once, in an order permuted as a whole, which gives each component a share in proportion to its size. With weights each
+component is a stream of its own with its own epochs, and the streams take turns in a fixed pattern
+(`data/mixture.py`).
+
+*Modes.* "sequential": as stored. "shuffle": every epoch of a stream is a permutation of its examples
+(`data/permutation.py`). "lanes": every epoch permutes the documents, lays their examples end to end and cuts that
+into as many lanes as the batch has rows for the stream; from step to step a row reads on in its lane, hence in its
+document, until the lane or the epoch ends.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit import rng
+from pretrainkit.data.mixture import interleave, slot_counts
+from pretrainkit.data.permutation import MAX_SIZE, permute
+from pretrainkit.data.source import Records
+from pretrainkit.errors import ConfigError, DataError
+
+Mode = Literal["shuffle", "lanes", "sequential"]
+
+_KEPT_EPOCHS = 2
+"""Document tables of this many epochs are kept per stream: a block of positions seldom touches more."""
+
+
+class Order:
+    """Maps positions of the stream to records."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        seed: int,
+        mode: Mode = "shuffle",
+        weights: Sequence[float | None] | None = None,
+        batch_size: int | None = None,
+        document_sizes: Sequence[NDArray[np.integer]] | None = None,
+    ) -> None:
+        """
+        Args:
+            sizes: Examples of each component of the mixture.
+            seed: Of the permutations and of the examples' keys.
+            mode: "shuffle", "lanes" or "sequential", see the top of the file.
+            weights: Relative share of each component; None (or None for all): in proportion to the sizes. Shares are
+                exact where decimal weights have a common pattern of at most 65536 slots, which is then repeated; in
+                "lanes" the pattern is one batch, so that shares are rounded to whole rows.
+            batch_size: Needed by "lanes" only: the number of rows.
+            document_sizes: Needed by "lanes" only: for each component the number of examples of each of its
+                documents, in stored order.
+
+        Raises:
+            ConfigError: Unknown mode, weights that do not fit, a component without rows.
+            DataError: An empty component, or documents that do not add up to the examples.
+        """
+        if mode not in get_args(Mode):
+            raise ConfigError(f"unknown data order {mode!r}; choose one of {', '.join(get_args(Mode))}")
+        if not sizes:
+            raise DataError("there is no data to order\n  give at least one folder of shards in data.train")
+        for component, size in enumerate(sizes):
+            if size < 1:
+                raise DataError(
+                    f"component {component} of the data has no examples\n  leave it out or check how it was made"
+                )
+        if sum(sizes) > MAX_SIZE:
+            raise DataError(f"{sum(sizes)} examples are more than the {MAX_SIZE} that can be ordered")
+        self.sizes = tuple(int(size) for size in sizes)
+        self.seed = int(seed)
+        self.mode: Mode = mode
+        self.batch_size = batch_size
+        self.weights = _checked_weights(self.sizes, weights)
+        if mode == "lanes" and (batch_size is None or document_sizes is None):
+            raise ValueError("order 'lanes' needs batch_size and document_sizes")
+        documents = _checked_documents(self.sizes, document_sizes) if mode == "lanes" and document_sizes else None
+        self._document_digest = "" if documents is None else _digest(*(sizes.tobytes() for sizes in documents))
+        num_rows = batch_size if mode == "lanes" else None
+        if self.weights is None:
+            self._counts: tuple[int, ...] = (1,)
+            self._streams = [_Stream.make(self.seed, mode, range(len(self.sizes)), self.sizes, documents, num_rows)]
+        else:
+            self._counts = slot_counts(self.weights, num_rows)
+            self._streams = [
+                _Stream.make(self.seed, mode, [c], [size], documents and [documents[c]], self._counts[c])
+                for c, size in enumerate(self.sizes)
+            ]
+        self._pattern = interleave(self._counts)
+        self._rank_in_pattern = np.empty(len(self._pattern), np.int64)
+        for c, count in enumerate(self._counts):
+            self._rank_in_pattern[self._pattern == c] = np.arange(count)
+        self._component_keys = np.array([rng.stream_key(self.seed, "example", c) for c in range(len(sizes))], np.uint64)
+
+    def records(self, positions: NDArray[np.int64]) -> Records:
+        """The records at `positions` (N,), each at least 0, in any order."""
+        num_streams = len(self._streams)
+        if num_streams == 1:
+            source, epoch, index = self._streams[0].locate(positions)
+        else:
+            turn, slot = np.divmod(positions, len(self._pattern))
+            stream_of = self._pattern[slot]
+            draw = turn * np.array(self._counts)[stream_of] + self._rank_in_pattern[slot]
+            source, epoch, index = (np.empty(len(positions), np.int64) for _ in range(3))
+            for c, stream in enumerate(self._streams):
+                rows = np.flatnonzero(stream_of == c)
+                source[rows], epoch[rows], index[rows] = stream.locate(draw[rows])
+        return Records(source, epoch, index, self._example_keys(source, epoch, index))
+
+    def num_epochs(self, num_examples: int) -> float:
+        """Passes that the first `num_examples` positions make over the data: over that component that is repeated
+        most."""
+        return max(num_examples * count / (len(self._pattern) * size) for count, size in self._counts_and_sizes())
+
+    @property
+    def epoch_size(self) -> int:
+        """Positions until a component has been gone through once. Without weights that is once through everything."""
+        return min(-(-size * len(self._pattern) // count) for count, size in self._counts_and_sizes())
+
+    def draws_per_batch(self, batch_size: int) -> list[tuple[int, int]]:
+        """(examples that a batch takes on average, rounded up; examples there are) for each stream."""
+        return [(-(-batch_size * count // len(self._pattern)), size) for count, size in self._counts_and_sizes()]
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change whenever the records could, for the same seed and mode."""
+        return _digest(repr((self.sizes, self._counts)).encode(), self._document_digest.encode())
+
+    def _counts_and_sizes(self) -> list[tuple[int, int]]:
+        return [(count, stream.size) for count, stream in zip(self._counts, self._streams, strict=True)]
+
+    def _example_keys(
+        self, source: NDArray[np.int64], epoch: NDArray[np.int64], index: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        if len(source) == 0:
+            return np.empty(0, np.uint64)
+        if len(self.sizes) == 1 and epoch.min() == epoch.max():
+            return rng.fold(rng.fold(self._component_keys, epoch[:1]), index)
+        return rng.fold(rng.fold(self._component_keys[source], epoch), index)
+
+
+@dataclass
+class _Stream:
+    """Components that are ordered as one sequence of `size` examples, again and again."""
+
+    mode: Mode
+    size: int
+    first_component: int
+    ends: NDArray[np.int64]
+    """(number of components,) cumulative sizes."""
+    key: int
+    documents: NDArray[np.int64] | None
+    """(number of documents,) examples of each, in the order of the components."""
+    num_lanes: int
+    document_starts: NDArray[np.int64] = field(init=False)
+    _tables: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(init=False, default_factory=dict)
+
+    @classmethod
+    def make(
+        cls,
+        seed: int,
+        mode: Mode,
+        components: Sequence[int],
+        sizes: Sequence[int],
+        documents: Sequence[NDArray[np.int64]] | None,
+        num_lanes: int | None,
+    ) -> "_Stream":
+        first = components[0]
+        return cls(
+            mode=mode,
+            size=sum(sizes),
+            first_component=first,
+            ends=np.cumsum(np.array(sizes, np.int64)),
+            key=rng.stream_key(seed, "order", first, len(components)),
+            documents=np.concatenate(documents) if documents is not None else None,
+            num_lanes=num_lanes or 1,
+        )
+
+    def __post_init__(self) -> None:
+        if self.documents is not None:
+            self.document_starts = np.cumsum(self.documents) - self.documents
+
+    def locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(N,) draw numbers of this stream to (component, epoch, index within the component), each (N,)."""
+        epoch = draws // self.size
+        offset = draws - epoch * self.size
+        if len(draws) == 0 or self.mode == "sequential":
+            place = offset
+        elif self.mode == "shuffle":
+            epochs = epoch[:1] if epoch.min() == epoch.max() else epoch
+            place = permute(offset, self.size, rng.fold(self.key, epochs))
+        else:
+            place = np.empty(len(draws), np.int64)
+            for one in np.unique(epoch):
+                rows = np.flatnonzero(epoch == one)
+                place[rows] = self._read_lanes(int(one), offset[rows])
+        if len(self.ends) == 1:
+            return np.full(len(draws), self.first_component, np.int64), epoch, place
+        part = np.searchsorted(self.ends, place, side="right")
+        return part + self.first_component, epoch, place - (self.ends - np.diff(self.ends, prepend=0))[part]
+
+    def _read_lanes(self, epoch: int, offset: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Offset in the epoch to place in storage. Lane i is read at offsets i, i + num_lanes, i + 2 num_lanes, ...;
+        the first size mod num_lanes lanes are one example longer, so every place belongs to exactly one offset. An
+        epoch that starts in mid-batch starts its lanes there."""
+        documents, ends = self._document_table(epoch)
+        turn, lane = np.divmod(offset, self.num_lanes)
+        short, num_longer = divmod(self.size, self.num_lanes)
+        place = lane * short + np.minimum(lane, num_longer) + turn
+        rank = np.searchsorted(ends, place, side="right")
+        document = documents[rank]
+        assert self.documents is not None
+        return place - (ends[rank] - self.documents[document]) + self.document_starts[document]
+
+    def _document_table(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The documents in the order of this epoch, and the cumulative number of their examples."""
+        assert self.documents is not None
+        table = self._tables.get(epoch)
+        if table is None:
+            everything = np.arange(len(self.documents), dtype=np.int64)
+            documents = permute(everything, len(everything), rng.fold(self.key, np.array([epoch])))
+            table = documents, np.cumsum(self.documents[documents])
+            kept = list(self._tables.items())[1 - _KEPT_EPOCHS :]
+            self._tables = {**dict(kept), epoch: table}  # replaced as a whole: other threads may be reading
+        return table
+
+
+def _checked_weights(sizes: tuple[int, ...], weights: Sequence[float | None] | None) -> tuple[float, ...] | None:
+    if weights is None or all(weight is None for weight in weights):
+        return None
+    if len(weights) != len(sizes):
+        raise ConfigError(f"{len(weights)} weights were given for {len(sizes)} components; give one for each")
+    given = tuple(float(weight) for weight in weights if weight is not None)
+    if len(given) < len(weights):
+        missing = ", ".join(str(c) for c, weight in enumerate(weights) if weight is None)
+        raise ConfigError(
+            f"some components of the data have a weight, but components {missing} have none\n"
+            "  give every component a weight, or none to weigh them by size"
+        )
+    return given
+
+
+def _checked_documents(
+    sizes: tuple[int, ...], document_sizes: Sequence[NDArray[np.integer]]
+) -> list[NDArray[np.int64]]:
+    if len(document_sizes) != len(sizes):
+        raise ValueError(f"document sizes of {len(document_sizes)} components were given for {len(sizes)} components")
+    documents = [np.asarray(counts, np.int64) for counts in document_sizes]
+    for component, (counts, size) in enumerate(zip(documents, sizes, strict=True)):
+        if counts.sum() != size or (counts < 0).any():
+            raise DataError(
+                f"the documents of component {component} add up to {counts.sum()} examples, but it has {size}\n"
+                "  its index is broken; write these shards again"
+            )
+    return documents
+
+
+def _digest(*parts: bytes) -> str:
+    state = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.hexdigest()

@@ -1,0 +1,172 @@
+"""Compute a function of consecutive integers ahead of time, in threads or processes, and hand the results over in
+order."""
+
+import multiprocessing
+import pickle
+import queue
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from typing import Generic, TypeVar
+
+from pretrainkit.errors import RunError
+
+T = TypeVar("T")
+
+
+def in_threads(
+    function: Callable[[int], T], numbers: range, num_threads: int, num_ahead: int
+) -> Generator[T, None, None]:
+    """function(n) for each n in order, computed by threads up to `num_ahead` (at least 1) numbers ahead.
+
+    An exception of the function is raised where its result would have come. Closing the generator waits for calls
+    that have begun and drops the others.
+    """
+    return _ahead(lambda: _Thread(function), numbers, num_threads, num_ahead)
+
+
+def in_processes(
+    function: Callable[[int], T], numbers: range, num_processes: int, num_ahead: int
+) -> Generator[T, None, None]:
+    """Like `in_threads`, with processes. The function and its results must be picklable; a script that uses this needs
+    the usual `if __name__ == "__main__":`.
+
+    Raises:
+        RunError: A process died.
+    """
+    context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+    return _ahead(lambda: _Process(context, function), numbers, num_processes, num_ahead)
+
+
+class _Worker(ABC, Generic[T]):
+    """Answers the numbers it is asked, in their order."""
+
+    @abstractmethod
+    def ask(self, number: int) -> None:
+        """Without waiting."""
+
+    @abstractmethod
+    def answer(self, number: int) -> T:
+        """Waits for the answer to the oldest open question, which was `number`."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Forget all questions and end."""
+
+
+def _ahead(
+    start_worker: Callable[[], _Worker[T]], numbers: range, num_workers: int, num_ahead: int
+) -> Generator[T, None, None]:
+    workers: list[_Worker[T]] = []
+    pending: deque[tuple[int, _Worker[T]]] = deque()
+    try:
+        for _ in range(num_workers):
+            workers.append(start_worker())
+        for i, number in enumerate(numbers[:num_ahead]):
+            workers[i % num_workers].ask(number)
+            pending.append((number, workers[i % num_workers]))
+        for i in range(len(numbers)):
+            number, worker = pending.popleft()
+            result = worker.answer(number)
+            if i + num_ahead < len(numbers):
+                following = numbers[i + num_ahead]
+                worker = workers[(i + num_ahead) % num_workers]
+                worker.ask(following)
+                pending.append((following, worker))
+            yield result
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Thread(_Worker[T]):
+    def __init__(self, function: Callable[[int], T]) -> None:
+        self._function = function
+        self._questions: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._serve, name="prefetch", daemon=True)
+        self._thread.start()
+
+    def ask(self, number: int) -> None:
+        self._questions.put(number)
+
+    def answer(self, number: int) -> T:
+        value, error = self._answers.get()
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._questions.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while (number := self._questions.get()) is not None and not self._is_stopping:
+            try:
+                self._answers.put((self._function(number), None))
+            except BaseException as error:  # it is raised in the consumer, who would wait forever otherwise
+                self._answers.put((None, error))
+
+
+class _Process(_Worker[T]):
+    def __init__(self, context: BaseContext, function: Callable[[int], T]) -> None:
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, function), daemon=True)  # type: ignore[attr-defined]
+        self._process.start()
+        theirs.close()
+
+    def ask(self, number: int) -> None:
+        try:
+            self._connection.send(number)
+        except OSError as error:
+            raise self._death(number) from error
+
+    def answer(self, number: int) -> T:
+        try:
+            value, error = self._connection.recv()
+        except (EOFError, OSError) as failure:
+            raise self._death(number) from failure
+        if error is not None:
+            raise error
+        return value
+
+    def stop(self) -> None:
+        self._connection.close()
+        self._process.terminate()
+        self._process.join()
+
+    def _death(self, number: int) -> RunError:
+        self._process.join(timeout=5)
+        return RunError(
+            f"a data process died while preparing step {number} (exit code {self._process.exitcode})\n"
+            "  -9 mostly means that memory ran out: use fewer processes or smaller batches"
+        )
+
+
+def _serve(connection: Connection, function: Callable[[int], object]) -> None:
+    """The life of a worker process: until the other side hangs up."""
+    try:
+        while True:
+            number = connection.recv()
+            try:
+                answer: tuple[object, Exception | None] = (function(number), None)
+            except Exception as error:  # it is raised on the other side
+                answer = (None, _sendable(error))
+            connection.send(answer)
+    except (EOFError, OSError, KeyboardInterrupt):
+        return
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error itself where it survives the journey, else its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return RunError(f"{type(error).__name__}: {error}")
+    return error

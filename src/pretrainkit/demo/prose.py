@@ -1,0 +1,70 @@
+"""English prose that is on every machine with Python: its language reference and the standard library's docstrings.
+
+The language reference is `pydoc_data.topics`; docstrings are read from the source files without importing them.
+Examples, signatures and tables are left out paragraph by paragraph, so that what remains reads as sentences.
+"""
+
+import ast
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+SKIPPED_FOLDERS = {
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "lib2to3",
+    "__pycache__",
+    "pydoc_data",
+    "dist-packages",
+}
+MIN_WORDS = 4
+"""Of a paragraph; shorter ones are headings and signatures."""
+MIN_LETTER_SHARE = 0.75
+"""Letters and blanks of a paragraph; code and tables have less."""
+
+
+def standard_library_documents() -> Iterator[tuple[str, str]]:
+    """(name, text) of every topic of the language reference and every module with documentation."""
+    from pydoc_data.topics import topics
+
+    for name, text in sorted(topics.items()):
+        if prose := "\n".join(paragraphs(text)):
+            yield f"reference/{name}", prose
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(root.rglob("*.py")):
+        if SKIPPED_FOLDERS & set(path.relative_to(root).parts):
+            continue
+        texts = [p for docstring in _docstrings(path) for p in paragraphs(docstring)]
+        if texts:
+            yield f"library/{path.relative_to(root).with_suffix('').as_posix()}", "\n".join(texts)
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """The paragraphs of a documentation text that are prose, each on one line, without markup."""
+    for block in re.split(r"\n\s*\n", text):
+        lines = block.strip("\n").split("\n")
+        if any(re.match(r"\s*(>>>|\.\.\.|[|+=*#~^-]{2,}|\$ )", line) for line in lines):
+            continue
+        line = re.sub(r"``?|\*\*?(?=\S)|(?<=\S)\*\*?", "", " ".join(part.strip() for part in lines))
+        line = re.sub(r":\w+:|\s+", " ", line).strip()
+        words = re.findall(r"[A-Za-z][a-z]+", line)
+        letters = sum(c.isalpha() or c.isspace() for c in line)
+        if len(words) >= MIN_WORDS and letters >= MIN_LETTER_SHARE * len(line):
+            yield line
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """The docstrings of a module in source order; nothing for a file that this Python cannot parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes in other people's strings
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield ast.get_docstring(node) or ""

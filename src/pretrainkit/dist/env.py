@@ -1,0 +1,182 @@
+"""The processes of a run: who I am among them, what device I use, and the few collectives the trainer needs.
+
+A launcher such as torchrun tells each process its place through the environment (RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR, MASTER_PORT). Without those variables the run is one process: no process group exists and every
+collective does nothing.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError, PretrainKitError, RunError
+
+T = TypeVar("T")
+ReduceOp = Literal["sum", "max", "min"]
+_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_RAISABLE = {kind.__name__: kind for kind in (ConfigError, DataError, CheckpointError, InputError, RunError)}
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes of a run. The default is one process on the CPU."""
+
+    rank: int = 0
+    """My index among all processes."""
+    world_size: int = 1
+    """Processes."""
+    local_rank: int = 0
+    """My index among the processes of this machine; it chooses the device."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    backend: str | None = None
+    """Of the process group, such as "gloo"; None for one process."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which alone writes metrics, logs and manifests."""
+        return self.rank == 0
+
+    def all_reduce_(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
+        """Replace `tensor` by its sum, maximum or minimum over all ranks, on the device it is on."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, op.upper()))
+        return tensor
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier(device_ids=[self.local_rank] if self.device.type == "cuda" else None)
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true on any rank. One small message through the CPU: no device is synchronised."""
+        if self.world_size == 1:
+            return flag
+        return bool(self.all_reduce_(torch.tensor(int(flag), dtype=torch.int32), "max"))
+
+    def broadcast_object(self, value: T) -> T:
+        """Rank 0's `value` on every rank.
+
+        JSON travels, not pickle: numbers, strings, booleans, None, lists, dicts with string keys.
+        """
+        return self.gather_objects(value)[0]
+
+    def gather_objects(self, value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+        """Every rank's `value`, by rank, on every rank; JSON travels.
+
+        `group` is a process group of all ranks with a backend for the CPU; None: the one of `init_world`.
+        """
+        if self.world_size == 1:
+            return [value]
+        return gather_json(value, self.world_size, group)
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Rank 0's result of `work()` on every rank (as JSON). If it fails, every rank raises, so that none waits.
+
+        Raises:
+            PretrainKitError: What `work` raised on rank 0, on every rank.
+        """
+        if self.world_size == 1:
+            return work()
+        outcome: dict[str, Any] = {}
+        failure: PretrainKitError | None = None
+        if self.is_main:
+            try:
+                outcome = {"value": work()}
+            except PretrainKitError as error:
+                failure = error
+                outcome = {"error": str(error), "type": type(error).__name__}
+        outcome = self.broadcast_object(outcome)  # rank 0's replaces the empty ones
+        if failure is not None:
+            raise failure
+        if "error" in outcome:
+            raise _RAISABLE.get(outcome["type"], RunError)(outcome["error"])
+        value: T = outcome["value"]
+        return value
+
+    def close(self) -> None:
+        """Leave the process group. Nothing to do for one process."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def gather_json(value: T, world_size: int, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Every rank's JSON value, by rank. Sends text lengths first, then the texts padded to the longest."""
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    length = torch.tensor([len(text)])
+    lengths = [torch.zeros_like(length) for _ in range(world_size)]
+    dist.all_gather(lengths, length, group=group)
+    longest = int(max(map(int, lengths)))
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: len(text)] = text
+    texts = [torch.zeros_like(padded) for _ in range(world_size)]
+    dist.all_gather(texts, padded, group=group)
+    return [json.loads(bytes(t[: int(n)].tolist())) for t, n in zip(texts, lengths, strict=True)]
+
+
+def init_world(device: str | None = None) -> World:
+    """Join the other processes of the run, as the launcher's environment says.
+
+    Args:
+        device: "cpu" or the type of an accelerator, such as "cuda"; None: the accelerator when there is one.
+
+    Raises:
+        InputError: The environment is incomplete or contradicts itself, or there is no such device.
+    """
+    rank, world_size, local_rank = _place()
+    chosen = _device(device, local_rank)
+    if world_size == 1:
+        return World(device=chosen)
+    backend = "cpu:gloo"
+    if chosen.type == "cpu":
+        backend = "gloo"
+    else:
+        backend += f",{chosen.type}:{dist.get_default_backend_for_device(chosen)}"
+    if not dist.is_initialized():
+        dist.init_process_group(backend, device_id=chosen if chosen.type == "cuda" else None)
+    return World(rank, world_size, local_rank, chosen, backend)
+
+
+def _place() -> tuple[int, int, int]:
+    """(rank, world size, local rank) from the environment."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return 0, 1, 0
+    missing = [name for name in _LAUNCHER_VARIABLES if name not in os.environ]
+    if missing and os.environ["WORLD_SIZE"] != "1":
+        raise InputError(
+            f"RANK and WORLD_SIZE are set but not {', '.join(missing)}\n"
+            "  start the processes with `pretrainkit train ... --launch local --nproc N` or torchrun, "
+            "or unset RANK and WORLD_SIZE for one process"
+        )
+    try:
+        rank, world_size, local_rank = (int(os.environ.get(name, "0")) for name in _LAUNCHER_VARIABLES[:3])
+    except ValueError as error:
+        raise InputError(f"RANK, WORLD_SIZE and LOCAL_RANK must be integers: {error}") from None
+    if not 0 <= rank < world_size:
+        raise InputError(f"RANK={rank} does not lie in 0..{world_size - 1} for WORLD_SIZE={world_size}")
+    return rank, world_size, local_rank
+
+
+def _device(wanted: str | None, local_rank: int) -> torch.device:
+    """The device of this process, made current."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if wanted is None:
+        wanted = accelerator.type if accelerator is not None else "cpu"
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if accelerator is None or accelerator.type != wanted:
+        found = f"the accelerator here is {accelerator.type}" if accelerator else "this machine has no accelerator"
+        raise InputError(f"device {wanted!r} was asked for, but {found}\n  use device=cpu or leave it to be chosen")
+    num_devices = torch.accelerator.device_count()
+    if local_rank >= num_devices:
+        raise InputError(
+            f"this is process {local_rank + 1} on this machine, but it has {num_devices} {wanted} device(s)\n"
+            f"  start at most {num_devices} processes per machine, or use device=cpu"
+        )
+    torch.accelerator.set_device_index(local_rank)
+    return torch.device(wanted, local_rank)

@@ -1,0 +1,205 @@
+"""Spreading a model over devices: one path for one process, DDP and FSDP2, for any model that lists its `blocks()`.
+
+Per block: activation checkpointing, then `torch.compile` in place, then sharding. In place, because a compiled
+*wrapper* would hide the block from FSDP2's hooks; before sharding, because that is the order those hooks are made for.
+
+The model keeps its parameter names: no wrapper module is put inside it.
+"""
+
+import inspect
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from pretrainkit.dist.env import World
+
+_log = logging.getLogger(__name__)
+
+
+class ParallelSettings(Protocol):
+    """What is read of `pretrainkit.train.run.ParallelConfig`, which lives a layer above."""
+
+    @property
+    def strategy(self) -> str:
+        """auto, ddp or fsdp2; auto is ddp."""
+
+    @property
+    def compile(self) -> str:
+        """auto, on or off; auto is on for CUDA."""
+
+    @property
+    def activation_checkpointing(self) -> bool:
+        """Recompute each block in the backward pass."""
+
+
+class HasBlocks(Protocol):
+    """What a model offers to be compiled, checkpointed and sharded piece by piece."""
+
+    def blocks(self) -> list[nn.Module]:
+        """The large repeated submodules, in order; none holds a parameter that lies outside of it as well."""
+
+
+def parallelize(model: nn.Module, config: ParallelSettings, world: World, compute_dtype: torch.dtype) -> nn.Module:
+    """Move `model` to this rank's device and prepare it for training with all ranks.
+
+    Rank 0's weights win: they are sent to the others once, so ranks agree even if they were initialised differently.
+
+    Args:
+        model: Real or float32 weights on any device; has `blocks()` (see `HasBlocks`). Changed in place.
+        config: Strategy, compilation, activation checkpointing. With one process the strategy has no effect.
+        world: The processes.
+        compute_dtype: What FSDP2 on a GPU gathers and computes in; gradients are reduced in float32.
+
+    Returns:
+        What the trainer calls: `model` itself, or DDP around it. `unwrap` gives the model back.
+    """
+    blocks = cast(HasBlocks, model).blocks()
+    if config.activation_checkpointing:
+        for block in blocks:
+            block.forward = _Recomputed(block.forward)
+    if _shall_compile(config, world):
+        if config.activation_checkpointing:
+            # Metrics that a block stores in its forward pass must not be stored twice by the recomputation.
+            torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
+        for block in blocks:
+            block.compile()
+    if world.world_size == 1:
+        return model.to(world.device)
+    if config.strategy == "fsdp2":
+        return _shard(model, blocks, world, compute_dtype)
+    _send_weights(model, world)
+    # Buffers are constant tables, not to be sent before every forward pass. torch renamed the argument.
+    arguments = inspect.signature(DistributedDataParallel.__init__).parameters
+    buffers: dict[str, Any] = {next(n for n in ("forward_sync_buffers", "broadcast_buffers") if n in arguments): False}
+    return DistributedDataParallel(
+        model,
+        device_ids=[world.device] if world.device.type == "cuda" else None,
+        init_sync=False,
+        gradient_as_bucket_view=True,
+        **buffers,
+    )
+
+
+def _shard(model: nn.Module, blocks: list[nn.Module], world: World, compute_dtype: torch.dtype) -> nn.Module:
+    """FSDP2: each block is a group of its own; the root's group is the rest, tied embeddings and head together."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(world.device.type, (world.world_size,), mesh_dim_names=("data",))
+    policy = MixedPrecisionPolicy()
+    if world.device.type != "cpu" and compute_dtype != torch.float32:
+        policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    for block in blocks:
+        _send_weights(block, world)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    _send_weights(model, world)
+    # The root's parameters are needed at both ends of the step: gathering them twice would only cost time.
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    model.register_forward_hook(_reshard_after_evaluation)
+    return model
+
+
+def _reshard_after_evaluation(model: nn.Module, inputs: object, output: object) -> None:
+    """Without a backward pass, which would do it, the root would keep its gathered weights whatever becomes of them."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if not torch.is_grad_enabled():
+        cast(FSDPModule, model).reshard()
+
+
+def _send_weights(module: nn.Module, world: World) -> None:
+    """Move what is not sharded yet to the device, and replace parameters and buffers by rank 0's."""
+    module.to(world.device)
+    for tensor in [*module.parameters(), *module.buffers()]:
+        if not is_dtensor(tensor):
+            dist.broadcast(tensor.detach(), src=0)
+
+
+class _Recomputed:
+    """A block's forward with activation checkpointing.
+
+    Takes the place of `block.forward`, so there is no wrapper module: parameter names and the block's type stay.
+    A class, not a closure, so that copies of the block call their own forward; Python code, not `functools.partial`,
+    because `torch.compile` would find no frame of ours to start from and leave the block uncompiled.
+    """
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return checkpoint(self.forward, *args, use_reentrant=False, **kwargs)
+
+
+def _shall_compile(config: ParallelSettings, world: World) -> bool:
+    """Whether to compile, after a look for the compiler that inductor will need in the middle of the first step."""
+    is_gpu = world.device.type == "cuda"
+    if config.compile == "off" or (config.compile == "auto" and not is_gpu):
+        return False
+    named = os.environ.get("CC" if is_gpu else "CXX")
+    candidates = [named] if named else (["gcc", "clang", "cc"] if is_gpu else ["g++", "clang++", "c++"])
+    if any(shutil.which(candidate) for candidate in candidates):
+        return True
+    if world.is_main:
+        _log.warning(
+            "torch.compile needs a C compiler (looked for %s) and found none: running uncompiled, which is slower\n"
+            "  install gcc and g++, or set parallel.compile=off to silence this",
+            ", ".join(candidates),
+        )
+    return False
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The recipe's model, with its own parameter names, inside what `parallelize` returned."""
+    return cast(nn.Module, model.module) if isinstance(model, DistributedDataParallel) else model
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the parameters are spread over ranks (FSDP2)."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # half a second to import; whoever sharded has done so
+    return fsdp is not None and isinstance(model, fsdp.FSDPModule)
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether `tensor` is one rank's part of a larger one."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def averages_gradients(model: nn.Module) -> bool:
+    """Whether the backward pass leaves the mean over ranks in `grad` (DDP, FSDP2) rather than this rank's own gradient.
+
+    Sums over the global batch are then world size times that mean.
+    """
+    return isinstance(model, DistributedDataParallel) or is_sharded(model)
+
+
+@contextmanager
+def gradient_sync(model: nn.Module, enabled: bool) -> Iterator[None]:
+    """Forward and backward inside; with `enabled` False gradients only add up locally.
+
+    Use False for all microbatches of a step but the last: that one then reduces the sum.
+    """
+    if isinstance(model, DistributedDataParallel) and not enabled:
+        with model.no_sync():
+            yield
+    elif is_sharded(model):
+        from torch.distributed.fsdp import FSDPModule
+
+        sharded = cast(FSDPModule, model)
+        sharded.set_requires_gradient_sync(enabled)
+        try:
+            yield
+        finally:
+            sharded.set_requires_gradient_sync(True)
+    else:
+        yield

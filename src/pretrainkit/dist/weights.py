@@ -1,0 +1,108 @@
+"""The tensors of a model by name, whole or sharded."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.dist.parallelize import is_dtensor, unwrap
+from pretrainkit.errors import CheckpointError
+
+Shape = tuple[int, ...]
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers themselves (not copies) by name; tied ones once, under their first name."""
+    first_names: dict[int, str] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
+        if first_names.setdefault(id(tensor), name) == name:
+            tensors[name] = tensor
+    return tensors
+
+
+def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]:
+    """Copies of all tensors on the CPU, whole. Every rank must call it; only where `is_main` is it not empty.
+
+    Tied tensors appear under each of their names and share one copy.
+    """
+    copies: dict[int, Tensor] = {}
+    weights: dict[str, Tensor] = {}
+    for name, tensor in unwrap(model).state_dict(keep_vars=True).items():
+        if id(tensor) not in copies:
+            whole = tensor.detach()
+            if is_dtensor(whole):
+                whole = whole.full_tensor()
+            copies[id(tensor)] = whole.to("cpu", copy=True) if is_main else whole.new_empty(0)
+        weights[name] = copies[id(tensor)]
+    return weights if is_main else {}
+
+
+@torch.no_grad()
+def load_full_state_dict(model: nn.Module, weights: Mapping[str, Tensor], origin: str = "the given weights") -> None:
+    """Copy whole tensors into a model, sharded or not. Every rank must call it with the same weights.
+
+    Tied tensors need only one of their names. Number formats are converted.
+
+    Args:
+        model: What `parallelize` returned, or a plain model.
+        weights: Name to whole tensor, on any device.
+        origin: Where they come from, for the error message.
+
+    Raises:
+        CheckpointError: Names or shapes differ; the model is unchanged.
+    """
+    own = unwrap(model).state_dict(keep_vars=True)
+    names: dict[int, list[str]] = {}
+    for name, tensor in own.items():
+        names.setdefault(id(tensor), []).append(name)
+    sources = {
+        name: next((other for other in names[id(tensor)] if other in weights), name) for name, tensor in own.items()
+    }
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    given |= {name: given[source] for name, source in sources.items() if source in given}
+    require_same_tensors({name: tuple(tensor.shape) for name, tensor in own.items()}, given, origin)
+    for tied in names.values():
+        target, value = own[tied[0]], weights[sources[tied[0]]]
+        if is_dtensor(target):
+            from torch.distributed.tensor import distribute_tensor
+
+            value = value.to(device=target.device, dtype=target.dtype)
+            # src_data_rank=None: every rank has the value, so each takes its part without sending anything.
+            value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
+        target.copy_(value)
+
+
+def require_same_tensors(expected: Mapping[str, Shape], given: Mapping[str, Shape], origin: str) -> None:
+    """Check that `given` has the names and shapes that are `expected`.
+
+    Raises:
+        CheckpointError: They differ; the message has the first few of each kind.
+    """
+    problems = [
+        *_listed("lacks", (f"{n} {list(expected[n])}" for n in expected.keys() - given.keys())),
+        *_listed("has but the model lacks", (f"{n} {list(given[n])}" for n in given.keys() - expected.keys())),
+        *_listed(
+            "has in another shape",
+            (
+                f"{n}: {list(given[n])}, model {list(expected[n])}"
+                for n in expected.keys() & given.keys()
+                if expected[n] != given[n]
+            ),
+        ),
+    ]
+    if problems:
+        raise CheckpointError(
+            f"{origin} belongs to another model\n"
+            + "\n".join(f"  it {p}" for p in problems)
+            + "\n  use the config it was trained with (config.yaml in its run folder), or start a new run"
+        )
+
+
+def _listed(verb: str, items: Iterable[str], num_shown: int = 4) -> list[str]:
+    """One line for all `items`, or none."""
+    found = sorted(items)
+    if not found:
+        return []
+    more = f" and {len(found) - num_shown} more" if len(found) > num_shown else ""
+    return [f"{verb}: {', '.join(found[:num_shown])}{more}"]

@@ -1,0 +1,75 @@
+"""Metrics on held-out data as ratios of sums: never a mean of means."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.dist.env import World
+from pretrainkit.errors import DataError
+from pretrainkit.train.objective import AnyObjective, HostBatch
+from pretrainkit.train.precision import Precision
+
+_ALONE = World()
+
+
+def evaluate(
+    objective: AnyObjective,
+    model: nn.Module,
+    batches: Iterable[HostBatch],
+    *,
+    precision: Precision,
+    world: World = _ALONE,
+) -> dict[str, float]:
+    """Every metric of the objective: its total over all batches and ranks divided by its weight over them, once.
+
+    Each rank gives its own batches, however many and however large (with FSDP2 the same number on each rank, as every
+    forward pass gathers parameters). The model is put into evaluation mode and back; its weights do not change.
+
+    Returns:
+        Metric name to value, sorted by name, the same on all ranks; 0 where nothing was counted. With `loss`: the
+        training loss on this data, if the metrics hold all its terms.
+
+    Raises:
+        DataError: No rank had a batch.
+    """
+    sums_per_batch: list[tuple[list[str], Tensor]] = []
+    with _evaluation_mode(model), torch.no_grad():
+        for host_batch in batches:
+            batch = {name: torch.from_numpy(array).to(precision.device) for name, array in host_batch.items()}
+            with precision.autocast():
+                found = objective.metrics(model, batch)
+            # Stays on the device: reading it would make the host wait for every batch.
+            sums_per_batch.append((list(found), torch.stack([part for term in found.values() for part in term])))
+
+    mine: dict[str, Sequence[float]] = {}
+    for names, sums in sums_per_batch:
+        for name, (total, weight) in zip(names, sums.view(-1, 2).tolist()):
+            before = mine.get(name, (0.0, 0.0))
+            mine[name] = (before[0] + total, before[1] + weight)
+    everyone = world.gather_objects(mine)
+    if not any(everyone):
+        raise DataError("there is nothing to evaluate: no batch of held-out examples\n  check data.valid")
+    totals: dict[str, tuple[float, float]] = {}
+    for theirs in everyone:
+        for name, (total, weight) in theirs.items():
+            before = totals.get(name, (0.0, 0.0))
+            totals[name] = (before[0] + total, before[1] + weight)
+
+    values = {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
+    if "loss" not in values and objective.scales.keys() <= values.keys():
+        values["loss"] = sum(scale * values[name] for name, scale in objective.scales.items())
+    return dict(sorted(values.items()))
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within; after it every module is in its own mode again, frozen ones too."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training

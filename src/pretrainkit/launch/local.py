@@ -1,0 +1,129 @@
+"""Several processes on this machine. Torch-free: torchrun's agent runs in a process of its own (see `agent`)."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from pretrainkit.errors import InputError
+from pretrainkit.launch.rank import LOG_FOLDER, exit_path, log_path, pid_path
+
+_log = logging.getLogger(__name__)
+
+_FORWARDED = ("SIGTERM", "SIGINT", "SIGUSR1")
+_SAVE_SECONDS = 600
+"""What a rank gets to save and end before it is killed."""
+_TAIL_LINES = 15
+
+
+def launch_local(arguments: Sequence[str], num_processes: int, run_folder: Path, module: str = "pretrainkit") -> int:
+    """Run `python -m MODULE ARGUMENTS...` as so many ranks and wait for them.
+
+    Rank 0 writes to this terminal, rank r to `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and SIGUSR1 are passed on to
+    the ranks, which save and end. When this process is killed they do so too, within seconds.
+
+    Args:
+        arguments: For the module; the same for all ranks.
+        num_processes: Ranks, at least 1.
+        run_folder: Gets a folder `logs`.
+        module: Must not launch again when RANK is in the environment.
+
+    Returns:
+        The exit code of the worst rank: 1 failed, 2 bad input, 130 interrupted after saving, 0 done.
+
+    Raises:
+        InputError: The log folder cannot be written, or there is no such number of processes.
+    """
+    if num_processes < 1:
+        raise InputError(f"{num_processes} processes were asked for; it takes at least 1")
+    logs = run_folder.absolute() / "logs"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        for rank in range(num_processes):
+            for path in (pid_path(logs, rank), exit_path(logs, rank), log_path(logs, rank)):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write logs into {logs}: {error.strerror}\n  choose another run folder") from None
+
+    environment = os.environ | {
+        LOG_FOLDER: str(logs),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS),
+    }
+    # Otherwise each rank would start as many threads as there are cores.
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
+    command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), module, *arguments]
+    # A session of its own, so that Ctrl-C in the terminal reaches the ranks once, from here.
+    agent = subprocess.Popen(command, env=environment, start_new_session=True)
+    with _forwarding(agent, logs, num_processes) as received:
+        agent.wait()
+    codes = [_exit_code(logs, rank) for rank in range(num_processes)]
+    for rank in range(num_processes):
+        pid_path(logs, rank).unlink(missing_ok=True)
+        exit_path(logs, rank).unlink(missing_ok=True)
+    _tell_failures(logs, codes)
+    return worst(codes, was_asked_to_stop=bool(received))
+
+
+def worst(codes: Sequence[int | None], was_asked_to_stop: bool) -> int:
+    """The exit code of a run whose ranks ended with `codes`; None: did not end by itself (killed, crashed).
+
+    A rank that is killed because another one failed tells nothing, so what is known of the others comes first.
+    """
+    known = {code for code in codes if code is not None}
+    if known - {0, 2, 130}:
+        return 1
+    if 2 in known:
+        return 2
+    if None in codes:
+        return 130 if was_asked_to_stop else 1
+    return 130 if 130 in known else 0
+
+
+@contextmanager
+def _forwarding(agent: subprocess.Popen[bytes], logs: Path, num_processes: int) -> Iterator[list[int]]:
+    """Pass signals on to the ranks; the list holds those that came. Only in the main thread, as Python has it."""
+    received: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        pids = [path for rank in range(num_processes) if (path := pid_path(logs, rank)).exists()]
+        for path in pids:
+            with suppress(ProcessLookupError, ValueError, FileNotFoundError):
+                os.kill(int(path.read_text()), number)
+        if not pids:  # nothing runs yet that could save
+            agent.terminate()
+
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in _FORWARDED:
+            if (number := getattr(signal.Signals, name, None)) is not None:
+                previous[number] = signal.signal(number, forward)
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if agent.poll() is None:  # an error of ours: leave no orphans
+            agent.terminate()
+            agent.wait()
+
+
+def _exit_code(logs: Path, rank: int) -> int | None:
+    path = exit_path(logs, rank)
+    return int(path.read_text() or 1) if path.exists() else None
+
+
+def _tell_failures(logs: Path, codes: Sequence[int | None]) -> None:
+    """The last lines of the first failed rank that has a log; rank 0 has spoken for itself."""
+    for rank, code in enumerate(codes):
+        path = log_path(logs, rank)
+        if rank and code in (1, 2) and codes[0] not in (1, 2) and path.exists():
+            tail = path.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+            _log.error("rank %d ended with exit code %d; the last lines of %s:\n%s", rank, code, path, "\n".join(tail))
+            return

@@ -1,0 +1,76 @@
+"""What runs in each process that a launcher starts: `python -m pretrainkit.launch.rank MODULE ARGUMENTS...`.
+
+Runs MODULE as `python -m` would, and around it: leaves its process id and its exit code in the log folder, sends the
+output of all ranks but 0 to a file there, and asks itself to stop when whoever started it is gone.
+"""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+LOG_FOLDER = "PRETRAINKIT_LOG_FOLDER"
+"""Environment variable: where the ranks leave pid, exit code and output."""
+_WATCH_SECONDS = 1.0
+
+
+def pid_path(folder: Path, rank: int) -> Path:
+    """Holds the process id of a running rank."""
+    return folder / f"rank-{rank}.pid"
+
+
+def exit_path(folder: Path, rank: int) -> Path:
+    """Holds the exit code of a rank that ended by itself."""
+    return folder / f"rank-{rank}.exit"
+
+
+def log_path(folder: Path, rank: int) -> Path:
+    """Output of a rank other than 0, whose output goes to the terminal."""
+    return folder / f"rank-{rank}.log"
+
+
+def main() -> None:
+    """Run the module named in the arguments as this rank."""
+    folder, rank = Path(os.environ[LOG_FOLDER]), int(os.environ["RANK"])
+    pid_path(folder, rank).write_text(str(os.getpid()))
+    if rank:
+        log = os.open(log_path(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, sys.stdout.fileno())
+        os.dup2(log, sys.stderr.fileno())
+        os.close(log)
+    stop_when_orphaned()
+
+    del sys.argv[0]
+    code = 1
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception:
+        traceback.print_exc()
+    exit_path(folder, rank).write_text(str(code))
+    sys.exit(code)
+
+
+def stop_when_orphaned() -> None:
+    """From a thread, send this process SIGTERM when its parent ends, so that no rank goes on alone."""
+    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WATCH_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Transformer blocks over a stream of tokens.
+
+Dimensions: T tokens, D width, F width of the feed-forward layer.
+"""
+
+from torch import Tensor, nn
+
+from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.attention import AttentionLayout, SelfAttention
+from pretrainkit.nn.dropout import dropout
+from pretrainkit.nn.rotary import Rotation
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm over the last dimension."""
+
+    def __init__(self, width: int, epsilon: float, *, has_bias: bool = True) -> None:
+        super().__init__(width, eps=epsilon, bias=has_bias)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between."""
+
+    def __init__(self, width: int, inner_width: int, activation: str) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.up = nn.Linear(width, inner_width)
+        self.down = nn.Linear(inner_width, width)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """(T, D) to (T, D)."""
+        return self.down(self.activation(self.up(x_TD)))
+
+
+class GatedFeedForward(nn.Module):
+    """activation(a) x b for the two halves a, b of one linear layer (GeGLU where the activation is GELU), then another.
+
+    Source: Shazeer 2020, https://arxiv.org/abs/2002.05202. No biases.
+    """
+
+    def __init__(self, width: int, inner_width: int, activation: str, dropout_rate: float) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.dropout_rate = dropout_rate
+        self.up = nn.Linear(width, 2 * inner_width, bias=False)
+        self.down = nn.Linear(inner_width, width, bias=False)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """(T, D) to (T, D)."""
+        gate_TF, value_TF = self.up(x_TD).chunk(2, dim=-1)
+        inner_TF = self.activation(gate_TF) * value_TF
+        return self.down(dropout(inner_TF, self.dropout_rate, is_training=self.training))
+
+
+class PostNormBlock(nn.Module):
+    """BERT's layer: norm after each residual sum (Vaswani et al. 2017)."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        inner_width: int,
+        *,
+        activation: str,
+        dropout_rate: float,
+        attention_dropout_rate: float,
+        epsilon: float,
+    ) -> None:
+        super().__init__()
+        self.dropout_rate = dropout_rate
+        self.attention = SelfAttention(width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate)
+        self.attention_norm = LayerNorm(width, epsilon)
+        self.feed_forward = FeedForward(width, inner_width, activation)
+        self.feed_forward_norm = LayerNorm(width, epsilon)
+
+    def forward(
+        self,
+        x_TD: Tensor,
+        layout: AttentionLayout,
+        rotation: Rotation | None = None,
+        wanted_W: Tensor | None = None,
+    ) -> Tensor:
+        """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
+        rate, is_training = self.dropout_rate, self.training
+        mixed_TD = dropout(self.attention(x_TD, layout, rotation, wanted_W), rate, is_training=is_training)
+        x_TD = self.attention_norm(_rows(x_TD, wanted_W) + mixed_TD)
+        return self.feed_forward_norm(x_TD + dropout(self.feed_forward(x_TD), rate, is_training=is_training))
+
+
+class PreNormBlock(nn.Module):
+    """ModernBERT's layer: norm before attention and feed-forward, gated feed-forward, no biases."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        inner_width: int,
+        *,
+        activation: str,
+        dropout_rate: float,
+        attention_dropout_rate: float,
+        epsilon: float,
+        window: int | None,
+        has_attention_norm: bool,
+    ) -> None:
+        """`has_attention_norm` is False in the first layer, whose input the embedding norm has just normalised."""
+        super().__init__()
+        self.attention_dropout_rate = attention_dropout_rate
+        self.attention_norm = LayerNorm(width, epsilon, has_bias=False) if has_attention_norm else nn.Identity()
+        self.attention = SelfAttention(
+            width, num_heads, has_bias=False, dropout_rate=attention_dropout_rate, window=window
+        )
+        self.feed_forward_norm = LayerNorm(width, epsilon, has_bias=False)
+        self.feed_forward = GatedFeedForward(width, inner_width, activation, dropout_rate)
+
+    def forward(
+        self,
+        x_TD: Tensor,
+        layout: AttentionLayout,
+        rotation: Rotation | None = None,
+        wanted_W: Tensor | None = None,
+    ) -> Tensor:
+        """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
+        mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation, wanted_W)
+        x_TD = _rows(x_TD, wanted_W) + dropout(mixed_TD, self.attention_dropout_rate, is_training=self.training)
+        return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))
+
+
+def _rows(x_TD: Tensor, wanted_W: Tensor | None) -> Tensor:
+    return x_TD if wanted_W is None else x_TD[wanted_W]

@@ -1,0 +1,32 @@
+"""Initial weights."""
+
+import torch
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def truncated_normal_(weight: Tensor, scale: float) -> Tensor:
+    """Normal of deviation `scale` cut at two scales, without correction: the deviation that results is 0.88 x scale.
+
+    What falls outside is drawn again; on a CPU that is about ten times faster than torch's inverse error function.
+    """
+    weight.normal_()
+    while num_outside := int((is_outside := weight.abs() > 2).sum()):
+        weight[is_outside] = torch.randn(num_outside, dtype=weight.dtype, device=weight.device)
+    return weight.mul_(scale)
+
+
+@torch.no_grad()
+def initialise_layer(module: nn.Module, scale: float) -> None:
+    """Weights of a linear layer or embedding from `truncated_normal_`, biases 0; norms become the identity.
+
+    Only parameters of `module` itself, not of its children.
+    """
+    if isinstance(module, nn.Linear | nn.Embedding):
+        truncated_normal_(module.weight, scale)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            module.bias.zero_()
+    elif isinstance(module, nn.LayerNorm):
+        module.weight.fill_(1)
+        if module.bias is not None:
+            module.bias.zero_()

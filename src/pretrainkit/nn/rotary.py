@@ -1,0 +1,37 @@
+"""Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864), pairing the two halves of a head as GPT-NeoX.
+
+Dimensions: T tokens, H heads, K width of a head, J = K / 2.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rotation(NamedTuple):
+    """float32 cosines and sines of every token's angles."""
+
+    cos_TJ: Tensor
+    sin_TJ: Tensor
+
+
+def rotation(positions_T: Tensor, width: int, theta: float) -> Rotation:
+    """Angles position / theta^(2j / K) for j < K / 2.
+
+    Args:
+        positions_T: Integer positions within the examples.
+        width: K, even.
+        theta: Base of the wavelengths.
+    """
+    exponents_J = torch.arange(0, width, 2, dtype=torch.float32, device=positions_T.device) / width
+    angles_TJ = positions_T[:, None].float() * (1.0 / theta**exponents_J)
+    return Rotation(angles_TJ.cos(), angles_TJ.sin())
+
+
+def rotate(x: Tensor, by: Rotation) -> Tensor:
+    """Turn (T, ..., H, K) by each token's angles. In float32, returned in the dtype given."""
+    first, second = x.float().chunk(2, dim=-1)
+    shape = (len(x), *(1 for _ in x.shape[1:-1]), -1)
+    cos, sin = by.cos_TJ.view(shape), by.sin_TJ.view(shape)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

@@ -1,0 +1,356 @@
+"""The same weights for Hugging Face's `BertForPreTraining` and `ModernBertForMaskedLM`, both ways.
+
+Nothing here imports transformers: its folders are `config.json`, `model.safetensors` and tokenizer files.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.export.folder import new_folder
+from pretrainkit.export.safetensors import read_tensors, write_tensors
+from pretrainkit.recipes.bert.config import Activation, BertModelConfig, ModernModelConfig
+from pretrainkit.recipes.bert.model import is_local
+from pretrainkit.tokenizers.special import SpecialIds
+
+logger = logging.getLogger(__name__)
+
+AnyModelConfig: TypeAlias = BertModelConfig | ModernModelConfig
+State = Mapping[str, Tensor]
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentencepiece.model")
+
+_HF_ACTIVATIONS: dict[Activation, str] = {
+    "gelu_tanh": "gelu_new",
+    "gelu": "gelu",
+    "relu": "relu",
+    "swish": "silu",
+}
+_OUR_ACTIVATIONS: dict[str, Activation] = {
+    **{theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()},
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "swish": "swish",
+}
+
+
+DEFAULT_SPECIAL_IDS = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
+"""The layout of our SentencePiece vocabularies, which is Sabertooth's."""
+
+
+# ---------------------------------------------------------------------------------------------- names of Hugging Face
+
+
+def _same_tensors(config: AnyModelConfig, *, has_sentence_order: bool) -> dict[str, str]:
+    """Our name to Hugging Face's, for all tensors that are equal in both (not BERT's queries, keys and values)."""
+    if isinstance(config, ModernModelConfig):
+        return _modern_tensors(config)
+    modules = {
+        "embeddings.norm": "bert.embeddings.LayerNorm",
+        "masked_lm.dense": "cls.predictions.transform.dense",
+        "masked_lm.norm": "cls.predictions.transform.LayerNorm",
+    }
+    for layer in range(config.num_layers):
+        ours, theirs = f"layers.{layer}", f"bert.encoder.layer.{layer}"
+        modules |= {
+            f"{ours}.attention.out": f"{theirs}.attention.output.dense",
+            f"{ours}.attention_norm": f"{theirs}.attention.output.LayerNorm",
+            f"{ours}.feed_forward.up": f"{theirs}.intermediate.dense",
+            f"{ours}.feed_forward.down": f"{theirs}.output.dense",
+            f"{ours}.feed_forward_norm": f"{theirs}.output.LayerNorm",
+        }
+    if has_sentence_order:
+        modules |= {
+            "sentence_order.pooler": "bert.pooler.dense",
+            "sentence_order.classifier": "cls.seq_relationship",
+        }
+    return {
+        "embeddings.word.weight": "bert.embeddings.word_embeddings.weight",
+        "embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
+        "embeddings.token_type.weight": "bert.embeddings.token_type_embeddings.weight",
+        "masked_lm.decoder_bias": "cls.predictions.bias",
+        **{f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in ("weight", "bias")},
+    }
+
+
+def _modern_tensors(config: ModernModelConfig) -> dict[str, str]:
+    modules = {
+        "embeddings.word": "model.embeddings.tok_embeddings",
+        "embeddings.norm": "model.embeddings.norm",
+        "final_norm": "model.final_norm",
+        "masked_lm.dense": "head.dense",
+        "masked_lm.norm": "head.norm",
+    }
+    for layer in range(config.num_layers):
+        ours, theirs = f"layers.{layer}", f"model.layers.{layer}"
+        modules |= {
+            f"{ours}.attention.qkv": f"{theirs}.attn.Wqkv",
+            f"{ours}.attention.out": f"{theirs}.attn.Wo",
+            f"{ours}.feed_forward_norm": f"{theirs}.mlp_norm",
+            f"{ours}.feed_forward.up": f"{theirs}.mlp.Wi",
+            f"{ours}.feed_forward.down": f"{theirs}.mlp.Wo",
+        }
+        if layer:
+            modules[f"{ours}.attention_norm"] = f"{theirs}.attn_norm"
+    return {
+        "masked_lm.decoder_bias": "decoder.bias",
+        **{f"{ours}.weight": f"{theirs}.weight" for ours, theirs in modules.items()},
+    }
+
+
+def _split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, str, str]]:
+    """Our fused tensors to Hugging Face's three: queries, keys, values one below the other."""
+    if isinstance(config, ModernModelConfig):
+        return {}
+    return {
+        f"layers.{layer}.attention.qkv.{kind}": (
+            f"bert.encoder.layer.{layer}.attention.self.query.{kind}",
+            f"bert.encoder.layer.{layer}.attention.self.key.{kind}",
+            f"bert.encoder.layer.{layer}.attention.self.value.{kind}",
+        )
+        for layer in range(config.num_layers)
+        for kind in ("weight", "bias")
+    }
+
+
+def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
+    """Our state dict in Hugging Face's names. ModernBERT's has no sentence-order head: left out, with a warning."""
+    has_sentence_order = "sentence_order.classifier.weight" in state
+    same = _same_tensors(config, has_sentence_order=has_sentence_order)
+    found = {theirs: state[ours] for ours, theirs in same.items()}
+    split = _split_tensors(config)
+    for ours, theirs in split.items():
+        found |= zip(theirs, state[ours].chunk(3))
+    left_out = sorted(set(state) - set(same) - set(split))
+    if left_out:
+        logger.warning("not exported, because ModernBertForMaskedLM has no place for it: %s", ", ".join(left_out))
+    return found
+
+
+def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
+    """Hugging Face's state dict in our names.
+
+    Raises:
+        CheckpointError: A tensor is missing, one is left over, or the output matrix is not the embedding table.
+    """
+    # Checkpoints from before 2020 call the parameters of layer norm gamma and beta.
+    state = {
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
+        for name, tensor in state.items()
+    }
+    has_sentence_order = "cls.seq_relationship.weight" in state
+    same = _same_tensors(config, has_sentence_order=has_sentence_order)
+    split = _split_tensors(config)
+    wanted = [*same.values(), *(name for names in split.values() for name in names)]
+    _check_names(state, wanted, word_table=same["embeddings.word.weight"], output_bias=same["masked_lm.decoder_bias"])
+    found = {ours: state[theirs] for ours, theirs in same.items()}
+    found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
+    return found
+
+
+def _check_names(state: State, wanted: list[str], *, word_table: str, output_bias: str) -> None:
+    missing = [name for name in wanted if name not in state]
+    if missing:
+        raise CheckpointError(
+            f"{len(missing)} of {len(wanted)} tensors are missing, such as {', '.join(missing[:3])}\n"
+            "  what is read is BertForPreTraining, BertForMaskedLM or ModernBertForMaskedLM, with their heads"
+        )
+    copies = {"cls.predictions.decoder.weight": word_table, "decoder.weight": word_table}
+    copies["cls.predictions.decoder.bias"] = output_bias
+    for name, original in copies.items():
+        if name in state and not torch.equal(state[name], state[original]):
+            raise CheckpointError(
+                f"{name} differs from {original}\n  models with an output matrix of their own are not read"
+            )
+    # A pooler without classifier is left behind by BertForMaskedLM checkpoints of old; nothing was trained through it.
+    ignored = {*copies, "bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+    left_over = sorted(set(state) - set(wanted) - ignored)
+    if left_over:
+        raise CheckpointError(
+            f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
+            "  the weights belong to another architecture than config.json says"
+        )
+
+
+# --------------------------------------------------------------------------------------------- config of Hugging Face
+
+
+def to_huggingface_config(
+    config: AnyModelConfig, special: SpecialIds = DEFAULT_SPECIAL_IDS, *, has_sentence_order: bool = True
+) -> dict[str, Any]:
+    """The contents of `config.json`."""
+    shared = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": config.max_positions,
+        "initializer_range": config.initializer_range,
+        "attention_dropout" if config.arch == "modern" else "attention_probs_dropout_prob": config.attention_dropout,
+        "pad_token_id": special.pad,
+        "bos_token_id": special.cls,
+        "eos_token_id": special.sep,
+        "cls_token_id": special.cls,
+        "sep_token_id": special.sep,
+        "mask_token_id": special.mask,
+        "tie_word_embeddings": True,
+    }
+    if isinstance(config, BertModelConfig):
+        return {
+            "model_type": "bert",
+            "architectures": ["BertForPreTraining" if has_sentence_order else "BertForMaskedLM"],
+            **shared,
+            "hidden_act": _HF_ACTIVATIONS[config.activation],
+            "hidden_dropout_prob": config.hidden_dropout,
+            "type_vocab_size": config.type_vocab_size,
+            "layer_norm_eps": config.layer_norm_epsilon,
+            "position_embedding_type": "absolute",
+        }
+    kinds = ["sliding_attention" if is_local(config, layer) else "full_attention" for layer in range(config.num_layers)]
+    activation = _HF_ACTIVATIONS[config.activation]
+    return {
+        "model_type": "modernbert",
+        "architectures": ["ModernBertForMaskedLM"],
+        **shared,
+        "hidden_activation": activation,
+        "classifier_activation": activation,
+        "embedding_dropout": config.hidden_dropout,
+        "mlp_dropout": config.hidden_dropout,
+        "norm_eps": config.layer_norm_epsilon,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "classifier_bias": False,
+        "decoder_bias": True,
+        "local_attention": config.local_window,
+        "global_attn_every_n_layers": config.global_every,
+        "layer_types": kinds,
+        # The first two for transformers 4, the third for transformers 5.
+        "global_rope_theta": config.global_rope_theta,
+        "local_rope_theta": config.local_rope_theta,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": config.global_rope_theta},
+            "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope_theta},
+        },
+    }
+
+
+def from_huggingface_config(values: Mapping[str, Any]) -> AnyModelConfig:
+    """Our config for the contents of a `config.json`.
+
+    Raises:
+        CheckpointError: The model is of another kind, or has a feature ours lacks.
+    """
+    kind = values.get("model_type")
+    if kind not in ("bert", "modernbert"):
+        raise CheckpointError(f"config.json has model_type {kind!r}\n  the bert recipe reads 'bert' and 'modernbert'")
+    activation = values.get("hidden_act" if kind == "bert" else "hidden_activation", "gelu")
+    if activation not in _OUR_ACTIVATIONS:
+        raise CheckpointError(
+            f"config.json has the activation {activation!r}\n  this recipe has {', '.join(sorted(_OUR_ACTIVATIONS))}"
+        )
+    shared = {
+        "vocab_size": values["vocab_size"],
+        "hidden_size": values["hidden_size"],
+        "num_layers": values["num_hidden_layers"],
+        "num_heads": values["num_attention_heads"],
+        "intermediate_size": values["intermediate_size"],
+        "initializer_range": values.get("initializer_range", 0.02),
+        "activation": _OUR_ACTIVATIONS[activation],
+    }
+    if kind == "bert":
+        _refuse(values, {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False})
+        return BertModelConfig(
+            **shared,
+            max_positions=values.get("max_position_embeddings", 512),
+            type_vocab_size=values.get("type_vocab_size", 2),
+            hidden_dropout=values.get("hidden_dropout_prob", 0.1),
+            attention_dropout=values.get("attention_probs_dropout_prob", 0.1),
+            layer_norm_epsilon=values.get("layer_norm_eps", 1e-12),
+        )
+    _refuse(values, {"classifier_activation": activation, "mlp_dropout": values.get("embedding_dropout", 0.0)})
+    _refuse(values, dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False))
+    rope = values.get("rope_parameters") or {}
+    config = ModernModelConfig(
+        **shared,
+        max_positions=values.get("max_position_embeddings", 8192),
+        hidden_dropout=values.get("embedding_dropout", 0.0),
+        attention_dropout=values.get("attention_dropout", 0.0),
+        layer_norm_epsilon=values.get("norm_eps", 1e-5),
+        local_window=values.get("local_attention", 128),
+        global_every=values.get("global_attn_every_n_layers", _period(values.get("layer_types"))),
+        global_rope_theta=_theta(rope, "full_attention", values.get("global_rope_theta", 160_000.0)),
+        local_rope_theta=_theta(rope, "sliding_attention", values.get("local_rope_theta", 10_000.0)),
+    )
+    _refuse(values, {"layer_types": to_huggingface_config(config)["layer_types"]})
+    return config
+
+
+def _period(layer_types: list[str] | None) -> int:
+    """Distance of the first two global layers; as many as there are layers when only the first one is global."""
+    if layer_types is None:
+        return 3
+    found = [layer for layer, kind in enumerate(layer_types) if kind == "full_attention"]
+    return found[1] if len(found) > 1 else len(layer_types)
+
+
+def _theta(rope: Mapping[str, Any], kind: str, default: float) -> float:
+    values = rope.get(kind) or {}
+    if values.get("rope_type", "default") != "default":
+        raise CheckpointError(f"config.json has rope_type {values['rope_type']!r}\n  only 'default' is known here")
+    return values.get("rope_theta", default)
+
+
+def _refuse(values: Mapping[str, Any], only: Mapping[str, Any]) -> None:
+    """Features that are present with another value than the only one we have."""
+    for name, value in only.items():
+        if values.get(name, value) != value:
+            raise CheckpointError(f"config.json has {name} {values[name]!r}\n  this recipe only has {value!r}")
+
+
+# -------------------------------------------------------------------------------------------- folders of Hugging Face
+
+
+def write_huggingface(
+    state: State,
+    config: AnyModelConfig,
+    out: Path,
+    *,
+    tokenizer: Path | None = None,
+    special: SpecialIds = DEFAULT_SPECIAL_IDS,
+) -> None:
+    """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it.
+
+    Raises:
+        InputError: `out` exists and is not an empty folder, or cannot be written.
+    """
+    values = to_huggingface_config(config, special, has_sentence_order="sentence_order.classifier.weight" in state)
+    with new_folder(out) as folder:
+        write_tensors(folder / "model.safetensors", to_huggingface_state(state, config))
+        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        for name in TOKENIZER_FILES:
+            if tokenizer is not None and (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, folder / name)
+
+
+def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
+    """The config and our state dict of a folder that transformers wrote.
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model is of another kind.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no config.json\n  give a folder written by save_pretrained")
+    try:
+        config = from_huggingface_config(json.loads(path.read_text("utf-8")))
+    except (json.JSONDecodeError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    return config, from_huggingface_state(read_tensors(folder), config)

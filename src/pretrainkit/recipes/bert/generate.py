@@ -1,0 +1,81 @@
+"""Filling in masked words. Dimensions: T tokens, K masks, V vocabulary."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pretrainkit.errors import InputError
+from pretrainkit.recipes.bert.config import BertRun
+from pretrainkit.recipes.bert.inputs import read_batch
+from pretrainkit.recipes.bert.model import BertForPretraining
+from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+
+MASK_WORD = re.compile(r"\s*(?:<mask>|\[MASK\])")
+"""What a user writes in place of a word; the blank before it belongs to the word."""
+
+
+def fill_masks(
+    config: BertRun, model: BertForPretraining, tokenizer_folder: Path, prompts: list[str], *, top: int = 5
+) -> list[dict[str, Any]]:
+    """The `top` most likely pieces for each mask of each prompt.
+
+    Returns:
+        Per prompt: "prompt"; "masks": per mask a list of {"piece", "probability"}, best first; "text": the prompt with
+        the best piece in each place.
+
+    Raises:
+        InputError: A prompt without a mask, or longer than the model reads.
+    """
+    tokenizer = load_tokenizer(tokenizer_folder)
+    return [_fill(config, model, tokenizer, prompt, top) for prompt in prompts]
+
+
+@torch.no_grad()
+def _fill(config: BertRun, model: BertForPretraining, tokenizer: Tokenizer, prompt: str, top: int) -> dict[str, Any]:
+    parts = MASK_WORD.split(prompt)
+    if len(parts) == 1:
+        raise InputError(f"there is nothing to fill in: {prompt!r}\n  write <mask> in place of a word")
+    special = tokenizer.special
+    ids = [special.cls]
+    places = []
+    for number, tokens in enumerate(tokenizer.encode_batch(parts)):
+        if number:
+            places.append(len(ids))
+            ids.append(special.mask)
+        ids += tokens.tolist()
+    ids.append(special.sep)
+    if len(ids) > config.data.max_seq_length:
+        raise InputError(
+            f"the prompt has {len(ids)} tokens, the model was trained on {config.data.max_seq_length}: {prompt[:60]!r}…\n"
+            "  give it less at a time"
+        )
+    inputs, _ = read_batch(_as_batch(ids, places), config.data.max_seq_length)
+    logits_KV = model(inputs, None).logits_KV
+    logits_KV[:, [special.cls, special.sep, special.mask, special.pad]] = -torch.inf
+    best = logits_KV.softmax(-1).topk(min(top, logits_KV.shape[1]), dim=-1)
+    pieces = tokenizer.pieces()
+    masks = [
+        [{"piece": pieces[i].replace("▁", " "), "probability": p} for p, i in zip(row_p, row_i, strict=True)]
+        for row_p, row_i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
+    text = parts[0] + "".join(answers[0]["piece"] + part for answers, part in zip(masks, parts[1:], strict=True))
+    return {"prompt": prompt, "masks": masks, "text": text.strip()}
+
+
+def _as_batch(ids: list[int], places: list[int]) -> dict[str, torch.Tensor]:
+    """One packed example with predictions at `places`."""
+    zeros = np.zeros(len(places), np.int32)
+    arrays = {
+        "input_ids": np.array(ids, np.int32),
+        "token_type_ids": np.zeros(len(ids), np.int32),
+        "positions": np.arange(len(ids), dtype=np.int32),
+        "cu_seqlens": np.array([0, len(ids)], np.int32),
+        "lengths": np.array([len(ids)], np.int32),
+        "masked_lm_positions": np.array(places, np.int32),
+        "masked_lm_ids": zeros,
+        "masked_lm_weights": zeros.astype(np.float32),
+    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

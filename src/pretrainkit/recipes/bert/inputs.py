@@ -1,0 +1,116 @@
+"""From a batch of the data plane to the stream of tokens the model reads.
+
+Dimensions: B examples, S slots of a row, P predictions per row, T tokens of the stream, K predictions of the batch.
+
+Rows lose their padding here, before the embedding layer, and never get it back. On a GPU rows keep it, because the
+number of real tokens is not known on the host without waiting for the device; there `packed` batches are the fast form.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, TiledLayout, VarlenLayout
+from pretrainkit.train.objective import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class BertInputs:
+    """What the model reads."""
+
+    ids_T: Tensor
+    """Integer token ids."""
+    type_ids_T: Tensor
+    """Integer segment of each token, 0 or 1."""
+    positions_T: Tensor
+    """Integer position of each token within its example."""
+    layout: AttentionLayout
+    """Where the examples lie."""
+    first_B: Tensor
+    """int64: index of each example's first token, [CLS]."""
+    predicted_K: Tensor
+    """int64: index of each token to predict."""
+
+
+@dataclass(frozen=True, eq=False)
+class BertTargets:
+    """What the model is to say."""
+
+    token_K: Tensor
+    """int64: the true id of each predicted token."""
+    weight_K: Tensor
+    """float32: 0 for slots without a prediction, else 1."""
+    is_swapped_B: Tensor | None
+    """int64: 1 where the segments of the example were swapped; None without sentence order."""
+
+
+def read_batch(batch: Batch, max_length: int) -> tuple[BertInputs, BertTargets]:
+    """The inputs and targets of a `rows` or `packed` batch (told apart by `cu_seqlens`).
+
+    Args:
+        batch: Tensors on the model's device, named as the data side makes them.
+        max_length: No example is longer.
+    """
+    if "cu_seqlens" in batch:
+        return _read_packed(batch, max_length)
+    return _read_rows(batch)
+
+
+def _read_rows(batch: Batch) -> tuple[BertInputs, BertTargets]:
+    ids_BS, is_real_BS, slots_BP = batch["input_ids"], batch["input_mask"].bool(), batch["masked_lm_positions"].long()
+    num_rows, length = ids_BS.shape
+    device = ids_BS.device
+    row_B = torch.arange(num_rows, device=device)
+    slot_S = torch.arange(length, device=device)
+    targets = BertTargets(
+        batch["masked_lm_ids"].long().flatten(), batch["masked_lm_weights"].flatten(), batch.get("next_sentence_label")
+    )
+    if device.type != "cpu":
+        layout = PaddedLayout(num_rows, length, is_real_BS)
+        first_B = row_B * length
+        inputs = BertInputs(
+            ids_T=ids_BS.flatten(),
+            type_ids_T=batch["token_type_ids"].flatten(),
+            positions_T=slot_S.expand(num_rows, length).flatten(),
+            layout=layout,
+            first_B=first_B,
+            predicted_K=(first_B[:, None] + slots_BP).flatten(),
+        )
+        return inputs, targets
+    # The last real slot decides, so that a hole inside a row (Sabertooth's random pad tokens) stays a token.
+    lengths_B = torch.where(is_real_BS, slot_S + 1, 0).amax(1)
+    keep_T = (slot_S < lengths_B[:, None]).flatten().nonzero()[:, 0]
+    first_B = lengths_B.cumsum(0) - lengths_B
+    is_used_K = targets.weight_K > 0
+    inputs = BertInputs(
+        ids_T=ids_BS.flatten()[keep_T],
+        type_ids_T=batch["token_type_ids"].flatten()[keep_T],
+        positions_T=keep_T % length,
+        layout=TiledLayout(tuple(lengths_B.tolist())),
+        first_B=first_B,
+        predicted_K=(first_B[:, None] + slots_BP).flatten()[is_used_K],
+    )
+    return inputs, BertTargets(targets.token_K[is_used_K], targets.weight_K[is_used_K], targets.is_swapped_B)
+
+
+def _read_packed(batch: Batch, max_length: int) -> tuple[BertInputs, BertTargets]:
+    ids_T, cu_seqlens = batch["input_ids"], batch["cu_seqlens"]
+    num_tokens = len(ids_T)
+    layout: AttentionLayout
+    if ids_T.device.type == "cpu":
+        lengths = tuple(length for length in cu_seqlens.diff().tolist() if length)
+        num_tokens = sum(lengths)  # without the room left at the end
+        layout = TiledLayout(lengths)
+    else:
+        layout = VarlenLayout(cu_seqlens, max_length, num_tokens)
+    inputs = BertInputs(
+        ids_T=ids_T[:num_tokens],
+        type_ids_T=batch["token_type_ids"][:num_tokens],
+        positions_T=batch["positions"][:num_tokens],
+        layout=layout,
+        first_B=cu_seqlens[:-1].long(),
+        predicted_K=batch["masked_lm_positions"].long(),
+    )
+    targets = BertTargets(batch["masked_lm_ids"].long(), batch["masked_lm_weights"], batch.get("next_sentence_label"))
+    return inputs, targets

@@ -1,0 +1,235 @@
+"""Which tokens an example must predict, and what stands in their place.
+
+Everything here is ragged: the predictions of a batch lie one after another, example by example, ascending within each.
+All randomness comes from one uint64 key per example, in separate streams for the choice of positions, the kind of
+replacement and the replacing id, so that changing one setting leaves the draws of the others alone.
+
+Dimensions: B examples, K predictions of all examples together, M text tokens of all examples together.
+Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805 (80/10/10), and its released code of May 2019 (whole
+words); Joshi et al. 2019, https://arxiv.org/abs/1907.10529 (spans); R. Floyd in J. Bentley 1987, "A sample of
+brilliance" (subsets).
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.rng import Keys, bits, fold, stream_key
+
+Ints = NDArray[np.int64]
+
+_POSITION_STREAMS = np.array([[stream_key(0, "bert", name)] for name in ("mask positions", "span cuts")], np.uint64)
+_REPLACEMENT_STREAMS = np.array([[stream_key(0, "bert", name)] for name in ("kind", "replacement ids")], np.uint64)
+_32 = np.uint64(32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """How predictions are chosen and hidden."""
+
+    rate: float
+    """Share of an example's tokens (with [CLS] and [SEP]) to predict, in (0, 1)."""
+    max_predictions: int
+    """Most predictions of one example."""
+    unit: Literal["token", "whole_word", "span"] = "token"
+    """token: single positions, all sets of that size equally likely. whole_word, span: see the functions below."""
+    mean_span_length: float = 3.0
+    """Tokens, unit=span only."""
+    mask_share: float = 0.8
+    """Share of the predictions whose token becomes `mask_id`."""
+    random_share: float = 0.1
+    """Share whose token becomes a random one of `replacement_ids`; the rest stays as it is."""
+    mask_id: int
+    """Id of the mask token."""
+    replacement_ids: NDArray[np.integer]
+    """Ids to draw random tokens from, each equally likely."""
+    is_word_start: NDArray[np.bool_] | None = None
+    """(V,) True for ids that begin a word; unit=whole_word only."""
+
+    def __post_init__(self) -> None:
+        if self.unit == "whole_word" and self.is_word_start is None:
+            raise ValueError("unit whole_word needs is_word_start")
+        if self.mask_share < 0 or self.random_share < 0 or self.mask_share + self.random_share > 1 + 1e-9:
+            raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} must lie in [0, 1]")
+
+
+class Chosen(NamedTuple):
+    """The predictions of a batch."""
+
+    num: Ints
+    """(B,) predictions per example."""
+    candidates: Ints
+    """(K,) index of each among the text tokens of its example (no [CLS], no [SEP]), ascending within an example."""
+
+
+def num_predictions(masking: Masking, lengths: Ints, num_text: Ints) -> Ints:
+    """(B,) budget: min(max_predictions, max(1, floor(rate x length))), never more than there are text tokens.
+
+    Args:
+        masking: The settings.
+        lengths: (B,) tokens with [CLS] and [SEP].
+        num_text: (B,) tokens without them, at least 1.
+    """
+    wanted = np.maximum(1, (masking.rate * lengths).astype(np.int64))
+    return np.minimum(np.minimum(wanted, masking.max_predictions), num_text)
+
+
+def choose(
+    masking: Masking, keys: Keys, lengths: Ints, num_text: Ints, text: NDArray[np.integer], begins: Ints
+) -> Chosen:
+    """What to predict.
+
+    Args:
+        masking: The settings.
+        keys: (B,) one per example.
+        lengths: (B,) tokens with [CLS] and [SEP].
+        num_text: (B,) text tokens per example, at least 1.
+        text: (M,) their ids; only read by unit=whole_word.
+        begins: Indices into `text` at which a word begins whatever the id (first tokens of segments).
+    """
+    num = num_predictions(masking, lengths, num_text)
+    if not len(num):
+        return Chosen(num, num)
+    place_keys, cut_keys = fold(keys, _POSITION_STREAMS)
+    if masking.unit == "token":
+        return Chosen(num, subsets(place_keys, num, num_text))
+    if masking.unit == "span":
+        return Chosen(num, _spans(place_keys, cut_keys, num, num_text, masking.mean_span_length))
+    assert masking.is_word_start is not None
+    is_start = masking.is_word_start[text]
+    is_start[begins] = True
+    return _whole_words(place_keys, num, num_text, is_start)
+
+
+def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
+    """Random subsets, one per key: `num[b]` distinct values of range(size[b]), all subsets equally likely.
+
+    Floyd's algorithm in lock-step over the rows: draw j-th of n from range(size - n + j + 1); if it is taken already,
+    take size - n + j instead. It needs n draws, not `size`, and no sort. The draws are 32 bits wide, so subsets are
+    equally likely up to size / 2^32.
+
+    Returns:
+        (sum of num,), row after row, ascending within each.
+    """
+    num_rows, most = len(num), int(num.max(initial=0))
+    if not most:
+        return np.empty(0, np.int64)
+    width = int(size.max()) + 1  # the last column takes the writes of rows that are done
+    base = np.arange(num_rows, dtype=np.int64) * width
+    turns = np.arange(most, dtype=np.int64)[:, None]
+    last = (size - num) + turns
+    draws = bits(keys, most).T.copy()
+    draws >>= _32
+    draws *= (last + 1).view(np.uint64)
+    draws >>= _32
+    drawn = draws.view(np.int64)
+    drawn += base
+    last += base
+    if int(num.min()) < most:
+        is_done = turns >= num
+        drawn[is_done] = last[is_done] = np.broadcast_to(base + (width - 1), drawn.shape)[is_done]
+    is_chosen = np.zeros(num_rows * width, np.bool_)
+    for turn in range(most):
+        picked = drawn[turn]
+        np.copyto(picked, last[turn], where=is_chosen[picked])
+        is_chosen[picked] = True
+    is_chosen[base + (width - 1)] = False
+    chosen = np.flatnonzero(is_chosen)
+    chosen -= np.repeat(base, num)
+    return chosen
+
+
+def slots(num: Ints) -> Ints:
+    """(sum of num,): 0 .. num[b] - 1 for every row b."""
+    ends = np.cumsum(num)
+    return np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64) - np.repeat(ends - num, num)
+
+
+def _spans(place_keys: Keys, cut_keys: Keys, num: Ints, num_text: Ints, mean_length: float) -> Ints:
+    """Exactly `num` tokens in round(num / mean_length) spans (at least one) that never touch each other.
+
+    The spans' lengths are a uniformly random composition of `num` (close to geometric), their places a uniformly random
+    set of the gaps between the tokens left alone. A span may run from the first segment into the second.
+    """
+    num_spans = np.clip(np.rint(num / mean_length).astype(np.int64), 1, np.minimum(num, num_text - num + 1))
+    gaps = subsets(place_keys, num_spans, num_text - num + 1)
+    cuts = subsets(cut_keys, num_spans - 1, num - 1) + 1
+    row_begin = np.cumsum(num) - num
+    is_cut = np.zeros(int(num.sum()), np.int64)
+    is_cut[cuts + np.repeat(row_begin, num_spans - 1)] = 1
+    is_cut[row_begin[1:]] = 1  # the first span of the next row
+    return gaps[np.cumsum(is_cut)] + slots(num)
+
+
+def _whole_words(keys: Keys, num: Ints, num_text: Ints, is_start: NDArray[np.bool_]) -> Chosen:
+    """Whole words in random order, each taken if all of it still fits into the budget, else passed over.
+
+    So an example has at most `num` predictions, and fewer only if every word left is too long for the rest. If no word
+    fits at all, the first `num` tokens of the first word drawn are taken, so that every example predicts something.
+    """
+    row_end = np.cumsum(num_text)
+    row_begin = row_end - num_text
+    num_words = np.add.reduceat(is_start, row_begin, dtype=np.int64)
+    first_word, most = np.cumsum(num_words) - num_words, int(num_words.max())
+    begins = np.flatnonzero(is_start)
+    word_lengths = np.diff(begins, append=len(is_start))
+
+    # Words sorted by random numbers; the place of a word in the low bits says which it is and makes the order total.
+    place = slots(num_words)
+    shift = np.uint64(most.bit_length())
+    draws = fold(np.repeat(keys, num_words), place)
+    priority = np.full((len(num), most), np.uint64(2**64 - 1))
+    priority[np.arange(most) < num_words[:, None]] = (draws >> shift << shift) | place.view(np.uint64)
+    priority.sort(axis=1)
+    order = (priority & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
+
+    left = num.copy()
+    edges = np.zeros(len(is_start) + 1, np.int8)  # +1 where a hidden stretch begins, -1 where one ends
+    turn = 0
+    while turn < most and left.any():
+        word = first_word + np.minimum(order[:, turn], num_words - 1)
+        length = word_lengths[word]
+        is_taken = (length <= left) & (turn < num_words)
+        left -= length * is_taken
+        begin = begins[word[is_taken]]
+        edges[begin] += 1
+        edges[begin + length[is_taken]] -= 1
+        turn += 1
+    is_stuck = left == num
+    begin = begins[(first_word + order[:, 0])[is_stuck]]
+    edges[begin] += 1
+    edges[begin + num[is_stuck]] -= 1
+    taken = np.where(is_stuck, num, num - left)
+    chosen = np.flatnonzero(np.cumsum(edges[:-1], dtype=np.int8))
+    return Chosen(taken, chosen - np.repeat(row_begin, taken))
+
+
+def hide(masking: Masking, keys: Keys, num: Ints, ids: NDArray[np.int32], where: Ints) -> NDArray[np.int32]:
+    """Replace `ids[where]` in place: kept, `mask_id`, or random, by one draw each.
+
+    Args:
+        masking: The settings.
+        keys: (B,) one per example.
+        num: (B,) predictions per example.
+        ids: Tokens of the whole batch, flat; changed in place.
+        where: (K,) indices into `ids`, example after example.
+
+    Returns:
+        (K,) the original ids.
+    """
+    original = ids[where]
+    place = slots(num)
+    kind_keys, id_keys = fold(keys, _REPLACEMENT_STREAMS)
+    kind = (fold(np.repeat(kind_keys, num), place) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    keep_share = max(0.0, 1.0 - masking.mask_share - masking.random_share)
+    is_random = kind >= keep_share + masking.mask_share if masking.random_share > 0 else np.zeros(len(kind), np.bool_)
+    is_hidden = (kind >= keep_share) & ~is_random
+    ids[where[is_hidden]] = masking.mask_id
+    if masking.random_share > 0:
+        row = np.repeat(np.arange(len(num)), num)[is_random]
+        draws = fold(id_keys[row], place[is_random])
+        picked = ((draws >> _32) * np.uint64(len(masking.replacement_ids))) >> _32
+        ids[where[is_random]] = masking.replacement_ids[picked.astype(np.int64)]
+    return original

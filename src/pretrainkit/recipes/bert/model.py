@@ -1,0 +1,233 @@
+"""The BERT encoder with its two heads: masked words and sentence order.
+
+Unusual about it: it reads a stream of real tokens, one example after another, not rows with padding; the masked-word
+head sees predicted tokens only; queries, keys and values are one matrix. The numbers equal `BertForPreTraining` and
+`ModernBertForMaskedLM` of transformers (tests/recipes/bert/test_convert.py).
+
+Dimensions: T tokens, B examples, K predictions, D width, V vocabulary.
+Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805; Warner et al. 2024, https://arxiv.org/abs/2412.13663.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
+from pretrainkit.nn.dropout import dropout
+from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
+from pretrainkit.nn.rotary import Rotation, rotation
+from pretrainkit.nn.tied_table import TiedTable, look_up
+from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
+from pretrainkit.recipes.bert.inputs import BertInputs
+
+
+@dataclass(frozen=True, eq=False)
+class BertOutputs:
+    """What the model says about a batch."""
+
+    masked_lm: TokenLoss | None
+    """Per prediction, when the true tokens were given."""
+    logits_KV: Tensor | None
+    """float32: when they were not."""
+    sentence_order_B2: Tensor | None
+    """Logits of (in order, swapped); None without that head."""
+
+
+class BertEmbeddings(nn.Module):
+    """Word + position + segment, normalised."""
+
+    def __init__(self, config: BertModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.dropout_rate = config.hidden_dropout
+        self.word = nn.Embedding(vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_positions, config.hidden_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
+
+    def forward(self, inputs: BertInputs) -> tuple[Tensor, TiedTable]:
+        """(T, D), and the table for the masked-word head."""
+        x_TD, table = look_up(self.word.weight, inputs.ids_T)
+        x_TD = x_TD + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
+        return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training), table
+
+
+class ModernEmbeddings(nn.Module):
+    """Words alone, normalised: positions enter in the attention layers."""
+
+    def __init__(self, config: ModernModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.dropout_rate = config.hidden_dropout
+        self.word = nn.Embedding(vocab_size, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
+
+    def forward(self, inputs: BertInputs) -> tuple[Tensor, TiedTable]:
+        """(T, D), and the table for the masked-word head."""
+        x_TD, table = look_up(self.word.weight, inputs.ids_T)
+        return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training), table
+
+
+class MaskedWordHead(nn.Module):
+    """Dense, activation, norm; then the embedding table as the output matrix, and a bias of its own per word."""
+
+    def __init__(self, width: int, vocab_size: int, *, activation: str, epsilon: float, has_bias: bool) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.dense = nn.Linear(width, width, bias=has_bias)
+        self.norm = LayerNorm(width, epsilon, has_bias=has_bias)
+        self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, x_KD: Tensor, table: TiedTable, token_K: Tensor | None) -> TokenLoss | Tensor:
+        """Losses of the true tokens, or float32 logits (K, V) where they are not given."""
+        x_KD = self.norm(self.activation(self.dense(x_KD)))
+        if token_K is None:
+            return linear_logits(x_KD, table, self.decoder_bias)
+        return linear_cross_entropy(x_KD, table, self.decoder_bias, token_K)
+
+
+class SentenceOrderHead(nn.Module):
+    """The pooler (a dense layer with tanh on the first token) and a classifier of two classes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(width, width)
+        self.classifier = nn.Linear(width, 2)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """(B, D) to (B, 2)."""
+        return self.classifier(torch.tanh(self.pooler(x_BD)))
+
+
+class BertForPretraining(nn.Module):
+    """Embeddings, blocks and heads, of either architecture."""
+
+    def __init__(self, config: BertModelConfig | ModernModelConfig, *, has_sentence_order: bool) -> None:
+        """`config.vocab_size` must be known by now. Weights are not initialised: see `initialise`."""
+        super().__init__()
+        if config.vocab_size is None:
+            raise ValueError("model.vocab_size is not known: bind the config to its data, or set it")
+        self.config = config
+        self.embeddings: BertEmbeddings | ModernEmbeddings
+        if isinstance(config, BertModelConfig):
+            self.embeddings = BertEmbeddings(config, config.vocab_size)
+            self.layers = nn.ModuleList(_post_norm_block(config) for _ in range(config.num_layers))
+            self.final_norm: nn.Module = nn.Identity()
+        else:
+            self.embeddings = ModernEmbeddings(config, config.vocab_size)
+            self.layers = nn.ModuleList(_pre_norm_block(config, layer) for layer in range(config.num_layers))
+            self.final_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
+        self.masked_lm = MaskedWordHead(
+            config.hidden_size,
+            config.vocab_size,
+            activation=config.activation,
+            epsilon=config.layer_norm_epsilon,
+            has_bias=isinstance(config, BertModelConfig),
+        )
+        self.sentence_order = SentenceOrderHead(config.hidden_size) if has_sentence_order else None
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return list(self.layers)
+
+    def forward(self, inputs: BertInputs, token_K: Tensor | None = None) -> BertOutputs:
+        """Losses of the true tokens `token_K` at `inputs.predicted_K`, or logits where they are not given."""
+        # The last block computes only what the heads read: the same numbers for a sixth of its work.
+        read = inputs.predicted_K
+        if self.sentence_order is not None:
+            read = torch.cat((read, inputs.first_B))
+        wanted_W, where = _ascending(read, num_tokens=len(inputs.ids_T))
+        x_TD, table = self.embeddings(inputs)
+        rotations = self._rotations(inputs.positions_T)
+        for layer, rotation_ in zip(self.layers[:-1], rotations[:-1], strict=True):
+            x_TD = layer(x_TD, inputs.layout, rotation_)
+        x_WD = self.final_norm(self.layers[-1](x_TD, inputs.layout, rotations[-1], wanted_W))
+        num_predictions = len(inputs.predicted_K)
+        said = self.masked_lm(x_WD[where[:num_predictions]], table, token_K)
+        order_B2 = None if self.sentence_order is None else self.sentence_order(x_WD[where[num_predictions:]])
+        if isinstance(said, TokenLoss):
+            return BertOutputs(said, None, order_B2)
+        return BertOutputs(None, said, order_B2)
+
+    def encode(self, inputs: BertInputs) -> list[Tensor]:
+        """(T, D) after the embeddings and after each block; the last one normalised, where the architecture ends so."""
+        states = [self.embeddings(inputs)[0]]
+        for layer, rotation_ in zip(self.layers, self._rotations(inputs.positions_T), strict=True):
+            states.append(layer(states[-1], inputs.layout, rotation_))
+        states[-1] = self.final_norm(states[-1])
+        return states
+
+    def _rotations(self, positions_T: Tensor) -> list[Rotation | None]:
+        """Of each layer."""
+        config = self.config
+        if isinstance(config, BertModelConfig):
+            return [None] * config.num_layers
+        width = config.hidden_size // config.num_heads
+        everywhere = rotation(positions_T, width, config.global_rope_theta)
+        nearby = rotation(positions_T, width, config.local_rope_theta)
+        return [nearby if is_local(config, layer) else everywhere for layer in range(config.num_layers)]
+
+    def initialise(self) -> None:
+        """Fresh weights from torch's global generator (spec of Sabertooth 10.3; ModernBERT's for the modern one)."""
+        scale = self.config.initializer_range
+        small = scale
+        if isinstance(self.config, ModernModelConfig) and self.config.scale_output_layers:
+            small = scale / math.sqrt(2 * self.config.num_layers)
+        for name, module in self.named_modules():
+            into_residual = name.endswith(("attention.out", "feed_forward.down")) or name == "masked_lm.dense"
+            initialise_layer(module, small if into_residual else scale)
+        with torch.no_grad():
+            self.masked_lm.decoder_bias.zero_()
+
+
+def _ascending(read: Tensor, *, num_tokens: int) -> tuple[Tensor | None, Tensor]:
+    """The tokens to compute, and where in them each of `read` is. On a GPU all (None), so that shapes are known."""
+    if read.device.type != "cpu":
+        return None, read
+    is_read_T = torch.zeros(num_tokens, dtype=torch.bool)
+    is_read_T[read] = True
+    return is_read_T.nonzero()[:, 0], (is_read_T.cumsum(0) - 1)[read]
+
+
+def is_local(config: ModernModelConfig, layer: int) -> bool:
+    """Whether a layer sees only a window."""
+    return layer % config.global_every != 0
+
+
+def _post_norm_block(config: BertModelConfig) -> PostNormBlock:
+    return PostNormBlock(
+        config.hidden_size,
+        config.num_heads,
+        config.intermediate_size,
+        activation=config.activation,
+        dropout_rate=config.hidden_dropout,
+        attention_dropout_rate=config.attention_dropout,
+        epsilon=config.layer_norm_epsilon,
+    )
+
+
+def _pre_norm_block(config: ModernModelConfig, layer: int) -> PreNormBlock:
+    return PreNormBlock(
+        config.hidden_size,
+        config.num_heads,
+        config.intermediate_size,
+        activation=config.activation,
+        dropout_rate=config.hidden_dropout,
+        attention_dropout_rate=config.attention_dropout,
+        epsilon=config.layer_norm_epsilon,
+        window=config.local_window if is_local(config, layer) else None,
+        has_attention_norm=layer > 0,
+    )
+
+
+def build(config: BertModelConfig | ModernModelConfig, *, has_sentence_order: bool) -> BertForPretraining:
+    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    device = torch.get_default_device()
+    with torch.device("meta"):  # so that torch's own initialisation costs nothing and draws nothing
+        model = BertForPretraining(config, has_sentence_order=has_sentence_order)
+    if device.type != "meta":
+        model.to_empty(device=device)
+        model.initialise()
+    return model

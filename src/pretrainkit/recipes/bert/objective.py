@@ -1,0 +1,118 @@
+"""Masked words and sentence order: two sums with weights.
+
+Dimensions: B examples, K predictions, D width, V vocabulary, L layers.
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretrainkit.recipes.bert.config import BertModelConfig, BertRun
+from pretrainkit.recipes.bert.inputs import BertTargets, read_batch
+from pretrainkit.recipes.bert.model import BertOutputs, is_local
+from pretrainkit.train.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+
+
+class BertObjective(SeparableObjective):
+    """The loss is mean(masked-word cross-entropy) + mean(sentence-order cross-entropy), each over the global batch."""
+
+    def __init__(self, config: BertRun) -> None:
+        self._config = config
+        self._scales = {"masked_lm_loss": config.objective.masked_lm_weight}
+        if config.objective.sentence_order:
+            self._scales["next_sentence_loss"] = config.objective.sentence_order_weight
+
+    @property
+    def scales(self) -> dict[str, float]:
+        return dict(self._scales)
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        found = {"masked_lm_loss": batch["masked_lm_weights"].sum(dtype=torch.float32)}
+        if "next_sentence_loss" in self._scales:
+            labels_B = batch["next_sentence_label"]
+            found["next_sentence_loss"] = torch.tensor(float(len(labels_B)), device=labels_B.device)
+        return found
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        outputs, targets = self._forward(model, batch)
+        return self._loss_sums(outputs, targets)
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """The losses, and the shares of right answers: over predicted tokens, and over examples with two segments."""
+        outputs, targets = self._forward(model, batch)
+        found = self._loss_sums(outputs, targets)
+        assert outputs.masked_lm is not None
+        weight_K = targets.weight_K.float()
+        found["masked_lm_accuracy"] = LossSum((outputs.masked_lm.is_right_K * weight_K).sum(), weight_K.sum())
+        if "next_sentence_loss" in found and outputs.sentence_order_B2 is not None:
+            is_right_B = outputs.sentence_order_B2.argmax(1) == targets.is_swapped_B
+            is_pair_B = _has_two_segments(batch)
+            found["next_sentence_accuracy"] = LossSum((is_right_B & is_pair_B).sum().float(), is_pair_B.sum().float())
+        return found
+
+    def cost(self, batch: HostBatch) -> Cost:
+        return count_cost(self._config, batch)
+
+    def _forward(self, model: nn.Module, batch: Batch) -> tuple[BertOutputs, BertTargets]:
+        inputs, targets = read_batch(batch, self._config.data.max_seq_length)
+        return model(inputs, targets.token_K), targets
+
+    def _loss_sums(self, outputs: BertOutputs, targets: BertTargets) -> dict[str, LossSum]:
+        assert outputs.masked_lm is not None
+        weight_K = targets.weight_K.float()
+        found = {"masked_lm_loss": LossSum((outputs.masked_lm.nll_K * weight_K).sum(), weight_K.sum())}
+        if "next_sentence_loss" in self._scales:
+            assert outputs.sentence_order_B2 is not None
+            assert targets.is_swapped_B is not None
+            logits_B2 = outputs.sentence_order_B2.float()
+            total = F.cross_entropy(logits_B2, targets.is_swapped_B.long(), reduction="sum")
+            found["next_sentence_loss"] = LossSum(total, total.new_tensor(float(len(logits_B2))))
+        return found
+
+
+def _has_two_segments(batch: Batch) -> Tensor:
+    """bool (B,): examples with a token of type 1 among the real ones."""
+    types = batch["token_type_ids"] != 0
+    if "cu_seqlens" not in batch:
+        return (types & batch["input_mask"].bool()).any(1)
+    ends_B1 = batch["cu_seqlens"].long()
+    num_before = F.pad(types.long().cumsum(0), (1, 0))[ends_B1]
+    return num_before.diff() > 0
+
+
+def count_cost(config: BertRun, batch: HostBatch) -> Cost:
+    """Examples, tokens and FLOPs of one forward and backward pass over real tokens and predictions.
+
+    2 FLOPs per multiply-add, backward = 2 x forward, matrix products only: per block 6 x its weights per token and
+    12 D t^2 for the attention of an example of t tokens (12 D t w with a window of w < t); per prediction
+    6 (D V + D^2); per example 6 (D^2 + 2 D) for sentence order. Lookups, norms and anything computed on padding do not
+    count.
+    """
+    model = config.model
+    width, inner = model.hidden_size, model.intermediate_size
+    vocab_size = model.vocab_size or 0
+    lengths_B = np.asarray(batch["lengths"], np.float64)
+    num_tokens = float(lengths_B.sum())
+    num_predictions = float(np.count_nonzero(batch["masked_lm_weights"]))
+    if isinstance(model, BertModelConfig):
+        weights_per_block = 4 * width**2 + 2 * width * inner
+        num_local, window = 0, 0
+    else:
+        weights_per_block = 4 * width**2 + 3 * width * inner
+        num_local = sum(is_local(model, layer) for layer in range(model.num_layers))
+        window = model.local_window + 1
+    seen_globally = float((lengths_B**2).sum())
+    seen_locally = float((lengths_B * np.minimum(lengths_B, window)).sum())
+    flops = 6 * model.num_layers * weights_per_block * num_tokens
+    flops += 12 * width * ((model.num_layers - num_local) * seen_globally + num_local * seen_locally)
+    flops += 6 * num_predictions * (width * vocab_size + width**2)
+    if config.objective.sentence_order:
+        flops += 6 * len(lengths_B) * (width**2 + 2 * width)
+    return Cost(
+        examples=int(np.count_nonzero(lengths_B)),
+        tokens=int(num_tokens),
+        slots=int(batch["input_ids"].size),
+        flops=flops,
+    )

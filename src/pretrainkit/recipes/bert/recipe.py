@@ -1,0 +1,95 @@
+"""The recipe as the rest of the house sees it. Torch-free to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.recipes.bert.config import BertRun
+from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
+from pretrainkit.train.recipe import Recipe, Split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.data.source import BatchSource
+    from pretrainkit.recipes.bert.objective import BertObjective
+
+
+class Bert(Recipe):
+    """Masked words and sentence order on a bidirectional encoder."""
+
+    name = "bert"
+    summary = "BERT and ModernBERT from raw text: masked words and sentence order."
+
+    @property
+    def config_class(self) -> type[BertRun]:
+        return BertRun
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], BertRun]]:
+        return PRESETS
+
+    def bind(self, config: BertRun) -> BertRun:
+        from pretrainkit.recipes.bert.source import bind
+
+        return bind(config)
+
+    def open_data(self, config: BertRun, split: Split) -> BatchSource:
+        from pretrainkit.recipes.bert.source import open_source
+
+        return open_source(config, split)
+
+    def build_model(self, config: BertRun) -> nn.Module:
+        from pretrainkit.recipes.bert.model import build
+
+        return build(config.model, has_sentence_order=config.objective.sentence_order)
+
+    def build_objective(self, config: BertRun) -> BertObjective:
+        from pretrainkit.recipes.bert.objective import BertObjective
+
+        return BertObjective(config)
+
+    def sample(self, config: BertRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
+        from pretrainkit.recipes.bert.sample import sample
+
+        return sample(config, model, source, num)
+
+    def baselines(self, config: BertRun) -> dict[str, float]:
+        """The cross-entropy of guessing by word frequency, and of guessing blindly, in nats per token."""
+        from pretrainkit.recipes.bert.baseline import uniform_loss, unigram_loss
+
+        return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+
+    def generate(
+        self, config: BertRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """Fill in each <mask>. Options: top, the number of answers per mask."""
+        from pretrainkit.recipes.bert.generate import fill_masks
+
+        return fill_masks(config, model, tokenizer, prompts, **options)
+
+    @property
+    def huggingface_types(self) -> tuple[str, ...]:
+        return ("bert", "modernbert")
+
+    def export_huggingface(self, config: BertRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+        from pretrainkit.recipes.bert.convert import DEFAULT_SPECIAL_IDS, write_huggingface
+        from pretrainkit.tokenizers.load import load_tokenizer
+
+        special = load_tokenizer(tokenizer).special if tokenizer is not None else DEFAULT_SPECIAL_IDS
+        write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, special=special)
+
+    def import_huggingface(self, folder: Path) -> tuple[BertRun, Mapping[str, Any]]:
+        """The config is that of bert/base or bert/modern-base with the model of the folder; data paths are missing."""
+        from pretrainkit.recipes.bert.convert import read_huggingface
+
+        model, state = read_huggingface(folder)
+        config = base() if model.arch == "bert" else modern_base()
+        has_sentence_order = "sentence_order.classifier.weight" in state
+        objective = config.objective.model_copy(update={"sentence_order": has_sentence_order})
+        return config.model_copy(update={"model": model, "objective": objective}), state
+
+
+RECIPE = Bert()

@@ -1,0 +1,336 @@
+"""The examples of the BERT recipe: token shards in, masked batches out, any records in any order.
+
+Dimensions: B examples, D documents.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.bert import batch as layouts
+from pretrainkit.recipes.bert.batch import Examples, Special
+from pretrainkit.recipes.bert.chunks import ChunkIndex
+from pretrainkit.recipes.bert.config import BertRun
+from pretrainkit.recipes.bert.index_cache import chunks_of
+from pretrainkit.recipes.bert.masking import Masking, num_predictions
+from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
+from pretrainkit.rng import Keys, fold, stream_key
+from pretrainkit.tokenizers.load import load_tokenizer
+from pretrainkit.tokenizers.shards import TokenShards
+
+Split = Literal["train", "valid"]
+
+_VALID = stream_key(0, "bert", "valid")
+
+
+@dataclass(frozen=True)
+class Component:
+    """Token shards and the chunks in them."""
+
+    shards: TokenShards
+    chunks: ChunkIndex
+
+
+class BertSource(BatchSource):
+    """All chunks of all components.
+
+    "valid" ignores the records' keys and epochs: an example is always split, trimmed, swapped and masked in the same
+    way, whatever the seed, so that the losses of runs and of steps compare. It also always masks
+    `objective.valid_masking_rate` (15 %) of the tokens, whatever the rate in training: predicting more from less is
+    harder, so losses at different rates do not compare (`max_predictions` and the unit are those of training).
+    """
+
+    def __init__(self, config: BertRun, split: Split, components: Sequence[Component], masking: Masking) -> None:
+        """
+        Args:
+            config: A bound config.
+            split: Whose masks.
+            components: In the order of the config.
+            masking: What to hide.
+        """
+        special = components[0].shards.special
+        self.config, self.split, self.components, self.masking = config, split, tuple(components), masking
+        self.special = Special(cls=special.cls, sep=special.sep, mask=special.mask, pad=special.pad)
+        self._max_tokens = config.data.max_seq_length - 2
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Chunks per component."""
+        return tuple(len(component.chunks) for component in self.components)
+
+    @property
+    def document_sizes(self) -> tuple[NDArray[np.int64], ...]:
+        """(D,) chunks of each document, per component."""
+        return tuple(component.chunks.document_sizes for component in self.components)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the tokens and of every setting that an example depends on; not of the layout, which changes none."""
+        data, objective = self.config.data, self.config.objective
+        parts = [component.shards.fingerprint for component in self.components]
+        parts += [self.split, str(data.max_seq_length), data.chunking, str(self.config.num_predictions)]
+        masking = self.masking
+        parts += [
+            f"{masking.rate} {masking.unit} {masking.mean_span_length if masking.unit == 'span' else ''}",
+            f"{masking.mask_share} {masking.random_share} {objective.random_replacement}",
+            f"{objective.sentence_order} {objective.swap_probability if objective.sentence_order else ''}",
+        ]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    @property
+    def num_tokens(self) -> int:
+        """Text tokens of all components."""
+        return sum(int(component.chunks.lengths.sum(dtype=np.int64)) for component in self.components)
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the text tokens that an epoch leaves out because chunks are longer than examples: 0 unless
+        data.chunking is "sabertooth". Which ones differs from epoch to epoch."""
+        lost = sum(
+            component.chunks.num_tokens_lost(self._max_tokens, self.config.objective.sentence_order)
+            for component in self.components
+        )
+        return lost / max(1, self.num_tokens)
+
+    def summary(self) -> dict[str, float]:
+        """Figures for logs and the report, from stored lengths alone: nothing is lost or capped without a trace."""
+        lengths = np.concatenate([self._lengths(c, np.arange(len(c.chunks))) for c in self.components])
+        num_inner = np.concatenate([component.chunks.num_inner for component in self.components])
+        num_text = lengths - 2 - ((num_inner > 0) & self.config.objective.sentence_order)
+        return {
+            "examples": len(lengths),
+            "documents": sum(len(documents) for documents in self.document_sizes),
+            "tokens": self.num_tokens,
+            "lost_token_share": self.lost_share,
+            "mean_length": float(lengths.mean()),
+            "predicted_token_share": float(num_predictions(self.masking, lengths, num_text).sum() / lengths.sum()),
+            "several_sentences_share": float((num_inner > 0).mean()),
+        }
+
+    def lengths(self, records: Records) -> NDArray[np.int64]:
+        """(B,) tokens of each example with [CLS] and [SEP]."""
+        found = np.empty(len(records), np.int64)
+        for component, own in self._by_component(records):
+            found[own] = self._lengths(component, records.index[own])
+        return found
+
+    def _lengths(self, component: Component, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return example_lengths(
+            component.chunks,
+            rows,
+            max_tokens=self._max_tokens,
+            sentence_order=self.config.objective.sentence_order,
+        )
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        """A `rows` or `packed` batch, see `batch.py`."""
+        data, objective = self.config.data, self.config.objective
+        examples = self.examples(records)
+        if data.batching == "rows":
+            return layouts.rows(
+                examples,
+                self.special,
+                width=data.max_seq_length,
+                num_slots=self.config.num_predictions,
+                sentence_order=objective.sentence_order,
+            )
+        return layouts.packed(
+            examples,
+            self.special,
+            sentence_order=objective.sentence_order,
+            capacity=data.microbatch_tokens,
+            masking_rate=self.masking.rate,
+        )
+
+    def examples(self, records: Records) -> Examples:
+        """The masked examples, before they are laid out."""
+        keys = self._keys(records)
+        segments, text = self._segments(records, keys)
+        return layouts.assemble(segments, text, keys, self.masking, self.special)
+
+    def _segments(self, records: Records, keys: Keys) -> tuple[Segments, NDArray[np.integer]]:
+        """What each example consists of, and its tokens, example after example."""
+        drawn = []
+        for component, own in self._by_component(records):
+            segments = draw_segments(
+                component.chunks,
+                records.index[own],
+                keys[own],
+                max_tokens=self._max_tokens,
+                sentence_order=self.config.objective.sentence_order,
+                swap_probability=self.config.objective.swap_probability,
+            )
+            text = component.shards.gather_flat(segments.starts_B2.ravel(), segments.lengths_B2.ravel())
+            drawn.append((own, segments, text))
+        if len(drawn) == 1:
+            return drawn[0][1], drawn[0][2]
+        merged = Segments(
+            np.empty((len(records), 2), np.int64), np.empty((len(records), 2), np.int64), np.empty(len(records), bool)
+        )
+        for own, segments, _ in drawn:
+            merged.starts_B2[own], merged.lengths_B2[own] = segments.starts_B2, segments.lengths_B2
+            merged.is_swapped[own] = segments.is_swapped
+        source_of_token = np.repeat(records.source, merged.num_text)
+        tokens = np.empty(len(source_of_token), np.int32)
+        for own, _, text in drawn:
+            if len(text):
+                tokens[source_of_token == records.source[own][0]] = text
+        return merged, tokens
+
+    def _by_component(self, records: Records) -> list[tuple[Component, slice | NDArray[np.int64]]]:
+        """Each component with its rows of the batch."""
+        if len(self.components) == 1:
+            return [(self.components[0], slice(None))]
+        return [(c, np.flatnonzero(records.source == number)) for number, c in enumerate(self.components)]
+
+    def _keys(self, records: Records) -> Keys:
+        if self.split == "train":
+            return records.key
+        return fold(fold(_VALID, records.source), records.index)
+
+
+def open_source(config: BertRun, split: Split) -> BertSource:
+    """The examples of a split of a bound config.
+
+    Raises:
+        DataError: No shards were given, they are broken, or they hold nothing to learn from.
+    """
+    components = _components(config, split)
+    objective = config.objective
+    shards = components[0].shards
+    masking = Masking(
+        rate=objective.masking_rate if split == "train" else objective.valid_masking_rate,
+        max_predictions=config.num_predictions,
+        unit=objective.mask_unit,
+        mean_span_length=objective.mean_span_length,
+        mask_share=objective.mask_share,
+        random_share=objective.random_share,
+        mask_id=shards.special.mask,
+        replacement_ids=_replacement_ids(config, shards),
+        is_word_start=_is_word_start(shards) if objective.mask_unit == "whole_word" else None,
+    )
+    return BertSource(config, split, components, masking)
+
+
+def bind(config: BertRun) -> BertRun:
+    """Fill in `model.vocab_size` from the token shards, and check the config against them.
+
+    Raises:
+        ConfigError: Settings and tokenizer do not fit each other.
+        DataError: Folders are missing or broken, were made with different tokenizers, hold nothing, or held-out
+            documents are in the training data.
+    """
+    train, valid = (
+        [TokenShards.open(source.path) for source in sources] for sources in (config.data.train, config.data.valid)
+    )
+    if not train:
+        raise DataError(
+            "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER"
+        )
+    _check_tokenizers([*train, *valid])
+    _check_held_out(train, valid)
+    tokenizer = train[0]
+    if config.model.vocab_size is None:
+        model = config.model.model_copy(update={"vocab_size": tokenizer.vocab_size})
+        config = config.model_copy(update={"model": model})
+    problems = config.problems()
+    assert config.model.vocab_size is not None
+    if config.model.vocab_size < tokenizer.vocab_size:
+        problems.append(
+            f"model.vocab_size is {config.model.vocab_size}, but the tokenizer of {tokenizer.folder} has "
+            f"{tokenizer.vocab_size} pieces\n  set model.vocab_size={tokenizer.vocab_size} or more, or null to take it "
+            "from the data"
+        )
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _components(config: BertRun, split: Split) -> list[Component]:
+    sources = config.data.train if split == "train" else config.data.valid
+    if not sources:
+        raise DataError(f"data.{split} names no token shards\n  give it as data.{split}=FOLDER")
+    components = []
+    for source in sources:
+        shards = TokenShards.open(source.path)
+        index = chunks_of(
+            shards,
+            chunking=config.data.chunking,
+            max_tokens=config.data.max_seq_length - 2,
+            sentence_order=config.objective.sentence_order,
+        )
+        if not len(index):
+            raise DataError(
+                f"{shards.folder} holds no tokens, so there are no examples for data.{split}\n"
+                "  leave it out, or encode a corpus that has text"
+            )
+        components.append(Component(shards, index))
+    _check_tokenizers([component.shards for component in components])
+    return components
+
+
+def _replacement_ids(config: BertRun, shards: TokenShards) -> NDArray[np.integer]:
+    """What a random replacement may be: all ids (compatible mode), or all but control tokens and single bytes."""
+    ids = np.arange(shards.vocab_size)
+    if config.objective.random_replacement == "whole_vocabulary_compat":
+        return ids
+    if shards.tokenizer_folder.is_dir():
+        return load_tokenizer(shards.tokenizer_folder).learned_ids()
+    return np.setdiff1d(ids, [*shards.special.as_dict().values()])
+
+
+def _is_word_start(shards: TokenShards) -> NDArray[np.bool_]:
+    """(V,) from the tokenizer that made the shards."""
+    if not shards.tokenizer_folder.is_dir():
+        raise DataError(
+            f"{shards.folder} has no copy of its tokenizer, which objective.mask_unit=whole_word needs to tell where "
+            "words begin\n  make the shards with pretrainkit tokenizer encode, or choose objective.mask_unit=token"
+        )
+    return load_tokenizer(shards.tokenizer_folder).is_word_start()
+
+
+def _check_tokenizers(shards: Sequence[TokenShards]) -> None:
+    first = shards[0]
+    for other in shards[1:]:
+        if other.manifest["tokenizer"] != first.manifest["tokenizer"]:
+            names = [
+                f"{one.manifest['tokenizer']['fingerprint'][:12]} with {one.vocab_size} pieces"
+                for one in (first, other)
+            ]
+            raise DataError(
+                f"{first.folder} and {other.folder} were made with different tokenizers ({names[0]}; {names[1]})\n"
+                "  encode both with the same one: pretrainkit tokenizer encode"
+            )
+    ids = first.special.as_dict()
+    broken = [f"{name}={value}" for name, value in ids.items() if not 0 <= value < first.vocab_size]
+    if broken or len({ids[name] for name in ("cls", "sep", "mask", "pad")}) < 4:
+        raise DataError(
+            f"the tokenizer of {first.folder} has no usable control tokens: {ids} with {first.vocab_size} pieces\n"
+            "  BERT needs four different ids for cls, sep, mask and pad; train one with pretrainkit tokenizer train"
+        )
+
+
+def _check_held_out(train: Sequence[TokenShards], valid: Sequence[TokenShards]) -> None:
+    """No held-out document may be in the training data. Held-out data is the smaller: only its hashes are kept."""
+    for held_out in valid:
+        hashes = np.unique(np.concatenate([held_out.document_hashes(shard) for shard in range(held_out.num_shards)]))
+        for shards in train if len(hashes) else ():
+            is_shared = np.zeros(len(hashes), np.bool_)
+            for shard in range(shards.num_shards):
+                trained = shards.document_hashes(shard)
+                nearest = np.minimum(np.searchsorted(hashes, trained), len(hashes) - 1)
+                is_shared[nearest[hashes[nearest] == trained]] = True
+            if is_shared.any():
+                raise DataError(
+                    f"{is_shared.sum()} of the {len(hashes)} different documents of data.valid={held_out.folder} are "
+                    f"also in data.train={shards.folder}: a loss on them would say nothing\n"
+                    "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
+                    "pretrainkit corpus shards --valid-share 0.01"
+                )

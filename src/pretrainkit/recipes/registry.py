@@ -1,0 +1,98 @@
+"""Finds recipes: built-in ones by folder, third parties' through the entry-point group `pretrainkit.recipes`.
+
+A recipe that cannot be imported is listed as broken and fails when it is named; it is never skipped.
+"""
+
+import difflib
+import importlib
+import importlib.metadata
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+import pretrainkit.recipes
+from pretrainkit.errors import ConfigError
+from pretrainkit.train.recipe import Recipe
+
+GROUP = "pretrainkit.recipes"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known recipe."""
+
+    name: str
+    target: str
+    """`module:attribute` of a `Recipe` instance."""
+
+    def load(self) -> Recipe:
+        """The recipe. Raises ConfigError when its module is broken."""
+        module, _, attribute = self.target.partition(":")
+        try:
+            recipe = getattr(importlib.import_module(module), attribute)
+        except Exception as error:  # a plugin may fail in any way; it is reported, with the cause attached
+            raise ConfigError(
+                f"recipe {self.name!r} ({self.target}) is broken\n  {type(error).__name__}: {error}\n"
+                "  mend or uninstall the package that provides it"
+            ) from error
+        if not isinstance(recipe, Recipe):
+            raise ConfigError(f"recipe {self.name!r} ({self.target}) is a {type(recipe).__name__}, not a Recipe")
+        return recipe
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """All recipes by name. A name given twice is an error when it is used, so both stay visible here."""
+    found = {
+        info.name: Entry(info.name, f"pretrainkit.recipes.{info.name}.recipe:RECIPE")
+        for info in pkgutil.iter_modules(pretrainkit.recipes.__path__)
+        if info.ispkg
+    }
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if point.name in found:
+            raise ConfigError(
+                f"two recipes are called {point.name!r}: {found[point.name].target} and {point.value}\n"
+                "  uninstall one of them"
+            )
+        found[point.name] = Entry(point.name, point.value)
+    return found
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe `name`, or the one at `module:attribute`. Raises ConfigError with the known names."""
+    if ":" in name:
+        return Entry(name, name).load()
+    known = entries()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"there is no recipe {name!r}{hint}\n  recipes: {', '.join(sorted(known))}")
+    return known[name].load()
+
+
+class Recipes:
+    """The catalog of presets and config classes that `config.loader` asks."""
+
+    def preset(self, name: str) -> BaseModel:
+        """The config of preset `recipe/preset`."""
+        recipe_name, _, preset_name = name.rpartition("/")
+        if not recipe_name:
+            raise ConfigError(
+                f"there is no preset {name!r}\n  presets are written recipe/preset, e.g. bert/tiny; files end in .yaml\n"
+                "  all presets: pretrainkit recipes"
+            )
+        recipe = find_recipe(recipe_name)
+        if preset_name not in recipe.presets:
+            close: Any = difflib.get_close_matches(preset_name, recipe.presets, n=1)
+            hint = f"; did you mean {recipe_name}/{close[0]}?" if close else ""
+            raise ConfigError(
+                f"recipe {recipe_name!r} has no preset {preset_name!r}{hint}\n  presets: {', '.join(recipe.presets)}"
+            )
+        return recipe.presets[preset_name]()
+
+    def config_class(self, recipe: str) -> type[BaseModel]:
+        """The config class of a recipe."""
+        return find_recipe(recipe).config_class

@@ -1,0 +1,184 @@
+"""Which curves a run has, as charts; and the main one as a file."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.errors import DataError
+from pretrainkit.report.axis import Floats, smooth
+from pretrainkit.report.chart import Level, Mark, Series, line_chart
+from pretrainkit.report.numbers import is_share, label, metric, percent
+from pretrainkit.report.run_folder import Run, as_number, read_run
+
+_NOT_CURVES = frozenset({"step", "seconds", "time", "epoch", "examples", "tokens"})
+_ORDER = (
+    *("lr", "grad_norm", "examples_per_second", "tokens_per_second", "seconds_per_step", "data_wait_share"),
+    *("data_wait", "padding_share", "padding", "mfu", "flops_per_second"),
+)
+_EMA = "ema_"
+_SHOWN_EVENTS = ("stopped", "resumed", "skipped")
+_LOG_RATIO = 20.0  # a gradient norm with peaks this many times its median is drawn on a log axis
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One chart of a run, which can be drawn at any size."""
+
+    key: str
+    title: str
+    series: tuple[Series, ...]
+    marks: tuple[Mark, ...]
+    levels: tuple[Level, ...]
+    log_y: bool
+    from_zero: bool
+    x_range: tuple[float, float]
+    y_format: Callable[[float], str] | None
+
+    def draw(self, width: int, height: int, *, standalone: bool = False) -> str:
+        """The chart as SVG text."""
+        return line_chart(
+            self.series,
+            title=self.title,
+            marks=self.marks,
+            reference_lines=self.levels,
+            width=width,
+            height=height,
+            log_y=self.log_y,
+            from_zero=self.from_zero,
+            x_range=self.x_range,
+            y_format=self.y_format,
+            standalone=standalone,
+        )
+
+
+def loss_curves(run: Run) -> list[Curve]:
+    """The losses, the most telling first: one with a reference line, else the training loss, else what there is."""
+    keys = [key for key in _drawn_keys(run.logged_keys, run.evaluated_keys) if _is_loss(key)]
+    references = reference_levels(run)
+    keys.sort(key=lambda key: (key not in references, key != "loss"))
+    if "loss" in keys and len(keys) == 2 and "loss" in run.logged_keys and _is_same(run, *keys):
+        keys.remove("loss")  # a single term of scale 1: the total says nothing more
+    return [_curve(run, key, references.get(key, ())) for key in keys]
+
+
+def other_curves(run: Run) -> list[Curve]:
+    """Everything else that was logged or evaluated; nothing is left out but what only counts along with the steps."""
+    keys = [key for key in _drawn_keys(run.evaluated_keys, run.logged_keys) if not _is_loss(key)]
+    keys = [key for key in keys if key not in _NOT_CURVES]
+    place = {key: i for i, key in enumerate(_ORDER)}
+    keys.sort(key=lambda key: (0 if key in run.evaluated_keys else 1, place.get(key, len(_ORDER))))
+    references = reference_levels(run)
+    return [_curve(run, key, references.get(key, ())) for key in keys]
+
+
+def reference_levels(run: Run) -> dict[str, tuple[Level, ...]]:
+    """Metric to the values it is to be compared with, from `summary.json`.
+
+    `unigram_loss` and `uniform_loss` belong to the language-modelling loss; `references` may hold
+    {metric: {text: value}} for others.
+    """
+    found: dict[str, list[Level]] = {}
+    for name, words in (("unigram_loss", "unigram plateau"), ("uniform_loss", "all words equal")):
+        level = as_number(run.summary.get(name))
+        if level is not None:
+            term = next((k for k in (*run.logged_keys, *run.evaluated_keys) if k.endswith("lm_loss")), "loss")
+            found.setdefault(term, []).append(Level(level, f"{words} {metric(term, level)}"))
+    references = run.summary.get("references")
+    for key, levels in references.items() if isinstance(references, dict) else ():
+        for name, value in levels.items() if isinstance(levels, dict) else ():
+            y = as_number(value)
+            if y is not None:
+                found.setdefault(str(key), []).append(Level(y, f"{name} {metric(str(key), y)}"))
+    return {key: tuple(levels) for key, levels in found.items()}
+
+
+def write_curve(run_folder: Path, out: Path) -> Path:
+    """Draw the main loss curve of a run as an SVG file of its own, for a README.
+
+    Raises:
+        DataError: Not a run folder, no metrics, no loss among them, or `out` cannot be written.
+    """
+    curves = loss_curves(read_run(run_folder))
+    if not curves:
+        raise DataError(
+            f"{run_folder / 'metrics.jsonl'} has no loss to draw\n  a curve needs 'loss' or a term ending in '_loss'"
+        )
+    with atomic_file(out) as file:
+        file.write(curves[0].draw(860, 380, standalone=True).encode() + b"\n")
+    return out
+
+
+def event_marks(run: Run) -> tuple[Mark, ...]:
+    """Where the run was stopped and resumed, and where updates were skipped."""
+    return tuple(
+        Mark(event.step, event.event, is_bad=event.event == "skipped")
+        for event in run.events
+        if event.event in _SHOWN_EVENTS
+    )
+
+
+def _drawn_keys(*groups: list[str]) -> list[str]:
+    """All keys once; those of averaged weights are drawn with their plain ones."""
+    keys = dict.fromkeys(key for group in groups for key in group)
+    return [key for key in keys if not (key.startswith(_EMA) and key.removeprefix(_EMA) in keys)]
+
+
+def _is_loss(key: str) -> bool:
+    return key == "loss" or key.endswith("_loss")
+
+
+def _is_same(run: Run, first: str, second: str) -> bool:
+    pairs = [(row[first], row[second]) for row in run.metrics if first in row and second in row]
+    return bool(pairs) and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs if math.isfinite(a))
+
+
+def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
+    xs, ys = run.curve(key)
+    log_y = key == "grad_norm" and _has_peaks(ys)
+    eval_xs, eval_ys = run.evaluation_curve(key)
+    series: list[Series] = []
+    title = label(key)
+    if len(xs) >= 20 and key != "lr":
+        series.append(Series("training", xs, ys, 0, "faint"))
+        series.append(Series("smoothed", xs, _smoothed(xs, ys, log_y), 0))
+    elif len(xs):
+        series.append(Series("training", xs, ys, 0))
+    if len(eval_xs):
+        series.append(Series("held-out", eval_xs, eval_ys, 1, "points"))
+    ema_xs, ema_ys = run.evaluation_curve(_EMA + key)
+    if len(ema_xs):
+        series.append(Series("held-out, averaged weights", ema_xs, ema_ys, 2, "points"))
+    return Curve(
+        key=key,
+        title=title[:1].upper() + title[1:],
+        series=tuple(series),
+        marks=event_marks(run),
+        levels=tuple(levels),
+        log_y=log_y,
+        from_zero=not _is_loss(key),
+        x_range=_steps(run),
+        y_format=percent if is_share(key) else None,
+    )
+
+
+def _steps(run: Run) -> tuple[float, float]:
+    """The steps that all charts show: from 0, unless the log begins much later."""
+    steps = [row["step"] for row in (*run.metrics, *run.evaluations)]
+    return (0.0 if 0 <= min(steps) <= 0.1 * max(steps) else min(steps)), max(steps)
+
+
+def _has_peaks(values: Floats) -> bool:
+    values = values[np.isfinite(values) & (values > 0)]
+    return bool(len(values)) and bool(values.max() / _LOG_RATIO > np.median(values))
+
+
+def _smoothed(xs: Floats, ys: Floats, log: bool) -> Floats:
+    """Smoothed over about a twelfth of the run; for a log axis the logarithms are, so that no peak lifts all."""
+    num_points = max(7, len(xs) // 20)
+    values = np.log(np.where(ys > 0, ys, np.nan)) if log else ys
+    values = smooth(xs, smooth(xs, values, num_points), num_points)
+    return np.exp(values) if log else values

@@ -1,0 +1,42 @@
+"""HTML and SVG text, escaped by construction: only `Markup` is taken as it stands, every other value is escaped."""
+
+import re
+from collections.abc import Iterable
+
+_VOID = frozenset({"meta", "br"})
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SPECIAL = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
+
+
+class Markup(str):
+    """Text that is already HTML or SVG. Made by `tag`, `text` and `join` only."""
+
+    __slots__ = ()
+
+
+Content = Markup | str | int | float | None
+
+
+def text(value: object) -> Markup:
+    """`value` as visible text: special characters escaped, characters that XML forbids replaced; Markup unchanged."""
+    if isinstance(value, Markup):
+        return value
+    clean = _NOT_XML.sub("\ufffd", str(value))
+    return Markup("".join(_SPECIAL.get(c, c) for c in clean))
+
+
+def join(parts: Iterable[Content], between: str = "") -> Markup:
+    """All parts one after another, without those that are None."""
+    return Markup(text(between).join(text(part) for part in parts if part is not None))
+
+
+def tag(name: str, /, *children: Content, **attributes: Content) -> Markup:
+    """An element. An attribute of None is left out; `class_` is class, and other underscores become hyphens."""
+    words = [name]
+    for key, value in attributes.items():
+        if value is not None:
+            words.append(f'{key.rstrip("_").replace("_", "-")}="{text(value)}"')
+    opening = " ".join(words)
+    if name in _VOID:
+        return Markup(f"<{opening}>")
+    return Markup(f"<{opening}>{join(children)}</{name}>")

@@ -1,0 +1,196 @@
+"""The report: one HTML page of a run, complete in itself. It runs no script and loads nothing."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.report.curve import Curve, loss_curves, other_curves
+from pretrainkit.report.markup import Markup, join, tag
+from pretrainkit.report.numbers import duration, label, metric, number, percent
+from pretrainkit.report.run_folder import Run, as_number, read_run
+from pretrainkit.report.style import PAGE_STYLE
+from pretrainkit.report.tables import (
+    config_section,
+    data_section,
+    environment_section,
+    events_section,
+    notes_section,
+    samples_section,
+)
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_MAX_CARDS = 12
+
+
+def write_report(run_folder: Path, out: Path | None = None) -> Path:
+    """Write the report of a run.
+
+    Args:
+        run_folder: A folder that training wrote.
+        out: The file to write; by default `report.html` in the run folder.
+
+    Returns:
+        The file written.
+
+    Raises:
+        DataError: Not a run folder, no metrics, or `out` cannot be written. Nothing is half-written.
+    """
+    out = run_folder / "report.html" if out is None else out
+    page = render(read_run(run_folder))
+    with atomic_file(out) as file:
+        file.write(page.encode())
+    return out
+
+
+def render(run: Run) -> str:
+    """The page of a run as HTML text."""
+    name = run.folder.resolve().name
+    title = " · ".join(part for part in (name, run.preset) if part)
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content="pretrainkit"),
+        tag("title", title),
+        tag("style", Markup(PAGE_STYLE)),
+    )
+    sections = (
+        _header(run, name),
+        _cards(run),
+        _curves(run),
+        samples_section(run),
+        events_section(run),
+        config_section(run),
+        data_section(run),
+        environment_section(run),
+        notes_section(run),
+    )
+    body = tag("body", tag("main", *sections))
+    return "<!doctype html>\n" + tag("html", head, "\n", body, lang="en") + "\n"
+
+
+def _header(run: Run, name: str) -> Markup:
+    started = run.provenance.get("started")
+    packages = run.provenance.get("packages")
+    version = run.provenance.get("version") or (packages.get("pretrainkit") if isinstance(packages, dict) else None)
+    words = [
+        run.preset or str(run.config.get("recipe") or ""),
+        _state(run),
+        f"started {_date(started)}" if started else "",
+        f"pretrainkit {version}" if version else "",
+    ]
+    return tag("header", tag("h1", name), tag("p", " · ".join(word for word in words if word), class_="quiet"))
+
+
+def _date(value: Any) -> str:
+    """An ISO time without the fractions of a second; anything else as it is."""
+    shown = str(value)
+    day, between, time = shown.partition("T")
+    return f"{day} {time.split('.')[0]}" if between and "." in time else shown.replace("T", " ", 1)
+
+
+def _state(run: Run) -> str:
+    last = run.metrics[-1]["step"]
+    wanted = as_number(run.config.get("num_steps"))
+    if wanted is None:
+        return f"{number(int(last))} steps"
+    if last >= wanted:
+        return f"all {number(int(wanted))} steps done"
+    return f"{number(int(last))} of {number(int(wanted))} steps logged"
+
+
+def _cards(run: Run) -> Markup:
+    """Headline numbers: held-out metrics, what else `summary.json` says, then what the logs add."""
+    summary = {k: v for k, raw in run.summary.items() if (v := as_number(raw)) is not None}
+    held_out = run.held_out
+    unigram = summary.get("unigram_loss")
+    cards: dict[str, Markup] = {}
+    for key, value in held_out.items():
+        if not key.startswith("ema_"):
+            average = held_out.get(f"ema_{key}")
+            beside, tone = _beside(key, value, unigram)
+            beside = beside or (f"{metric(key, average)} with averaged weights" if average is not None else "")
+            cards[key] = _card(metric(key, value), f"{label(key)}, held-out", beside, tone)
+    for key, value in summary.items():
+        is_drawn = key in ("unigram_loss", "uniform_loss") and any(k.endswith("lm_loss") for k in cards)
+        is_said = key == "steps" or key.removeprefix("valid_") in held_out or key in run.logged_keys
+        if not is_drawn and not is_said:
+            cards[key] = _card(metric(key, value), label(key), *_beside(key, value, unigram))
+    if (final := _mean_of_last(run, "loss")) is not None:
+        cards["loss, training"] = _card(number(final), "training loss", "mean of the last 5\u00a0% of the run")
+    rate_key = next(
+        (key for key in ("tokens_per_second", "examples_per_second") if _median(run, key) is not None), None
+    )
+    if rate_key is not None:
+        cards[rate_key] = _card(
+            metric(rate_key, _median(run, rate_key) or 0.0), f"{label(rate_key)}, median", _waits(run)
+        )
+    seconds = run.trained_seconds or _seconds(run)
+    if seconds and "seconds" not in cards:
+        cards["seconds"] = _card(duration(seconds), "training time")
+    return tag("div", *list(cards.values())[:_MAX_CARDS], class_="cards")
+
+
+def _waits(run: Run) -> str:
+    """How much of the time went into waiting for data, and of the device's peak into the work."""
+    medians = {key: _median(run, key) for key in ("data_wait_share", "data_wait", "mfu")}
+    wait, mfu = medians["data_wait_share"], medians["mfu"]
+    wait = medians["data_wait"] if wait is None else wait
+    words = [f"{percent(wait)} waiting for data" if wait is not None else "", f"MFU {percent(mfu)}" if mfu else ""]
+    return ", ".join(filter(None, words))
+
+
+def _card(value: str, name: str, beside: str = "", tone: str | None = None) -> Markup:
+    aside = tag("div", beside, class_=f"aside {tone}" if tone else "aside") if beside else None
+    return tag("div", tag("div", value, class_="value"), tag("div", name, class_="name"), aside, class_="card")
+
+
+def _beside(key: str, value: float, unigram: float | None) -> tuple[str, str | None]:
+    """What a number is to be compared with, and whether that is good."""
+    if not key.endswith("lm_loss") or unigram is None or not math.isfinite(value):
+        return "", None
+    side = "below" if value < unigram else "above"
+    return (
+        f"{number(abs(unigram - value))} {side} the unigram plateau, {number(unigram)}",
+        "good" if value < unigram else "bad",
+    )
+
+
+def _mean_of_last(run: Run, key: str) -> float | None:
+    _, ys = run.curve(key)
+    last = ys[np.isfinite(ys)][-max(1, len(ys) // 20) :]
+    return float(last.mean()) if len(last) else None
+
+
+def _median(run: Run, key: str) -> float | None:
+    _, ys = run.curve(key)
+    ys = ys[np.isfinite(ys)]
+    return float(np.median(ys)) if len(ys) else None
+
+
+def _seconds(run: Run) -> float | None:
+    """Training time, where the log counts it up; a time per step, which falls now and then, is not that."""
+    _, ys = run.curve("seconds")
+    ys = ys[np.isfinite(ys)]
+    return float(ys[-1]) if len(ys) > 1 and (np.diff(ys) > 0).all() else None
+
+
+def _curves(run: Run) -> Markup:
+    losses, others = loss_curves(run), other_curves(run)
+    parts = []
+    if losses:
+        wide = tag("div", Markup(losses[0].draw(1040, 380)), class_="wide")
+        narrow = tag("div", Markup(losses[0].draw(440, 300)), class_="narrow")
+        parts.append(tag("div", wide, narrow, class_="panel"))
+    small = [_small(curve) for curve in [*losses[1:], *others]]
+    if small:
+        parts.append(tag("div", *small, class_="charts"))
+    return tag("section", tag("h2", "Curves"), join(parts)) if parts else Markup("")
+
+
+def _small(curve: Curve) -> Markup:
+    return tag("div", Markup(curve.draw(500, 250)), class_="panel")

@@ -1,0 +1,297 @@
+"""What a run folder says, read without believing it: files may be missing, torn, or hold anything."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from pretrainkit.errors import DataError
+from pretrainkit.report.axis import Floats
+
+Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to the run."""
+
+    step: float
+    event: str
+    """started, stopped, resumed, checkpoint, skipped, finished, or another word."""
+    text: str
+    time: float | None = None
+    """Seconds since 1970, where the log says."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its folder tells it."""
+
+    folder: Path
+    preset: str
+    """Name of the preset, or ''."""
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+    metrics: list[Row]
+    """Logged steps, ascending; where steps were done again after a resume, the later ones."""
+    evaluations: list[Row]
+    samples: list[dict[str, str]]
+    events: list[Event]
+    """As they happened, and resumes that only the metrics show."""
+    summary: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    """What could not be read or was passed over, for the reader of the report."""
+
+    @property
+    def held_out(self) -> dict[str, float]:
+        """The newest value of every metric on held-out data.
+
+        What `summary.json` says about them comes first: keys that begin with valid_, or, where there are none, those
+        that were evaluated.
+        """
+        found: dict[str, float] = {}
+        prefix = "valid_" if any(name.startswith("valid_") for name in self.summary) else ""
+        for name, value in self.summary.items():
+            key, number = name.removeprefix(prefix), as_number(value)
+            if number is not None and (key != name if prefix else key in self.evaluated_keys):
+                found[key] = number
+        for key in self.evaluated_keys:
+            found.setdefault(key, next(row[key] for row in reversed(self.evaluations) if key in row))
+        return found
+
+    @property
+    def trained_seconds(self) -> float | None:
+        """Time between each start or resume and the last event before the next one, as far as events have times."""
+        total, began, last = 0.0, None, None
+        for event in self.events:
+            if event.time is None or not math.isfinite(event.time):
+                continue
+            if event.event in ("started", "resumed"):
+                total += last - began if began is not None and last is not None else 0.0
+                began = event.time
+            last = event.time
+        return total + last - began if began is not None and last is not None and last > began else None
+
+    @cached_property
+    def logged_keys(self) -> list[str]:
+        """Names of what was logged while training, in the order of first appearance."""
+        return _keys(self.metrics)
+
+    @cached_property
+    def evaluated_keys(self) -> list[str]:
+        """Names of what was evaluated."""
+        return _keys(self.evaluations)
+
+    def curve(self, key: str) -> tuple[Floats, Floats]:
+        """Steps and values of a training metric: float64 (N,), (N,)."""
+        return _curve(self.metrics, key)
+
+    def evaluation_curve(self, key: str) -> tuple[Floats, Floats]:
+        """Steps and values of a metric on held-out data."""
+        return _curve(self.evaluations, key)
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder.
+
+    Raises:
+        DataError: `folder` is not a run folder, has no metrics, or a file in it cannot be read at all.
+    """
+    if not folder.is_dir():
+        what = "is a file, not a run folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {what}\n  give the folder that `pretrainkit train` wrote, such as runs/NAME")
+    if not (folder / "metrics.jsonl").is_file():
+        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+        raise DataError(
+            f"{folder} is not a run folder: it has no metrics.jsonl\n  it holds: {found}\n"
+            "  give the folder that `pretrainkit train` wrote, such as runs/NAME"
+        )
+    notes: list[str] = []
+    logged, rewound = _last_of_each_step(_rows(folder / "metrics.jsonl", notes))
+    if not logged:
+        every = _at_path(_mapping_of(folder / "config.yaml", notes), "log.every_steps")
+        raise DataError(
+            f"{folder / 'metrics.jsonl'} has no logged step, so there is nothing to report\n"
+            f"  a line is written every {every or 10} steps (log.every_steps): let the run come that far"
+        )
+    evaluations, _ = _last_of_each_step(_rows(folder / "eval.jsonl", notes))
+    events = _events(folder / "events.jsonl", notes)
+    if not any(event.event == "resumed" for event in events):
+        events += [Event(step, "resumed", "steps after this one were done again") for step in rewound]
+    provenance = _mapping_of(folder / "provenance.json", notes)
+    return Run(
+        folder=folder,
+        preset=_preset(folder / "config.yaml", provenance),
+        config=_mapping_of(folder / "config.yaml", notes),
+        provenance=provenance,
+        metrics=logged,
+        evaluations=evaluations,
+        samples=_samples(folder / "samples.json", notes),
+        events=events,
+        summary=_mapping_of(folder / "summary.json", notes),
+        notes=notes,
+    )
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings to {dotted path: leaf}; lists and empty mappings are leaves."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, path)
+        else:
+            found[path] = value
+    return found
+
+
+def as_number(value: object) -> float | None:
+    """A JSON number as a float (a count too large for one is infinite); None for anything else, booleans too."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _keys(rows: list[Row]) -> list[str]:
+    return [key for key in dict.fromkeys(key for row in rows for key in row) if key != "step"]
+
+
+def _curve(rows: list[Row], key: str) -> tuple[Floats, Floats]:
+    pairs = [(row["step"], row[key]) for row in rows if key in row]
+    table = np.array(pairs, np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _text(path: Path, notes: list[str]) -> str:
+    """The text of a file, or '' where there is none; bytes that are not UTF-8 become replacement characters."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise DataError(f"cannot read {path}\n  {error.strerror or error}") from None
+    shown = raw.decode("utf-8", errors="replace")
+    if "\ufffd" in shown and "\ufffd".encode() not in raw:
+        notes.append(f"{path.name} has bytes that are not UTF-8")
+    return shown
+
+
+def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    lines = _text(path, notes).split("\n")
+    bad = []
+    for i, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            yield i, value
+        elif i == len(lines):
+            notes.append(f"the last line of {path.name} is incomplete and was left out")
+        else:
+            bad.append(str(i))
+    if bad:
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+        notes.append(f"{path.name}: left out what cannot be read, line {', '.join(bad[:5])}{more}")
+
+
+def _rows(path: Path, notes: list[str]) -> list[Row]:
+    rows = []
+    for line, entry in _json_lines(path, notes):
+        numbers = {key: math.nan if value is None else as_number(value) for key, value in entry.items()}
+        row = {key: number for key, number in numbers.items() if number is not None}
+        if math.isfinite(row.get("step", math.nan)):
+            rows.append(row)
+        else:
+            notes.append(f"{path.name}: left out line {line}, which names no step")
+    return rows
+
+
+def _last_of_each_step(rows: list[Row]) -> tuple[list[Row], list[float]]:
+    """Rows by ascending step, later lines in place of those they repeat; and the steps after which work was redone."""
+    kept: list[Row] = []
+    rewound = []
+    for row in rows:
+        if kept and row["step"] < kept[-1]["step"]:
+            while kept and kept[-1]["step"] >= row["step"]:
+                kept.pop()
+            rewound.append(kept[-1]["step"] if kept else row["step"])
+        if kept and row["step"] == kept[-1]["step"]:
+            kept[-1] = {**kept[-1], **row}
+        else:
+            kept.append(row)
+    return kept, rewound
+
+
+def _events(path: Path, notes: list[str]) -> list[Event]:
+    events = []
+    for line, entry in _json_lines(path, notes):
+        step, name = as_number(entry.get("step")), entry.get("event")
+        if step is None or not math.isfinite(step) or not isinstance(name, str):
+            notes.append(f"{path.name}: left out line {line}, which has no step or no event")
+            continue
+        events.append(Event(step, name, str(entry.get("text") or ""), as_number(entry.get("time"))))
+    return events
+
+
+def _samples(path: Path, notes: list[str]) -> list[dict[str, str]]:
+    value = _json(path, notes)
+    if isinstance(value, list):
+        return [{str(k): str(v) for k, v in item.items()} for item in value if isinstance(item, dict) and item]
+    if value is not None:
+        notes.append(f"{path.name} does not hold a list and was left out")
+    return []
+
+
+def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:
+    value = _yaml(path, notes) if path.suffix == ".yaml" else _json(path, notes)
+    if isinstance(value, dict):
+        return {str(key): sub for key, sub in value.items()}
+    if value is not None:
+        notes.append(f"{path.name} does not hold a mapping and was left out")
+    return {}
+
+
+def _json(path: Path, notes: list[str]) -> Any:
+    shown = _text(path, notes)
+    try:
+        return json.loads(shown) if shown.strip() else None
+    except (ValueError, RecursionError) as error:
+        notes.append(f"{path.name} is not valid JSON and was left out: {error}")
+        return None
+
+
+def _yaml(path: Path, notes: list[str]) -> Any:
+    try:
+        return yaml.safe_load(_text(path, notes))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        notes.append(f"{path.name} is not valid YAML and was left out")
+        return None
+
+
+def _preset(path: Path, provenance: dict[str, Any]) -> str:
+    """The preset that a comment in the first line of the config names, or the one that values come from."""
+    first = _text(path, []).split("\n", 1)[0]
+    words = first.removeprefix("#").split() if first.startswith("#") else []
+    named = [word.strip(".,:;'\"()") for word in words if "/" in word]
+    sources = provenance.get("sources")
+    origins = sources.values() if isinstance(sources, dict) else []
+    named += [origin[7:] for origin in origins if isinstance(origin, str) and origin.startswith("preset ")]
+    return named[0] if named else ""
+
+
+def _at_path(tree: Any, path: str) -> Any:
+    for part in path.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree

@@ -1,0 +1,266 @@
+"""The parts of the page below the curves: samples, events, config, data, environment."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pretrainkit.report.markup import Content, Markup, join, tag
+from pretrainkit.report.numbers import DASH, label, number
+from pretrainkit.report.run_folder import Run, as_number, flat
+
+_MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
+_MAX_SAMPLES = 40
+_MAX_EVENTS = 200
+_MAX_ITEMS = 50
+_UNCHANGED = ("preset ", "default")
+
+
+def samples_section(run: Run) -> Markup | None:
+    """What the model saw, predicted, and the truth, side by side; hidden tokens are highlighted."""
+    if not run.samples:
+        return None
+    columns = list(dict.fromkeys(key for sample in run.samples for key in sample))
+    head = tag("tr", *(tag("th", label(column)) for column in columns))
+    shown = run.samples[:_MAX_SAMPLES]
+    rows = [
+        tag("tr", *(tag("td", cell, data_name=label(column)) for column, cell in zip(columns, _cells(sample, columns))))
+        for sample in shown
+    ]
+    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="samples")
+    more = len(run.samples) - len(shown)
+    rest = tag("p", f"{more} more in samples.json", class_="quiet small") if more else None
+    return _section("Samples", tag("div", table, rest, class_="panel scroll long"))
+
+
+def _cells(sample: Mapping[str, str], columns: Sequence[str]) -> list[Markup]:
+    """Masks are marked; where another column has the same words around the masks, its words there are marked too."""
+    source = next((value for value in sample.values() if _MASK.search(value)), None)
+    truth = sample.get("truth")
+    filled = {key: _fillings(source, value) if source else None for key, value in sample.items()}
+    true_words = filled.get("truth")
+    cells = []
+    for column in columns:
+        value = sample.get(column, "")
+        spans = filled.get(column)
+        if spans:
+            kinds = ["" for _ in spans]
+            if column != "truth" and truth is not None and true_words and len(true_words) == len(spans):
+                pairs = zip(spans, true_words)
+                kinds = ["hit" if value[a:b].strip() == truth[c:d].strip() else "miss" for (a, b), (c, d) in pairs]
+            cells.append(_marked(value, spans, kinds))
+        else:
+            spans = [match.span() for match in _MASK.finditer(value)]
+            cells.append(_marked(value, spans, [""] * len(spans)))
+    return cells
+
+
+def _fillings(masked: str, value: str) -> list[tuple[int, int]] | None:
+    """Where `value` has its own words in place of the masks of `masked`, or None if it is another text."""
+    pieces = _MASK.split(masked)
+    if _MASK.search(value) or len(pieces) < 2 or not value.startswith(pieces[0]):
+        return None
+    spans, at = [], len(pieces[0])
+    for i, piece in enumerate(pieces[1:], start=1):
+        is_last = i == len(pieces) - 1
+        end = (len(value) - len(piece) if value.endswith(piece) else -1) if is_last else value.find(piece, at)
+        if end < at or (not piece and not is_last):
+            return None
+        spans.append((at, end))
+        at = end + len(piece)
+    return spans
+
+
+def _marked(value: str, spans: Sequence[tuple[int, int]], kinds: Sequence[str]) -> Markup:
+    parts: list[Content] = []
+    at = 0
+    for (start, end), kind in zip(spans, kinds, strict=True):
+        parts += [value[at:start], tag("mark", value[start:end], class_=kind or None)]
+        at = end
+    return join([*parts, value[at:]])
+
+
+def events_section(run: Run) -> Markup | None:
+    """What happened, in order; checkpoints are only counted."""
+    told = [event for event in run.events if event.event != "checkpoint"]
+    counts = Counter(event.event for event in run.events)
+    if not told and not counts:
+        return None
+    rows = [
+        tag(
+            "tr",
+            tag("td", number(_whole(event.step)), class_="number path"),
+            tag("td", event.event, class_="path"),
+            tag("td", event.text),
+        )
+        for event in told[:_MAX_EVENTS]
+    ]
+    head = tag("tr", tag("th", "step"), tag("th", "event"), tag("th", ""))
+    table = tag("table", tag("thead", head), tag("tbody", *rows)) if rows else None
+    words = []
+    if counts["checkpoint"]:
+        words.append(f"{counts['checkpoint']} checkpoint{'s' * (counts['checkpoint'] > 1)} saved")
+    if len(told) > _MAX_EVENTS:
+        words.append(f"{len(told) - _MAX_EVENTS} more events in events.jsonl")
+    line = tag("p", " · ".join(words), class_="quiet small") if words else None
+    return _section("Events", tag("div", table, line, class_="panel scroll long"))
+
+
+def config_section(run: Run) -> Markup | None:
+    """What was set by hand first, then every value with its origin."""
+    if not run.config:
+        return None
+    leaves = flat(run.config)
+    sources = run.provenance.get("sources")
+    origins = {path: _origin(path, sources if isinstance(sources, dict) else {}) for path in leaves}
+    changed = [path for path in leaves if origins[path] and not origins[path].startswith(_UNCHANGED)]
+    base = run.preset or next((o.removeprefix("preset ") for o in origins.values() if o.startswith("preset ")), "")
+    parts: list[Markup] = []
+    if changed:
+        title = f"Set differently from {base}" if base else "Set by hand"
+        parts.append(
+            tag(
+                "div",
+                tag("h3", title),
+                _config_table(leaves, origins, changed, highlight=()),
+                class_="panel scroll long",
+            )
+        )
+    elif base:
+        parts.append(tag("p", f"Every value is that of the preset {base} or its default.", class_="quiet"))
+    everything = _config_table(leaves, origins, list(leaves), highlight=changed)
+    whole = tag("details", tag("summary", f"All {len(leaves)} values"), tag("div", everything, class_="scroll"))
+    parts.append(tag("div", whole, class_="panel long"))
+    return _section("Config", *parts)
+
+
+def _config_table(
+    leaves: Mapping[str, Any], origins: Mapping[str, str], paths: Sequence[str], highlight: Sequence[str]
+) -> Markup:
+    marked = set(highlight)
+    rows = [
+        tag(
+            "tr",
+            tag("td", tag("code", path), class_="path"),
+            tag("td", tag("code", _yaml_like(leaves[path]))),
+            tag("td", tag("span", origins[path] or DASH, class_="tagged"), class_="path"),
+            class_="changed" if path in marked else None,
+        )
+        for path in paths
+    ]
+    head = tag("tr", tag("th", "setting"), tag("th", "value"), tag("th", "from"))
+    return tag("table", tag("thead", head), tag("tbody", *rows))
+
+
+def data_section(run: Run) -> Markup | None:
+    """Where the examples came from and how many were seen, with the fingerprints that make a run repeatable."""
+    data = run.provenance.get("data")
+    settings = run.config.get("data")
+    facts: dict[str, Any] = {}
+    if isinstance(settings, Mapping):
+        names = {"train": "trained on", "valid": "held out"}
+        facts = {name: _sources(settings[key]) for key, name in names.items() if settings.get(key)}
+        batch_size = as_number(settings.get("batch_size"))
+        if batch_size is not None:
+            facts["examples seen"] = _whole(run.metrics[-1]["step"] * batch_size)
+    if data not in (None, {}, [], ""):
+        facts["fingerprints"] = data
+    return _section("Data", tag("div", _value(facts), class_="panel scroll long")) if facts else None
+
+
+def _sources(value: Any) -> Any:
+    """The sources of a mixture without what is null; those that are only a path as that path."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    items = [{k: v for k, v in item.items() if v is not None} if isinstance(item, Mapping) else item for item in value]
+    return [item["path"] if isinstance(item, Mapping) and set(item) == {"path"} else item for item in items]
+
+
+def environment_section(run: Run) -> Markup | None:
+    """Code, machine and command: everything of the provenance that is not config or data."""
+    facts = {
+        key: value
+        for key, value in run.provenance.items()
+        if key not in ("sources", "data") and value not in (None, "", {}, [])
+    }
+    return _section("Environment", tag("div", _value(facts), class_="panel scroll long")) if facts else None
+
+
+def notes_section(run: Run) -> Markup | None:
+    """What this report could not read."""
+    if not run.notes:
+        return None
+    return _section("Notes", tag("div", tag("ul", *(tag("li", note) for note in run.notes)), class_="panel"))
+
+
+def _section(title: str, *parts: Content) -> Markup:
+    return tag("section", tag("h2", title), *parts)
+
+
+def _origin(path: str, sources: Mapping[str, Any]) -> str:
+    """The origin given for `path` or for the nearest setting that holds it."""
+    while path:
+        if path in sources:
+            return str(sources[path])
+        path = path.rpartition(".")[0]
+    return ""
+
+
+def _value(value: Any, depth: int = 0) -> Markup:
+    """Any JSON value: mappings as tables, lists of mappings as one table, numbers for people, long texts whole."""
+    if depth > 6:
+        return tag("code", _yaml_like(value))
+    if isinstance(value, Mapping):
+        rows = [
+            tag("tr", tag("td", _name(key), class_="path quiet"), tag("td", _value(sub, depth + 1)))
+            for key, sub in value.items()
+        ]
+        return tag("table", *rows)
+    if isinstance(value, (list, tuple)):
+        shown = list(value[:_MAX_ITEMS])
+        rest = (
+            [tag("div", f"and {len(value) - _MAX_ITEMS:,} more", class_="quiet small")]
+            if len(value) > _MAX_ITEMS
+            else []
+        )
+        if shown and all(isinstance(item, Mapping) for item in shown):
+            return join([_records(shown, depth), *rest])
+        return (
+            join([*(tag("div", _value(item, depth + 1)) for item in shown), *rest])
+            if shown
+            else tag("span", "none", class_="quiet")
+        )
+    amount = as_number(value)
+    if amount is not None:
+        return join([number(value)])
+    return tag("code", _yaml_like(value))
+
+
+def _records(items: Sequence[Mapping[str, Any]], depth: int) -> Markup:
+    columns = list(dict.fromkeys(key for item in items for key in item))
+    head = tag("tr", *(tag("th", _name(column)) for column in columns))
+    rows = [tag("tr", *(tag("td", _value(item.get(column), depth + 1)) for column in columns)) for item in items]
+    return tag("table", tag("thead", head), tag("tbody", *rows))
+
+
+def _name(key: object) -> str:
+    """Words for keys that are words; paths and other names as they are."""
+    name = str(key)
+    return label(name) if re.fullmatch(r"[a-z][a-z0-9_]*", name) else name
+
+
+def _yaml_like(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_yaml_like(sub)}" for key, sub in value.items() if sub is not None) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_yaml_like, value)) + "]"
+    return str(value)
+
+
+def _whole(value: float) -> float:
+    return int(value) if math.isfinite(value) and value == int(value) else value

@@ -1,0 +1,21 @@
+"""What all tests share: time limits of hypothesis off (busy machines), sample data found, and no network."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+settings.register_profile("pretrainkit", deadline=None)
+settings.load_profile("pretrainkit")
+
+
+@pytest.fixture(scope="session")
+def sample_data() -> Path:
+    """Folder of real sample text beside the checkout; tests that need it skip by name where it is absent."""
+    folder = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip("sample data not present: set PRETRAINKIT_SAMPLE_DATA")
+    return folder

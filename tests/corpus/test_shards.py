@@ -1,0 +1,271 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrainkit.corpus import shards
+from pretrainkit.corpus.manifest import verify
+from pretrainkit.corpus.parallel import Quiet
+from pretrainkit.corpus.readers import read_documents
+from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus, build_corpus, shard_ranks, split_of
+from pretrainkit.corpus.sources import find_sources
+from pretrainkit.errors import DataError
+
+
+class Notes(Quiet):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, message):
+        self.lines.append(message)
+
+
+def make_input(folder, num_files=3, num_documents=40):
+    folder.mkdir(exist_ok=True)
+    for file in range(num_files):
+        lines = [
+            json.dumps({"text": f"document {file} {index} " + "é" * index, "meta": {"n": index}})
+            for index in range(num_documents)
+        ]
+        (folder / f"{file}.jsonl").write_text("\n".join(lines) + "\n")
+    return find_sources([folder])
+
+
+def all_bytes(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.rglob("part-*"))}
+
+
+def texts(folder):
+    return [document.text for document in read_documents(find_sources([folder]))]
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Every file is a task of its own."""
+    original = shards.group_sources
+    monkeypatch.setattr(shards, "group_sources", lambda sources: original(sources, 1))
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "sizes"),
+    [(2, [5, 4]), (3, [3, 3, 3]), (4, [3, 3, 3]), (5, [2, 2, 2, 2, 1]), (6, [2, 2, 2, 2, 1]), (10, [1] * 9)],
+)
+def test_compat_shard_sizes(tmp_path, num_shards, sizes):
+    """Acceptance fact 5."""
+    ranks = shard_ranks(9, num_shards, "sabertooth")
+    assert [b - a for a, b in pairwise(ranks)] == sizes
+    sources = make_input(tmp_path / "in", 1, 9)
+    settings = BuildSettings(num_shards=num_shards, rule="sabertooth", split_folders=False, seed=None)
+    manifest = build_corpus(sources, tmp_path / "out", settings)["train"]
+    assert [shard["num_documents"] for shard in manifest["shards"]] == sizes
+    assert manifest["shards"][-1]["name"] == f"part-{len(sizes) - 1:05d}-of-{num_shards:05d}.jsonl"
+
+
+@given(num_documents=st.integers(0, 1000), num_shards=st.integers(1, 60))
+def test_even_shards_differ_by_one_at_most(num_documents, num_shards):
+    """Defect 3: N shards are N files."""
+    ranks = shard_ranks(num_documents, num_shards, "even")
+    sizes = [b - a for a, b in pairwise(ranks)]
+    assert (len(sizes), sum(sizes)) == (num_shards, num_documents)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_no_document_is_lost_and_copies_stay_on_one_side(tmp_path):
+    sources = make_input(tmp_path / "in", 1, 200) * 2
+    manifests = build_corpus(sources, tmp_path / "out", BuildSettings(num_shards=4, heldout=0.2))
+    train, valid = texts(tmp_path / "out/train"), texts(tmp_path / "out/valid")
+    assert Counter(train + valid) == Counter(document.text for document in read_documents(sources))
+    assert not set(train) & set(valid)
+    assert 0.1 < len(valid) / 400 < 0.3
+    assert manifests["train"]["num_documents"] == len(train)
+    for split in ("train", "valid"):
+        assert verify(tmp_path / "out" / split) == manifests[split]
+    assert not (tmp_path / "out/.work").exists()
+
+
+def test_held_out_documents_do_not_depend_on_seed_or_order():
+    one, two = BuildSettings(heldout=0.3, seed=1), BuildSettings(heldout=0.3, seed=None)
+    assert all(split_of(str(n), one) == split_of(str(n), two) for n in range(200))
+
+
+@pytest.mark.parametrize("compress", ["none", "zst"])
+def test_workers_and_memory_change_nothing(tmp_path, compress, small_groups):
+    sources = make_input(tmp_path / "in")
+    settings = BuildSettings(num_shards=3, heldout=0.1, compress=compress, seed=3)
+    build_corpus(sources, tmp_path / "one", settings, workers=1)
+    build_corpus(sources, tmp_path / "two", settings, workers=2, memory_bytes=200_000_000)
+    assert all_bytes(tmp_path / "one") == all_bytes(tmp_path / "two")
+    for split in ("train", "valid"):
+        one, two = (tmp_path / name / split / "manifest.json" for name in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+    if compress == "zst":
+        for path in (tmp_path / "one").rglob("part-*"):
+            assert zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes()).count(b"\n") > 0
+
+
+def test_another_seed_gives_another_order_and_no_seed_keeps_it(tmp_path):
+    sources = make_input(tmp_path / "in")
+    orders = {}
+    for seed in (None, 0, 1):
+        out = tmp_path / f"out-{seed}"
+        build_corpus(sources, out, BuildSettings(num_shards=2, seed=seed, split_folders=False))
+        orders[seed] = texts(out)
+    assert orders[None] == [document.text for document in read_documents(sources)]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(orders[None])
+    assert len({tuple(order) for order in orders.values()}) == 3
+
+
+CRASH = """
+import os, signal, sys
+from pathlib import Path
+from pretrainkit.corpus import shards
+from pretrainkit.corpus.sources import find_sources
+
+original_groups, calls = shards.group_sources, []
+shards.group_sources = lambda sources: original_groups(sources, 1)
+function, after = sys.argv[3], int(sys.argv[4])
+original = getattr(shards, function)
+
+def dying(task):
+    if len(calls) == after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls.append(task)
+    return original(task)
+
+setattr(shards, function, dying)
+settings = shards.BuildSettings(num_shards=5, heldout=0.1)
+shards.build_corpus(find_sources([sys.argv[1]]), Path(sys.argv[2]), settings, workers=1)
+"""
+
+
+@pytest.mark.parametrize(("function", "after", "note"), [
+    ("scatter", 0, None), ("scatter", 2, "2 of 3 groups"), ("gather_shard", 3, "3 of 6 shards"),
+    ("write_manifests", 0, "6 of 6"),
+])  # fmt: skip
+def test_kill_9_and_the_same_command_again_equals_one_go(tmp_path, small_groups, function, after, note):
+    sources = make_input(tmp_path / "in")
+    settings = BuildSettings(num_shards=5, heldout=0.1)
+    build_corpus(sources, tmp_path / "whole", settings, workers=1)
+    if function == "write_manifests":
+        script = CRASH.replace("def dying(task)", "def dying(*task)")
+    else:
+        script = CRASH
+    command = [sys.executable, "-c", script, tmp_path / "in", tmp_path / "out", function, str(after)]
+    source_folder = str(Path(shards.__file__).parents[2])
+    died = subprocess.run(command, env={**os.environ, "PYTHONPATH": source_folder}, check=False)
+    assert died.returncode == -signal.SIGKILL
+    half = all_bytes(tmp_path / "out")
+    whole = all_bytes(tmp_path / "whole")
+    assert all(whole[name] == content for name, content in half.items() if name in half)
+    notes = Notes()
+    build_corpus(sources, tmp_path / "out", settings, workers=1, progress=notes)
+    assert all_bytes(tmp_path / "out") == whole
+    assert not (tmp_path / "out/.work").exists()
+    if note:
+        assert any(note in line for line in notes.lines)
+
+
+def test_a_shard_that_was_damaged_before_resuming_is_written_again(tmp_path, monkeypatch):
+    sources = make_input(tmp_path / "in")
+    settings = BuildSettings(num_shards=3)
+
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shards, "write_manifests", fail)
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus(sources, tmp_path / "out", settings)
+    monkeypatch.undo()
+    damaged = next((tmp_path / "out/train").glob("part-00001*"))
+    good = damaged.read_bytes()
+    damaged.write_bytes(good.replace(b"document", b"docuMENT"))
+    notes = Notes()
+    build_corpus(sources, tmp_path / "out", settings, progress=notes)
+    assert damaged.read_bytes() == good
+    assert any("2 of 3 shards" in line for line in notes.lines)
+
+
+def test_a_complete_corpus_is_kept_and_another_is_refused(tmp_path):
+    sources = make_input(tmp_path / "in")
+    build_corpus(sources, tmp_path / "out", BuildSettings(num_shards=2))
+    before = all_bytes(tmp_path / "out")
+    notes = Notes()
+    build_corpus(sources, tmp_path / "out", BuildSettings(num_shards=2), progress=notes)
+    assert "already complete" in notes.lines[0]
+    for settings in (
+        BuildSettings(num_shards=3),
+        BuildSettings(num_shards=2, seed=9),
+        BuildSettings(split_folders=False),
+    ):
+        with pytest.raises(DataError, match="already holds"):
+            build_corpus(sources, tmp_path / "out", settings)
+    assert all_bytes(tmp_path / "out") == before
+
+
+def test_a_shard_of_somebody_else_is_not_overwritten(tmp_path):
+    """Acceptance fact 6."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/part-00000-of-00001.jsonl").write_text("precious")
+    with pytest.raises(DataError, match="already holds part-00000"):
+        build_corpus(make_input(tmp_path / "in"), tmp_path / "out", BuildSettings(split_folders=False))
+    assert (tmp_path / "out/part-00000-of-00001.jsonl").read_text() == "precious"
+
+
+def test_an_unfinished_corpus_with_other_settings_is_refused(tmp_path, monkeypatch):
+    sources = make_input(tmp_path / "in")
+
+    def fail(task):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shards, "gather_shard", fail)
+    with pytest.raises(KeyboardInterrupt):
+        build_corpus(sources, tmp_path / "out", BuildSettings())
+    with pytest.raises(DataError, match="not finished"):
+        build_corpus(sources, tmp_path / "out", BuildSettings(num_shards=2))
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path):
+    from pretrainkit.corpus.work import work_folder
+
+    with (
+        work_folder(tmp_path / ".work", {}, tmp_path),
+        pytest.raises(DataError, match="another process"),
+        work_folder(tmp_path / ".work", {}, tmp_path),
+    ):
+        pass
+
+
+def test_an_input_without_documents_leaves_nothing_behind(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"content": "a"}\n{"content": "b"}\n')
+    with pytest.raises(EmptyCorpus, match="2 no text") as caught:
+        build_corpus(find_sources([tmp_path / "x.jsonl"]), tmp_path / "out", BuildSettings())
+    assert "--text-key" in str(caught.value)
+
+
+@pytest.mark.parametrize(("heldout", "problem"), [(0.001, "held out"), (0.999, "left to train on")])
+def test_a_corpus_too_small_to_hold_out_says_how_to_mend_it(tmp_path, heldout, problem):
+    with pytest.raises(DataError, match=problem):
+        build_corpus(make_input(tmp_path / "in", 1, 5), tmp_path / "out", BuildSettings(heldout=heldout))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"num_shards": 0}, {"heldout": 1.0}, {"heldout": -0.1}, {"heldout": 0.1, "split_folders": False}]
+)
+def test_settings_out_of_range_are_refused(settings):
+    with pytest.raises(DataError):
+        BuildSettings(**settings)
+
+
+def test_more_shards_than_documents_are_all_written(tmp_path):
+    build_corpus(make_input(tmp_path / "in", 1, 3), tmp_path / "out", BuildSettings(num_shards=5, compress="zst"))
+    assert len(list((tmp_path / "out/train").glob("part-*-of-00005.jsonl.zst"))) == 5
+    assert len(texts(tmp_path / "out/train")) == 3

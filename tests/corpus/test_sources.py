@@ -1,0 +1,119 @@
+import gzip
+import json
+from itertools import pairwise
+
+import fsspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pretrainkit.corpus.sources import SourceFile, find_sources, group_sources, plain_chunks, split_lines
+from pretrainkit.errors import DataError
+
+
+def contents(source):
+    return b"".join(plain_chunks(source))
+
+
+def test_formats_follow_the_last_suffix_alone(tmp_path):
+    """Acceptance fact 1: `.txt.zst` is JSONL. (`.gz`, which the original does not know, is too.)"""
+    names = {"a.jsonl": "jsonl", "b.txt.zst": "jsonl", "c.jsonl.gz": "jsonl", "d.txt": "text", "e": "text"}
+    names |= {"f.parquet": "parquet", "g.tsv": "tsv", "h.jsonl.txt": "text"}
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    found = find_sources([tmp_path])
+    assert {source.address.rpartition("/")[2]: source.format for source in found} == names
+
+
+def test_patterns_keep_their_order_and_sort_inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ["b/2.txt", "b/1.txt", "a/3.txt", "a/.hidden", "a/manifest.json", "a/_logs/x.txt"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert [source.address for source in find_sources(["b/*.txt", "a"])] == ["b/1.txt", "b/2.txt", "a/3.txt"]
+    assert [source.address for source in find_sources(["**/[13].txt"])] == ["a/3.txt", "b/1.txt"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["nothing-*.jsonl", "nothing.jsonl", "memory://nothing-here/*.jsonl", "file:///no/such"]
+)
+def test_a_pattern_without_match_is_named(pattern):
+    with pytest.raises(DataError, match=r"nothing|no/such"):
+        find_sources([pattern])
+
+
+def test_an_unknown_protocol_is_named():
+    with pytest.raises(DataError, match="quux"):
+        find_sources(["quux://bucket/file.jsonl"])
+
+
+def test_a_corpus_with_held_out_data_is_not_read_as_one(tmp_path):
+    for split in ("train", "valid"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "manifest.json").write_text("{}")
+    with pytest.raises(DataError, match="held-out"):
+        find_sources([tmp_path])
+
+
+def test_fsspec_addresses_read_like_local_files(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"local\n")
+    with fsspec.open("memory://corpus-test/deep/b.txt", "wb") as file:
+        file.write(b"memory\n")
+    remote = find_sources(["memory://corpus-test/deep"]) + find_sources(["memory://corpus-test/*/*.txt"])
+    assert [contents(source) for source in remote] == [b"memory\n"] * 2
+    (local,) = find_sources([f"file://{tmp_path}/a.txt"])
+    assert contents(local) == b"local\n"
+    assert local.num_bytes == 6
+
+
+@settings(max_examples=25)
+@given(pieces=st.lists(st.binary(max_size=200), max_size=4))
+def test_multi_frame_zst_and_gz_are_read_to_the_end(tmp_path_factory, pieces):
+    folder = tmp_path_factory.mktemp("frames")
+    for suffix, pack in ((".zst", zstandard.ZstdCompressor().compress), (".gz", gzip.compress)):
+        path = folder / f"x{suffix}"
+        path.write_bytes(b"".join(map(pack, pieces)))
+        assert contents(SourceFile(str(path), "jsonl", 0)) == b"".join(pieces)
+
+
+@pytest.mark.parametrize("suffix", [".zst", ".gz"])
+@pytest.mark.parametrize("num_frames", [1, 2])
+def test_truncation_at_any_byte_is_an_error(tmp_path, suffix, num_frames):
+    pack = zstandard.ZstdCompressor().compress if suffix == ".zst" else gzip.compress
+    frame = pack(json.dumps({"text": "word " * 50}).encode())
+    whole = frame * num_frames
+    path = tmp_path / f"x{suffix}"
+    for length in range(1, len(whole)):
+        path.write_bytes(whole[:length])
+        if length == len(frame):
+            continue
+        with pytest.raises(DataError, match="truncated"):
+            contents(SourceFile(str(path), "jsonl", 0))
+
+
+@pytest.mark.parametrize("suffix", [".zst", ".gz"])
+def test_garbage_is_an_error_that_names_the_file(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(b"this is not packed" * 10)
+    with pytest.raises(DataError, match="damaged") as caught:
+        contents(SourceFile(str(path), "jsonl", 0))
+    assert str(path) in str(caught.value)
+
+
+@given(
+    data=st.binary(max_size=60).map(lambda b: b.replace(b"\x00", b"\n")), cuts=st.lists(st.integers(0, 60), max_size=5)
+)
+def test_lines_do_not_depend_on_chunks(data, cuts):
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    chunks = [data[a:b] for a, b in pairwise(edges)]
+    expected = data.split(b"\n")
+    assert list(split_lines(iter(chunks))) == (expected if expected[-1] else expected[:-1])
+
+
+@given(sizes=st.lists(st.integers(0, 30), max_size=30))
+def test_groups_hold_every_file_once_in_order(sizes):
+    sources = [SourceFile(str(index), "text", size) for index, size in enumerate(sizes)]
+    groups = group_sources(sources, 50)
+    assert [entry for group in groups for entry in group] == list(enumerate(sources))
+    assert all(sum(source.num_bytes for _, source in group[:-1]) < 50 for group in groups)

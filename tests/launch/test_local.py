@@ -1,0 +1,126 @@
+"""Two processes of a trivial module: exit codes, logs, signals, and no orphans."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pretrainkit.errors import InputError
+from pretrainkit.launch.local import launch_local, worst
+
+RANK_MODULE = """
+import os, signal, sys, time
+rank, mode, folder = os.environ["RANK"], sys.argv[1], sys.argv[2]
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
+print("hello from", rank, "of", os.environ["WORLD_SIZE"], flush=True)
+if mode == "fail" and rank == "1":
+    sys.exit(2)
+if mode == "crash" and rank == "1":
+    raise RuntimeError("rank 1 broke")
+if mode == "segfault" and rank == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+if mode != "done":
+    open(f"{folder}/ready-{rank}", "w").close()
+    deadline = time.monotonic() + 30
+    while not stopped and time.monotonic() < deadline:
+        time.sleep(0.05)
+    open(f"{folder}/saved-{rank}", "w").close()
+    sys.exit(130)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "trivial_rank.py").write_text(RANK_MODULE)
+    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(source)]))
+    return tmp_path
+
+
+def test_two_ranks_run_and_each_has_its_place(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch_local(["done", str(folder)], 2, folder / "run", module="trivial_rank") == 0
+    shown = capfd.readouterr()
+    assert shown.out == "hello from 0 of 2\n"
+    assert "Traceback" not in shown.err
+    assert (folder / "run/logs/rank-1.log").read_text() == "hello from 1 of 2\n"
+    assert [path.name for path in (folder / "run/logs").iterdir()] == ["rank-1.log"]
+
+
+@pytest.mark.parametrize(("mode", "code"), [("fail", 2), ("crash", 1), ("segfault", 1)])
+def test_the_worst_rank_decides_and_the_others_are_stopped(
+    folder: Path, mode: str, code: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert launch_local([mode, str(folder)], 2, folder / "run", module="trivial_rank") == code
+    assert "Traceback" not in capfd.readouterr().err
+    if mode == "crash":
+        assert "RuntimeError: rank 1 broke" in caplog.text
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """A launcher whose two ranks wait to be stopped."""
+    code = (
+        "import sys; from pathlib import Path; from pretrainkit.launch.local import launch_local; "
+        "sys.exit(launch_local(['wait', sys.argv[1]], 2, Path(sys.argv[1], 'run'), module='trivial_rank'))"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.DEVNULL)
+    wait_for(folder / "ready-0", folder / "ready-1")
+    return launcher
+
+
+def wait_for(*paths: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, f"waited in vain for {paths}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_ranks_which_save_and_end(folder: Path, number: int) -> None:
+    launcher = start(folder)
+    launcher.send_signal(number)
+    assert launcher.wait(30) == 130
+    assert (folder / "saved-0").exists()
+    assert (folder / "saved-1").exists()
+
+
+def test_ranks_end_when_the_launcher_is_killed(folder: Path) -> None:
+    launcher = start(folder)
+    pids = [int((folder / f"run/logs/rank-{rank}.pid").read_text()) for rank in range(2)]
+    launcher.kill()
+    launcher.wait()
+    wait_for(folder / "saved-0", folder / "saved-1")
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_number_of_processes_and_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        launch_local([], 0, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write logs"):
+        launch_local([], 2, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("codes", "was_asked_to_stop", "expected"),
+    [
+        ([0, 0], False, 0),
+        ([0, 130], True, 130),
+        ([130, None], True, 130),
+        ([130, None], False, 1),
+        ([None, 2], False, 2),
+        ([2, 1], False, 1),
+        ([0, 7], False, 1),
+        ([None, 0], False, 1),
+    ],
+)
+def test_the_worst_exit_code(codes: list[int | None], was_asked_to_stop: bool, expected: int) -> None:
+    assert worst(codes, was_asked_to_stop) == expected

@@ -1,0 +1,26 @@
+"""The tanh GELU against torch's own and against finite differences."""
+
+import torch
+import torch.nn.functional as F
+
+from pretrainkit.nn.activations import _TanhGelu, gelu_tanh
+
+
+def test_equals_torch_in_value_and_gradient():
+    x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([0.0, -0.0, 1e-30, 80.0, -80.0])])
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, expected = gelu_tanh(ours), F.gelu(theirs, approximate="tanh")
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-6)
+    y.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=2e-6)
+
+
+def test_gradient_by_finite_differences():
+    x = torch.linspace(-4, 4, 33, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(_TanhGelu.apply, (x,))
+
+
+def test_other_dtypes_take_torchs_kernel():
+    x = torch.randn(9, dtype=torch.float64)
+    assert torch.equal(gelu_tanh(x), F.gelu(x, approximate="tanh"))

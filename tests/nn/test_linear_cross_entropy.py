@@ -1,0 +1,59 @@
+"""The chunked head against plain logits and cross-entropy."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pretrainkit.nn import linear_cross_entropy as module
+from pretrainkit.nn.tied_table import look_up
+
+
+def linear_cross_entropy(x, weight, bias, target):
+    """With a table that is looked up as well, for a gradient of 0."""
+    rows, table = look_up(weight, torch.zeros(1, dtype=torch.long))
+    nll, is_right = module.linear_cross_entropy(x, table, bias, target)
+    return module.TokenLoss(nll + 0 * rows.sum(), is_right)
+
+
+def plain(x, weight, bias, target):
+    logits = F.linear(x, weight, bias)
+    return F.cross_entropy(logits, target, reduction="none"), logits.argmax(1) == target
+
+
+@pytest.mark.parametrize("vocab_size", [7, 2048, 2049, 5000])
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_equals_plain_logits_in_value_and_gradient(vocab_size, scale):
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(23, 16) * scale, torch.randn(vocab_size, 16), torch.randn(vocab_size)
+    target = torch.randint(vocab_size, (23,))
+    target[:8] = F.linear(x, weight, bias).argmax(1)[:8]
+    factor = torch.rand(23)
+    results = []
+    for function in (linear_cross_entropy, plain):
+        inputs = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
+        nll, is_right = function(*inputs, target)
+        (nll * factor).sum().backward()
+        results.append((nll.detach(), is_right, *(tensor.grad for tensor in inputs)))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+    assert results[0][1].sum() >= 8
+
+
+def test_a_second_backward_gives_the_same():
+    x, weight, bias = torch.randn(5, 4, requires_grad=True), torch.randn(9, 4), torch.zeros(9)
+    loss = linear_cross_entropy(x, weight, bias, torch.arange(5)).nll_K.sum()
+    first = torch.autograd.grad(loss, x, retain_graph=True)[0]
+    assert torch.equal(first, torch.autograd.grad(loss, x)[0])
+
+
+def test_no_predictions_give_no_losses_and_zero_gradients():
+    weight = torch.randn(9, 4, requires_grad=True)
+    nll, is_right = linear_cross_entropy(torch.zeros(0, 4), weight, torch.zeros(9), torch.zeros(0, dtype=torch.long))
+    assert nll.shape == is_right.shape == (0,)
+    nll.sum().backward()
+    assert not weight.grad.any()
+
+
+def test_half_precision_gives_float32_losses():
+    x, weight, bias = torch.randn(5, 4).bfloat16(), torch.randn(9, 4).bfloat16(), torch.zeros(9)
+    assert linear_cross_entropy(x, weight, bias, torch.arange(5)).nll_K.dtype == torch.float32

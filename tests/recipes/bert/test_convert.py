@@ -1,0 +1,254 @@
+"""Parity with transformers and with the original's names, both ways."""
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from bert_batches import WIDTH, modern_config, row_batch, run_config
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.export.safetensors import read_tensors, write_tensors
+from pretrainkit.recipes.bert.convert import (
+    DEFAULT_SPECIAL_IDS,
+    from_huggingface_config,
+    from_huggingface_state,
+    read_huggingface,
+    to_huggingface_config,
+    to_huggingface_state,
+    write_huggingface,
+)
+from pretrainkit.recipes.bert.inputs import read_batch
+from pretrainkit.recipes.bert.objective import BertObjective
+from pretrainkit.recipes.bert.original import from_original, to_original
+from pretrainkit.recipes.bert.presets import PRESETS
+from pretrainkit.recipes.bert.recipe import RECIPE
+
+LENGTHS = [5, WIDTH, 9, 17]
+
+
+@pytest.fixture
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+def random_model(config):
+    torch.manual_seed(0)
+    model = RECIPE.build_model(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(1.0 if parameter.ndim == 1 and parameter.std() == 0 and parameter[0] == 1 else 0.0, 0.1)
+    return model.eval()
+
+
+def their_inputs(batch):
+    labels = torch.full(batch["input_ids"].shape, -100)
+    row, slot = batch["masked_lm_weights"].nonzero(as_tuple=True)
+    labels[row, batch["masked_lm_positions"][row, slot].long()] = batch["masked_lm_ids"][row, slot].long()
+    return {"input_ids": batch["input_ids"].long(), "attention_mask": batch["input_mask"].long(), "labels": labels}
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu", "relu", "swish"])
+def test_bert_equals_transformers(transformers, tmp_path, activation):
+    """Fact 30: hidden states, logits of both heads and the total loss, to 1e-5 in float32."""
+    config = run_config()
+    config = config.model_copy(update={"model": config.model.model_copy(update={"activation": activation})})
+    model, batch = random_model(config), row_batch(LENGTHS)
+    RECIPE.export_huggingface(config, model, None, tmp_path / "hf")
+    theirs = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "hf")
+    assert isinstance(theirs, transformers.BertForPreTraining)
+
+    with torch.no_grad():
+        out = theirs(
+            **their_inputs(batch),
+            token_type_ids=batch["token_type_ids"].long(),
+            next_sentence_label=batch["next_sentence_label"],
+            output_hidden_states=True,
+        )
+        inputs, _ = read_batch(batch, WIDTH)
+        states, outputs = model.encode(inputs), model(inputs)
+        losses = BertObjective(config).losses(model, batch)
+    is_real = batch["input_mask"]
+    for ours, hidden in zip(states, out.hidden_states, strict=True):
+        torch.testing.assert_close(ours, hidden[is_real], rtol=0, atol=1e-5)
+    is_predicted = their_inputs(batch)["labels"] != -100
+    torch.testing.assert_close(outputs.logits_KV, out.prediction_logits[is_predicted], rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs.sentence_order_B2, out.seq_relationship_logits, rtol=0, atol=1e-5)
+    total = losses["masked_lm_loss"].mean() + losses["next_sentence_loss"].mean()
+    torch.testing.assert_close(total, out.loss, rtol=0, atol=1e-5)
+
+
+def test_modern_equals_transformers(transformers, tmp_path):
+    config = modern_config()
+    model, batch = random_model(config), row_batch([40, 60, 9, 21], width=64)
+    RECIPE.export_huggingface(config, model, None, tmp_path / "hf")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf", attn_implementation="sdpa")
+    assert isinstance(theirs, transformers.ModernBertForMaskedLM)
+    with torch.no_grad():
+        out = theirs(**their_inputs(batch), output_hidden_states=True)
+        inputs, _ = read_batch(batch, 64)
+        states, outputs = model.encode(inputs), model(inputs)
+        loss = BertObjective(config).losses(model, batch)["masked_lm_loss"].mean()
+    # transformers lists the last block's output before or after the final norm, depending on its version.
+    for ours, hidden in zip(states[:-1], out.hidden_states, strict=False):
+        torch.testing.assert_close(ours, hidden[batch["input_mask"]], rtol=0, atol=1e-5)
+    is_predicted = their_inputs(batch)["labels"] != -100
+    torch.testing.assert_close(outputs.logits_KV, out.logits[is_predicted], rtol=0, atol=1e-5)
+    torch.testing.assert_close(loss, out.loss, rtol=0, atol=1e-5)
+
+
+def test_bert_without_sentence_order_is_a_masked_lm(transformers, tmp_path):
+    config = run_config(sentence_order=False)
+    model, batch = random_model(config), row_batch(LENGTHS)
+    RECIPE.export_huggingface(config, model, None, tmp_path / "hf")
+    theirs = transformers.BertForMaskedLM.from_pretrained(tmp_path / "hf")
+    with torch.no_grad():
+        out = theirs(**their_inputs(batch), token_type_ids=batch["token_type_ids"].long())
+        loss = BertObjective(config).losses(model, batch)["masked_lm_loss"].mean()
+    torch.testing.assert_close(loss, out.loss, rtol=0, atol=1e-5)
+    assert json.loads((tmp_path / "hf/config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+
+
+@pytest.mark.parametrize("kind", ["bert", "modern"])
+def test_what_transformers_writes_is_read_back(transformers, tmp_path, kind):
+    config = run_config() if kind == "bert" else modern_config()
+    model = random_model(config)
+    RECIPE.export_huggingface(config, model, None, tmp_path / "ours")
+    auto = transformers.AutoModelForPreTraining if kind == "bert" else transformers.AutoModelForMaskedLM
+    auto.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    found, state = RECIPE.import_huggingface(tmp_path / "theirs")
+    assert found.objective.sentence_order == (kind == "bert")
+    assert found.model.model_copy(update={"scale_output_layers": True}) == config.model.model_copy(
+        update={"scale_output_layers": True}
+    )
+    expected = model.state_dict()
+    assert state.keys() == expected.keys()
+    for name, tensor in state.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_config_has_the_ids_and_names_of_the_spec():
+    """Section 10.4."""
+    values = to_huggingface_config(PRESETS["base"]().model)
+    expected = {"model_type": "bert", "pad_token_id": 260, "bos_token_id": 257, "eos_token_id": 258}
+    expected |= {"cls_token_id": 257, "sep_token_id": 258, "mask_token_id": 259}
+    expected |= {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "vocab_size": 32_128}
+    assert expected.items() <= values.items()
+    assert to_huggingface_config(PRESETS["base"]().model, replace(DEFAULT_SPECIAL_IDS, pad=0))["pad_token_id"] == 0
+
+
+@pytest.mark.parametrize("name", ["base", "large", "modern-base"])
+def test_config_of_presets_survives_a_round_trip(name):
+    model = PRESETS[name]().model
+    assert from_huggingface_config(json.loads(json.dumps(to_huggingface_config(model)))) == model
+
+
+def test_tokenizer_files_are_copied_and_an_existing_folder_is_left_alone(tmp_path):
+    (tmp_path / "tok").mkdir()
+    (tmp_path / "tok/tokenizer.json").write_text("{}")
+    config = run_config()
+    state = RECIPE.build_model(config).state_dict()
+    write_huggingface(state, config.model, tmp_path / "out", tokenizer=tmp_path / "tok")
+    names = ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+    with pytest.raises(InputError, match="exists and is not an empty folder"):
+        write_huggingface(state, config.model, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tok"]
+
+
+def test_a_failed_export_leaves_nothing_behind(tmp_path):
+    config = run_config()
+    with pytest.raises(KeyError):
+        write_huggingface({}, config.model, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_old_names_of_norms_are_understood():
+    config = run_config()
+    state = RECIPE.build_model(config).state_dict()
+    theirs = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in to_huggingface_state(state, config.model).items()
+    }
+    assert any(name.endswith("gamma") for name in theirs)
+    back = from_huggingface_state(theirs, config.model)
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    config = run_config()
+    state = to_huggingface_state(RECIPE.build_model(config).state_dict(), config.model)
+    with pytest.raises(CheckpointError, match=r"1 of \d+ tensors are missing, such as cls.predictions.bias"):
+        from_huggingface_state({k: v for k, v in state.items() if k != "cls.predictions.bias"}, config.model)
+    with pytest.raises(CheckpointError, match=r"1 tensors have no place in this model, such as bert.extra"):
+        from_huggingface_state(state | {"bert.extra": torch.zeros(1)}, config.model)
+    with pytest.raises(CheckpointError, match=r"decoder.weight differs from bert.embeddings.word_embeddings.weight"):
+        from_huggingface_state(state | {"cls.predictions.decoder.weight": torch.zeros(300, 32)}, config.model)
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
+        read_huggingface(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2'"),
+        ({"hidden_act": "mish"}, "activation 'mish'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder True"),
+    ],
+)
+def test_configs_of_other_models_are_refused(change, message):
+    values = to_huggingface_config(run_config().model) | change
+    with pytest.raises(CheckpointError, match=message):
+        from_huggingface_config(values)
+
+
+def test_a_modern_sentence_order_head_is_left_out_with_a_warning(caplog):
+    config = modern_config()
+    config = config.model_copy(update={"objective": config.objective.model_copy(update={"sentence_order": True})})
+    with caplog.at_level(logging.WARNING):
+        to_huggingface_state(RECIPE.build_model(config).state_dict(), config.model)
+    assert "sentence_order.pooler.weight" in caplog.text
+
+
+def test_original_names_and_shapes():
+    """Section 10.4, both ways."""
+    config = run_config().model
+    state = random_model(run_config()).state_dict()
+    original = to_original(state, config)
+    assert len(original) == 5 + 16 * 2 + 2 + 4 + 1 + 2  # embeddings, layers, pooler, transform, output bias, classifier
+    assert original["bert/encoder_layer_1/self_attention/query/kernel"].shape == (32, 4, 8)
+    assert original["bert/encoder_layer_1/self_attention/value/bias"].shape == (4, 8)
+    assert original["bert/encoder_layer_0/self_attention/out/kernel"].shape == (4, 8, 32)
+    assert original["bert/encoder_layer_0/feed_forward/intermediate/kernel"].shape == (32, 48)
+    assert original["classification/kernel"].shape == (2, 32)
+    theirs = to_huggingface_state(state, config)
+    key = original["bert/encoder_layer_1/self_attention/key/kernel"]
+    assert torch.equal(key.reshape(32, 32).t(), theirs["bert.encoder.layer.1.attention.self.key.weight"])
+    back = from_original(original, config)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+
+
+def test_original_checkpoints_of_another_size_are_refused():
+    config = run_config().model
+    original = to_original(random_model(run_config()).state_dict(), config)
+    with pytest.raises(CheckpointError, match="have no place in a model of 1 layers"):
+        from_original(original, config.model_copy(update={"num_layers": 1}))
+    with pytest.raises(CheckpointError, match="has no tensor 'bert/encoder_layer_2"):
+        from_original(original, config.model_copy(update={"num_layers": 3}))
+
+
+def test_tensors_in_parts_and_broken_files(tmp_path):
+    write_tensors(tmp_path / "a.safetensors", {"x": torch.ones(2)})
+    write_tensors(tmp_path / "b.safetensors", {"y": torch.zeros(2)})
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert sorted(read_tensors(tmp_path)) == ["x", "y"]
+    (tmp_path / "b.safetensors").write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_tensors(tmp_path)
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"names the part 'b\.safetensors'"):
+        read_tensors(tmp_path)

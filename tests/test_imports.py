@@ -1,0 +1,108 @@
+"""The arrows of docs/architecture.md, walked: who may import whom, and what must stay light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "pretrainkit"
+
+LEVELS = [
+    {"cli"},
+    {"demo"},
+    {"api"},
+    {"recipes"},
+    {"eval", "generate", "export", "report"},
+    {"train"},
+    {"data", "dist", "nn"},
+    {"corpus", "tokenizers", "launch"},
+    {"config", "rng", "errors"},
+]
+LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
+
+SIDEWAYS = {("tokenizers", "corpus"), ("config", "errors"), ("rng", "errors"), ("report", "eval")}
+"""Arrows between rooms of one level that are meant."""
+
+TORCH_FREE = ("config", "corpus", "launch", "data", "rng.py", "errors.py", "api.py")
+"""No module here may import torch when it is imported itself."""
+
+
+def imports(path: Path, top_level_only: bool = False) -> set[str]:
+    """Dotted names a file imports; TYPE_CHECKING blocks do not count."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if top_level_only and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                continue
+            if isinstance(child, ast.Import):
+                found.update(alias.name for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.module:
+                assert child.level == 0, f"{path}: imports are absolute"
+                found.add(child.module)
+                found.update(f"{child.module}.{alias.name}" for alias in child.names)
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(p for p in SOURCE.rglob("*.py") if p.parent != SOURCE or p.stem not in ("__init__", "__main__"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_imports_point_downwards(path):
+    room = room_of(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "pretrainkit" or len(parts) < 2 or parts[1] not in LEVEL or parts[1] == room:
+            continue
+        other = parts[1]
+        down = LEVEL[other] > LEVEL[room] or (room, other) in SIDEWAYS
+        assert down, f"{room} must not import {name}"
+        assert other != "nn" or room == "recipes", f"only recipes import nn, not {room}"
+    if room == "recipes" and len(path.relative_to(SOURCE).parts) > 2:
+        mine = path.relative_to(SOURCE).parts[1]
+        others = {n.split(".")[2] for n in imports(path) if n.startswith("pretrainkit.recipes.")} - {mine, "registry"}
+        assert not others, f"recipe {mine} must not import {others}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_torch_free_rooms_do_not_import_torch_on_import(path):
+    parts = path.relative_to(SOURCE).parts
+    if parts[0] in TORCH_FREE:
+        heavy = {n.split(".")[0] for n in imports(path, top_level_only=True)} & {
+            "torch",
+            "transformers",
+            "datasets",
+            "nltk",
+        }
+        assert not heavy, f"{'/'.join(parts)} imports {heavy} at module level"
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Names of the top-level packages in sys.modules after `statement` in a fresh interpreter."""
+    code = f"import sys\n{statement}\nprint(' '.join({{m.split('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "heavy"),
+    [
+        ("import pretrainkit.cli.main", {"torch", "numpy", "pydantic", "rich", "yaml"}),
+        ("import pretrainkit; pretrainkit.load_config('bert/tiny')", {"torch", "numpy", "pyarrow", "sentencepiece"}),
+        ("import pretrainkit.cli.corpus, pretrainkit.cli.tokenizer", {"torch", "numpy", "pyarrow"}),
+        ("import pretrainkit.train.trainer, pretrainkit.recipes.bert.model", {"transformers", "datasets", "pandas"}),
+    ],
+)
+def test_what_stays_light(statement, heavy):
+    assert not loaded_after(statement) & heavy
