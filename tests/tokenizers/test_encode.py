@@ -145,9 +145,10 @@ def test_a_finished_shard_that_was_damaged_is_made_again(corpus, unigram, tmp_pa
         raise KeyboardInterrupt
 
     train, settings = corpus / "train", EncodeSettings(splitter="none")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(encode_module, "finish_shards", fail)
-        encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
+        with pytest.raises(KeyboardInterrupt):
+            encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
     (tmp_path / "out/tokens-00001-of-00003.bin").write_bytes(b"")
     encode_corpus([train], unigram, tmp_path / "out", settings, workers=1)
     TokenShards.open(tmp_path / "out", verify=True)
@@ -200,7 +201,9 @@ def test_workers_end_with_a_killed_parent(corpus, unigram, tmp_path):
     code = (
         "import sys, time\nfrom pretrainkit.tokenizers import encode, shard_encoder\n"
         "if __name__ == '__main__':\n"
-        "    shard_encoder.write_shard = lambda task, skips, encoded: (list(encoded), print('ready', flush=True), time.sleep(60))\n"
+        "    def wait(task, skips, encoded):\n"
+        "        list(encoded), print('ready', flush=True), time.sleep(60)\n"
+        "    shard_encoder.write_shard = wait\n"
         "    settings = encode.EncodeSettings(splitter='none')\n"
         "    encode.encode_corpus([sys.argv[1]], sys.argv[2], sys.argv[3], settings, workers=2)\n"
     )

@@ -83,8 +83,8 @@ def train(
         typer.echo(json.dumps(manifest, ensure_ascii=False))
         return
     typer.echo(
-        f"{out}: {manifest['kind']}, {manifest['vocab_size']:,} pieces from {manifest['settings']['num_words']:,} words, "
-        f"fingerprint {manifest['fingerprint'][:12]}"
+        f"{out}: {manifest['kind']}, {manifest['vocab_size']:,} pieces from "
+        f"{manifest['settings']['num_words']:,} words, fingerprint {manifest['fingerprint'][:12]}"
     )
 
 

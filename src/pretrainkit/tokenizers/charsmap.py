@@ -21,24 +21,17 @@ def read_rules(charsmap: bytes) -> dict[str, str]:
     units = np.frombuffer(charsmap, "<u4", num_bytes // 4, 4)
     texts = charsmap[4 + num_bytes :]
     rules = {}
-    places, keys = np.zeros(1, np.int64), np.empty((1, 0), np.uint8)
+    places: NDArray[np.unsignedinteger] = np.zeros(1, np.uint32)
+    keys = np.empty((1, 0), np.uint8)
     while len(places):
-        children, leaves = _children(units, places)
-        for key, leaf in zip(keys[leaves >= 0], leaves[leaves >= 0].tolist()):
-            begin = int(units[leaf]) & 0x7FFFFFFF
+        unit = units[places]
+        base = places ^ (unit >> 10 << ((unit & 1 << 9) >> 6))
+        is_leaf = (unit >> 8 & 1).astype(np.bool_)
+        for key, begin in zip(keys[is_leaf], (units[base[is_leaf]] & 0x7FFFFFFF).tolist()):
             rules[key.tobytes().decode()] = texts[begin : texts.index(b"\0", begin)].decode()
-        parent, byte = np.nonzero(children >= 0)
+        children = base[:, None] ^ np.arange(1, 256, dtype=np.uint32)
+        labels = units.take(children, mode="clip") & _LABEL
+        parent, byte = np.nonzero((labels == np.arange(1, 256)) & (children < len(units)))
         keys = np.hstack([keys[parent], (byte + 1).astype(np.uint8)[:, None]])
         places = children[parent, byte]
     return rules
-
-
-def _children(units: NDArray[np.uint32], places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """((N, 255) place of the child for every byte but 0, (N,) place of the value); -1 where there is none."""
-    unit = units[places].astype(np.int64)
-    base = places ^ (unit >> 10 << ((unit & 1 << 9) >> 6))
-    labels = np.arange(1, 256)
-    children = base[:, None] ^ labels
-    is_inside = children < len(units)
-    is_child = is_inside & ((units[np.where(is_inside, children, 0)] & _LABEL) == labels)
-    return np.where(is_child, children, -1), np.where(unit >> 8 & 1, base, -1)

@@ -1,9 +1,9 @@
 """Encodes a corpus to token shards, in parallel, the same bytes on any number of workers.
 
-Every input file (or group of files, where there are very many) becomes one shard. With at least as many shards as workers each worker
-makes whole shards; with fewer, one process reads and the workers encode batches of documents. A shard appears under its name
-when it is whole and leaves a record in `OUT/.work`, so the same command after a crash goes on where it stopped; the manifest
-comes last.
+Every input file (or group of files, where there are very many) becomes one shard. With many shards each worker makes
+whole ones; with few, one process reads and the workers encode batches of documents. A shard appears under its name
+when it is whole and leaves a record in `OUT/.work`, so the same command after a crash goes on where it stopped; the
+manifest comes last.
 
 Every sentence is encoded by itself. Sentences and documents without ids are dropped and counted.
 """
@@ -13,6 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
     """The files of each shard: one, or neighbours where there are more than `MAX_SHARDS` files."""
     num = min(len(sources), MAX_SHARDS)
     cuts = [len(sources) * index // num for index in range(num + 1)]
-    return [list(sources[begin:end]) for begin, end in zip(cuts, cuts[1:])]
+    return [list(sources[begin:end]) for begin, end in pairwise(cuts)]
 
 
 def _run(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:

@@ -186,7 +186,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer in `folder`: one of `pretrainkit tokenizer train`, or any with `tokenizer.json` and BERT's control pieces.
+    """The tokenizer in `folder`: one of ours, or any with `tokenizer.json` and BERT's control pieces.
 
     Raises:
         DataError: There is none, its files are broken or do not belong together, or a control piece is missing.
@@ -215,7 +215,7 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
 
 
 def _special_ids(ids: dict[str, int], folder: Path) -> SpecialIds:
-    """From the names in tokenizer_config.json or special_tokens_map.json, else from what such pieces are usually called."""
+    """From the names in the JSON files for `transformers`, else from what such pieces are usually called."""
     named: dict[str, str] = {}
     for name in ("special_tokens_map.json", files.CONFIG_JSON):
         if (folder / name).is_file():

@@ -72,7 +72,7 @@ def _split_at(between: re.Pattern[str], text: str) -> list[str]:
 
 
 def learn_punkt(sources: Sequence[SourceFile], *, text_key: str = "text", max_bad: int = 0) -> Punkt:
-    """Punkt parameters from about `SAMPLE_CHARACTERS` of the documents, spread over the files. The same for the same files.
+    """Punkt parameters from about `SAMPLE_CHARACTERS` of the documents, spread over the files.
 
     Args:
         sources: The files.

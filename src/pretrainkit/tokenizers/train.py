@@ -20,8 +20,7 @@ class TokenizerSettings:
     """What tokenizer to train."""
 
     kind: Kind = "unigram"
-    """unigram: SentencePiece, as in Sabertooth, T5X and PIXEL's baselines. wordpiece: as in BERT. bpe: byte-level, as in
-    RoBERTa."""
+    """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa."""
     vocab_size: int = unigram.DEFAULT_VOCAB_SIZE
     """Pieces in all."""
     lowercase: bool = False

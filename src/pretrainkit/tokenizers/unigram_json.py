@@ -3,23 +3,24 @@ r"""The `tokenizer.json` of a SentencePiece unigram model: the same ids from the
 What makes them the same, beyond the same pieces and scores:
 
 - SentencePiece replaces, at every place of the text, the longest string that its table has a rule for. The library's
-  `Precompiled` holds the same table, but looks at grapheme clusters, misses rules of several characters and drops accents. The
-  rules of several characters are what NFKC does, too, but only those that the table has, and without reordering. So
-  a noncharacter is put wherever NFKC must not join what stands on both sides, and taken out behind it. The one character
-  that the table keeps and NFKC changes, U+FF5E, is put aside likewise.
+  `Precompiled` holds the same table, but looks at grapheme clusters, misses rules of several characters and drops
+  accents. Those rules are NFKC, but without reordering and without joining what is half composed already. So a
+  noncharacter is put wherever NFKC must not join what stands on both sides, and taken out behind it. The one
+  character that the table keeps and NFKC changes, U+FF5E, is put aside likewise.
 - Blanks are collapsed and cut off at the end, but one is kept at the start: behind a control token it tells whether a
   word begins. `Metaspace` with "first" adds the dummy prefix at the start of the text only.
-- The library would match "<0x41>" or "<mask>" in the text against the byte and control pieces, which SentencePiece keeps
-  for itself. A cut inside such strings, where no learned piece goes across, prevents it.
+- The library would match "<0x41>" or "<mask>" in the text against the byte and control pieces, which SentencePiece
+  keeps for itself. A cut inside such strings, where no learned piece goes across, prevents it.
 - The library finds control tokens in text by default, so that `<mask>` can be typed. SentencePiece never does;
   `AutoTokenizer.from_pretrained(folder, split_special_tokens=True)` gives its ids for such text too.
 
-What may still differ: text with the two noncharacters used here; characters newer than one library's Unicode tables; "<0x41>"
-where learned pieces join all its characters; and two segmentations whose scores differ by less than the rounding of
-SentencePiece's 32-bit sums (the library's have 64).
+What may still differ: text with the two noncharacters used here; "<0x41>" where learned pieces join all its
+characters; and two segmentations whose scores differ by less than the rounding of SentencePiece's 32-bit sums (the
+library's have 64).
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -36,7 +37,7 @@ def tokenizer_json(model: bytes) -> str:
 
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     ids = {piece: index for index, (piece, _) in enumerate(pieces)}
     charsmap = proto.normalizer_spec.precompiled_charsmap
@@ -90,6 +91,7 @@ def _cuts(proto: Any) -> list[str]:
     return patterns
 
 
+@lru_cache(maxsize=1)
 def _not_joined(charsmap: bytes) -> str:
     """A pattern of no width that matches before combining characters that no rule joins with what stands before."""
     before: dict[str, set[str]] = {}
@@ -100,7 +102,8 @@ def _not_joined(charsmap: bytes) -> str:
     for second, firsts in before.items():
         alike.setdefault(frozenset(firsts), []).append(second)
     joined = "|".join(f"(?<={_class(firsts)}){_class(seconds)}" for firsts, seconds in alike.items())
-    return rf"(?=[\p{{M}}{_class(before)}])(?!{joined})"
+    # Not at the very start, where the library cannot insert.
+    return rf"(?!\A)(?=[\p{{M}}{_class(before)}])(?!{joined})"
 
 
 def _class(characters: Iterable[str]) -> str:
