@@ -122,7 +122,8 @@ class TiledLayout(AttentionLayout):
 
     def is_tiled(self, x: Tensor) -> bool:
         """Whether tiles are used for such tensors; else padded rows are."""
-        return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        is_float32_cpu = x.dtype == torch.float32 and x.device.type == "cpu"
+        return is_float32_cpu and not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling())
 
     @cached_property
     def _padded(self) -> PaddedLayout:
