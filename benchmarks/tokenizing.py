@@ -104,7 +104,8 @@ def run(folder: Path, texts: list[str], vocab_size: int, rounds: int) -> None:
 
     engines: dict[str, Callable[[], object]] = {
         "SentencePiece, lists": lambda: model.encode(sentences, num_threads=1),
-        "SentencePiece, arrays (encode_batch)": lambda: ours.encode_batch(sentences),
+        "SentencePiece, its arrays": lambda: model.encode(sentences, out_type="numpy", num_threads=1),
+        "encode_flat": lambda: ours.encode_flat(sentences),
         "shards": shards(lines, "newline", 1),
         "shards, punkt": shards(documents, "punkt", 1),
         "tokenizers library, Unigram": lambda: theirs.encode_batch(sentences[: len(sentences) // 8]),

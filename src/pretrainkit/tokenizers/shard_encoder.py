@@ -85,15 +85,13 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
         found = split_lines(text) if has_lines else split(text)
         num_sentences[index] = len(found)
         sentences += found
-    ids = tokenizer.encode_batch(sentences)
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    tokens, lengths = tokenizer.encode_flat(sentences)
     document = np.repeat(np.arange(len(texts)), num_sentences)[lengths > 0]
     document_lengths = np.bincount(document, minlength=len(texts))
     is_kept = document_lengths > 0
     hashes = np.fromiter((text_hash(text) for text, _ in texts), np.uint64, len(texts))
-    dtype = token_dtype(tokenizer.vocab_size)
     return Batch(
-        tokens=np.concatenate(ids).astype(dtype) if ids else np.empty(0, dtype),
+        tokens=tokens.astype(token_dtype(tokenizer.vocab_size)),
         sentence_lengths=lengths[lengths > 0],
         document_lengths=document_lengths[is_kept],
         hashes=hashes[is_kept],
