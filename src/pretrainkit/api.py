@@ -231,7 +231,7 @@ def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[d
 def export(path: str | Path, format: str, out: str | Path) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads); "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
