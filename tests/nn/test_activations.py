@@ -1,5 +1,6 @@
 """The tanh GELU against torch's own and against finite differences."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -21,6 +22,9 @@ def test_gradient_by_finite_differences():
     assert torch.autograd.gradcheck(_TanhGelu.apply, (x,))
 
 
-def test_other_dtypes_take_torchs_kernel():
-    x = torch.randn(9, dtype=torch.float64)
-    assert torch.equal(gelu_tanh(x), F.gelu(x, approximate="tanh"))
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.bfloat16, 1e-2)])
+def test_other_dtypes_keep_theirs(dtype, tolerance):
+    x = torch.randn(99).to(dtype).requires_grad_()
+    y = gelu_tanh(x)
+    assert y.dtype == torch.autograd.grad(y.sum(), x)[0].dtype == dtype
+    torch.testing.assert_close(y, F.gelu(x, approximate="tanh"), rtol=tolerance, atol=tolerance)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pretrainkit.errors import InputError
+from pretrainkit.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from pretrainkit.corpus.parallel import Progress
     from pretrainkit.corpus.sources import SourceFile
+
+_SECONDS_BETWEEN_LINES = 10
 
 app = typer.Typer(
     help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
@@ -348,35 +351,42 @@ def _echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
 
 @contextmanager
 def _shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
-    """A bar where standard error is a terminal, else plain lines."""
+    """A bar where standard error is a terminal, else plain lines. An interrupt says how to go on."""
     total = sum(source.num_bytes for source in sources)
     if sources:
         typer.echo(
             f"{_amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
         )
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    try:
+        if not sys.stderr.isatty():
+            yield _Lines()
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        yield _Bars(bars)
+        amount, left = TextColumn("{task.fields[amount]}"), TimeRemainingColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), amount, left)
+        with Progress(*columns, console=Console(stderr=True)) as bars:
+            yield _Bars(bars)
+    except KeyboardInterrupt as error:
+        raise Interrupted("stopped\n  finished parts are kept: run the same command again to go on") from error
 
 
 class _Lines:
-    """Plain lines: one per stage and note."""
+    """Plain lines: one per stage and note, and one now and then on the way."""
 
     def stage(self, name: str, total: int, unit: str) -> None:
+        self._name, self._total, self._unit = name, total, unit
+        self._done, self._shown = 0, time.monotonic()
         typer.echo(f"{name} {_amount(total, unit)}", err=True)
 
-    def advance(self, amount: int) -> None: ...
+    def advance(self, amount: int) -> None:
+        self._done += amount
+        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
+            self._shown = time.monotonic()
+            typer.echo(
+                f"{self._name}: {_amount(self._done, self._unit)} of {_amount(self._total, self._unit)}", err=True
+            )
 
     def note(self, message: str) -> None:
         typer.echo(message, err=True)

@@ -36,7 +36,7 @@ def train(
     from pretrainkit.cli.launching import start
     from pretrainkit.cli.progress import make_watcher
     from pretrainkit.errors import ConfigError
-    from pretrainkit.train.folder import RunFolder
+    from pretrainkit.training.folder import RunFolder
 
     resolved = api.resolve_config(source, settings or [])
     name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")

@@ -19,22 +19,28 @@ class _TanhGelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
-        gate = x.square().mul_(_CUBIC).add_(1).mul_(x).mul_(_SQRT_8_OVER_PI).sigmoid_()
+        wide = _at_least_float32(x)
+        gate = wide.square().mul_(_CUBIC).add_(1).mul_(wide).mul_(_SQRT_8_OVER_PI).sigmoid_()
         ctx.save_for_backward(x, gate)
-        return x * gate
+        return (wide * gate).to(x.dtype)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
         x, gate = ctx.saved_tensors  # type: ignore[attr-defined]
         # d/dx x s(v) = s + x s (1 - s) v' with v' = sqrt(8/pi) (1 + 3 * 0.044715 x^2)
-        slope = x.square().mul_(3 * _CUBIC * _SQRT_8_OVER_PI).add_(_SQRT_8_OVER_PI).mul_(x)
+        wide = _at_least_float32(x)
+        slope = wide.square().mul_(3 * _CUBIC * _SQRT_8_OVER_PI).add_(_SQRT_8_OVER_PI).mul_(wide)
         slope.mul_(1 - gate).add_(1).mul_(gate)
-        return slope.mul_(grad)
+        return slope.mul_(grad).to(x.dtype)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
     """The tanh approximation of GELU (`gelu_new` of Hugging Face)."""
-    if x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling():
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
         return _TanhGelu.apply(x)
     return F.gelu(x, approximate="tanh")
 

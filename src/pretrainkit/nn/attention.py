@@ -7,7 +7,7 @@ A *layout* says where the examples lie in the stream. It is made once per batch 
 compute the same numbers:
 
 * `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; runs everywhere and is the reference.
-* `TiledLayout`: float32 on a CPU. Each example for itself, so nothing is padded and its scores stay in the cache.
+* `TiledLayout`: on a CPU. Each example for itself, so nothing is padded and its scores stay in the cache.
 * `VarlenLayout`: half precision on CUDA, the variable-length flash kernel.
 """
 
@@ -26,6 +26,9 @@ from pretrainkit.nn.rotary import Rotation, rotate
 
 _QUERIES_PER_TILE = 128
 """Of layers with a window: small enough to skip most of what is out of sight, large enough for fast products."""
+
+
+_TILED_DTYPES = (torch.float32, torch.bfloat16)
 
 
 class AttentionLayout(ABC):
@@ -122,7 +125,7 @@ class TiledLayout(AttentionLayout):
 
     def is_tiled(self, x: Tensor) -> bool:
         """Whether tiles are used for such tensors; else padded rows are."""
-        return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        return x.device.type == "cpu" and x.dtype in _TILED_DTYPES and not torch.compiler.is_compiling()
 
     @cached_property
     def _padded(self) -> PaddedLayout:
@@ -193,7 +196,7 @@ class _TiledAttention(torch.autograd.Function):
         saved = []
         for tile in tiles:
             keys_HKP = k_HTK[:, tile.keys].transpose(1, 2)
-            scores_HQP = torch.baddbmm(nothing, q_HQK[:, tile.queries], keys_HKP, beta=0, alpha=width**-0.5)
+            scores_HQP = torch.baddbmm(nothing, q_HQK[:, tile.queries], keys_HKP, beta=0, alpha=width**-0.5).float()
             if tile.is_hidden_QP is not None:
                 scores_HQP.masked_fill_(tile.is_hidden_QP, -torch.inf)
             share_HQP = torch.softmax(scores_HQP, -1)
@@ -202,7 +205,7 @@ class _TiledAttention(torch.autograd.Function):
                 keep_HQP = keep_factors(share_HQP.shape, dropout_rate)
                 saved.append(keep_HQP)
                 share_HQP = share_HQP * keep_HQP
-            mixed_QHK[tile.queries] = torch.bmm(share_HQP, v_HTK[:, tile.keys]).transpose(0, 1)
+            mixed_QHK[tile.queries] = torch.bmm(share_HQP.to(kv.dtype), v_HTK[:, tile.keys]).transpose(0, 1)
         ctx.save_for_backward(q_QHK, kv, *saved)
         ctx.tiles, ctx.has_own_keys, ctx.has_dropout = tiles, has_own_keys, bool(dropout_rate)
         return mixed_QHK
@@ -222,15 +225,15 @@ class _TiledAttention(torch.autograd.Function):
         for tile in ctx.tiles:
             above_HQK, keys_HPK = grad_HQK[:, tile.queries], k_HTK[:, tile.keys]
             share_HQP = next(rest)
-            grad_share_HQP = torch.bmm(above_HQK, v_HTK[:, tile.keys].transpose(1, 2))
+            grad_share_HQP = torch.bmm(above_HQK, v_HTK[:, tile.keys].transpose(1, 2)).float()
             kept_HQP = share_HQP
             if ctx.has_dropout:
                 keep_HQP = next(rest)
                 kept_HQP = share_HQP * keep_HQP
                 grad_share_HQP.mul_(keep_HQP)
-            put(to_v_HTK[:, tile.keys], torch.bmm(kept_HQP.transpose(1, 2), above_HQK))
+            put(to_v_HTK[:, tile.keys], torch.bmm(kept_HQP.to(kv.dtype).transpose(1, 2), above_HQK))
             # Softmax backwards: share * (grad - sum(grad * share)); pairs out of the window have share 0.
-            grad_scores_HQP = torch._softmax_backward_data(grad_share_HQP, share_HQP, -1, torch.float32)
+            grad_scores_HQP = torch._softmax_backward_data(grad_share_HQP, share_HQP, -1, torch.float32).to(kv.dtype)
             to_q_HQK[:, tile.queries] = torch.baddbmm(nothing, grad_scores_HQP, keys_HPK, beta=0, alpha=scale)
             turned_HPQ = grad_scores_HQP.transpose(1, 2)
             put(

@@ -22,9 +22,10 @@ def dropout(x: Tensor, rate: float, *, is_training: bool) -> Tensor:
     """
     if not is_training or rate == 0:
         return x
-    if x.device.type != "cpu" or x.dtype != torch.float32 or torch.compiler.is_compiling():
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
-    return x * keep_factors(x.shape, rate)
+    # The factors stay float32, so that their mean is 1 in half precision too.
+    return (x * keep_factors(x.shape, rate)).to(x.dtype)
 
 
 def keep_factors(shape: torch.Size | tuple[int, ...], rate: float) -> Tensor:

@@ -2,7 +2,7 @@
 
 Dimensions: K predictions, D width, V vocabulary, C entries of one chunk of the vocabulary.
 
-Float32 on a CPU takes a path of its own: the vocabulary goes by in chunks that stay in the cache (matrix products with
+A CPU takes a path of its own: the vocabulary goes by in chunks that stay in the cache (matrix products with
 30 000 columns run at two thirds of the speed there), each chunk's softmax replaces its logits, and the backward pass
 multiplies those directly: softmax over V = softmax over the chunk * the chunk's share of the sum. Elsewhere plain
 logits and `F.cross_entropy` in float32, which torch.compile fuses.
@@ -32,13 +32,17 @@ class TokenLoss(NamedTuple):
 class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor, table: TiedTable, target_K: Tensor) -> Any:
-        weight_VD = table.weight_VD.detach()
+        weight_VD, dtype = table.weight_VD.detach(), x_KD.dtype
         num = len(x_KD)
-        target_logit_K = x_KD.new_zeros(num)
+        target_logit_K = weight_VD.new_zeros(num)
         probabilities, maxima, sums = [], [], []
         for start in range(0, len(weight_VD), _CHUNK):
             stop = min(start + _CHUNK, len(weight_VD))
-            logits_KC = torch.addmm(bias_V[start:stop], x_KD, weight_VD[start:stop].t())
+            weight_CD = weight_VD[start:stop].to(dtype)
+            if dtype == torch.float32:
+                logits_KC = torch.addmm(bias_V[start:stop], x_KD, weight_CD.t())
+            else:
+                logits_KC = (x_KD @ weight_CD.t()).float().add_(bias_V[start:stop])
             local_K = target_K - start
             is_here_K = (local_K >= 0) & (local_K < stop - start)
             found_K = logits_KC.gather(1, local_K.clamp(0, stop - start - 1)[:, None])[:, 0]
@@ -70,13 +74,18 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
             start = number * _CHUNK
             stop = start + chunk_KC.shape[1]
             factor_K = grad_K * share_NK[number]
-            grad_x_KD.addcmul_(chunk_KC @ weight_VD[start:stop], factor_K[:, None])
-            torch.mm(chunk_KC.t(), x_KD * factor_K[:, None], out=grad_weight_VD[start:stop])
+            low_KC = chunk_KC.to(x_KD.dtype)
+            grad_x_KD.addcmul_(low_KC @ weight_VD[start:stop].to(x_KD.dtype), factor_K[:, None])
+            scaled_KD = (x_KD * factor_K[:, None]).to(x_KD.dtype)
+            if x_KD.dtype == torch.float32:
+                torch.mm(low_KC.t(), scaled_KD, out=grad_weight_VD[start:stop])
+            else:
+                grad_weight_VD[start:stop] = low_KC.t() @ scaled_KD
             torch.mv(chunk_KC.t(), factor_K, out=grad_bias_V[start:stop])
         grad_weight_VD.index_add_(0, target_K, x_KD * -grad_K[:, None])
         grad_bias_V.index_add_(0, target_K, -grad_K)
         ctx.table.leave(grad_weight_VD)
-        return grad_x_KD, grad_weight_VD.new_zeros(()), grad_bias_V, None, None
+        return grad_x_KD.to(x_KD.dtype), grad_weight_VD.new_zeros(()), grad_bias_V, None, None
 
 
 def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor, target_K: Tensor) -> TokenLoss:
@@ -89,6 +98,8 @@ def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor, target_
         target_K: Integer ids in [0, V).
     """
     target_K = target_K.long()
+    if torch.is_autocast_enabled("cpu") and x_KD.device.type == "cpu":
+        x_KD = x_KD.to(torch.get_autocast_dtype("cpu"))
     if table.link is not None:
         return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, table.link, bias_V, table, target_K))
     logits_KV = linear_logits(x_KD, table, bias_V)

@@ -2,7 +2,7 @@
 
 Autograd would make one dense gradient per use and add them: two more passes over the vocabulary per step, and fresh
 memory for each. Here the head leaves its gradient with the lookup, which comes later in the backward pass and adds its
-few rows to it. Float32 on a CPU only; elsewhere autograd adds, which GPUs do quickly.
+few rows to it. Float32 weights on a CPU only; elsewhere autograd adds, which GPUs do quickly.
 
 Dimensions: V vocabulary, D width.
 """
@@ -52,7 +52,7 @@ class _LookUp(torch.autograd.Function):
 def look_up(weight_VD: Tensor, ids: Tensor) -> tuple[Tensor, TiedTable]:
     """Rows of the table, (*ids.shape, D), and the table for the head of the same forward pass."""
     is_float32_cpu = weight_VD.device.type == "cpu" and weight_VD.dtype == torch.float32
-    if not is_float32_cpu or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+    if not is_float32_cpu or torch.compiler.is_compiling():
         return F.embedding(ids, weight_VD), TiedTable(weight_VD)
     table = TiedTable(weight_VD)
     rows, table.link = _LookUp.apply(weight_VD, ids, table)

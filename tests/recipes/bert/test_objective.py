@@ -153,3 +153,34 @@ def test_cost_of_local_layers_stops_at_the_window():
     per_token = 6 * 4 * (4 * 32**2 + 3 * 32 * 40)
     assert objective.cost(short).flops == pytest.approx(8 * per_token + 12 * 32 * 4 * 8 * 8)
     assert objective.cost(long).flops == pytest.approx(60 * per_token + 12 * 32 * (2 * 60 * 60 + 2 * 60 * 9))
+
+
+@pytest.mark.parametrize("arch", ["bert", "modern"])
+def test_bfloat16_gives_nearly_the_loss_and_gradient_of_float32(arch):
+    """With dropout off; bfloat16 has 8 bits of precision."""
+    config = run_config() if arch == "bert" else modern_config()
+    torch.manual_seed(0)
+    model, objective = RECIPE.build_model(config), BertObjective(config)
+    results = []
+    for is_half in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            terms = objective.losses(model, row_batch([5, WIDTH, 9]))
+        assert all(term.total.dtype == torch.float32 for term in terms.values())
+        loss = sum(term.mean() for term in terms.values())
+        loss.backward()
+        results.append((loss.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])))
+    (loss, gradient), (half_loss, half_gradient) = results
+    assert half_loss == pytest.approx(loss, rel=1e-2)
+    assert F.cosine_similarity(gradient, half_gradient, dim=0) > 0.999
+
+
+def test_dropout_in_bfloat16_trains_too():
+    config = run_config()
+    model_config = config.model.model_copy(update={"hidden_dropout": 0.1, "attention_dropout": 0.1})
+    config = config.model_copy(update={"model": model_config})
+    model, objective = RECIPE.build_model(config), BertObjective(config)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = objective.losses(model, row_batch([5, WIDTH, 9]))
+    sum(term.mean() for term in terms.values()).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
