@@ -1,9 +1,9 @@
 """Speed of encoding text to token shards, against SentencePiece's own list encoding and the tokenizers library.
 
-All engines encode the same sentences with the same model and take turns in each round, so that a busy machine slows all
-alike. Figures are MB of UTF-8 text per CPU-second of all processes (best round) and ratios to SentencePiece within the
-same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2 threads
-or processes the figure that counts is the wall time, on a machine that has two idle cores.
+All engines encode the same sentences with the same model and take turns in each round, so that a busy machine slows
+all alike. Figures are MB of UTF-8 text per CPU-second of all processes (best round) and ratios to SentencePiece in the
+same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2
+threads or processes the figure that counts is the wall time, on a machine that has two idle cores.
 
     python benchmarks/tokenizing.py [--rounds 3] [--megabytes 8] [--text FILE.jsonl...]
 """
