@@ -1,10 +1,25 @@
 """One small corpus with tokenizer and token shards, and one finished run on it, made by the commands of README.md."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import NO_DROPOUT, TINY, succeed
 from generated_text import documents
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums over another number of threads differ in their last bits, and some runs here are compared with subprocesses."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

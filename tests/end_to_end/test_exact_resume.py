@@ -53,7 +53,6 @@ def stop_training(name: str, step: int, *words: object) -> subprocess.CompletedP
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
 
 
@@ -184,13 +183,13 @@ def contents(run: Path) -> Mapping[str, bytes]:
     [
         ("seed=1", "seed: checkpoint has 0, now it is 1"),
         ("data.batch_size=4", "data.batch_size: checkpoint has 8, now it is 4"),
-        ("data.train={valid}", "the data itself: checkpoint has "),
+        ("data.train={valid} data.valid=", "the data itself: checkpoint has "),
         ("data.max_seq_length=24", "the data itself: checkpoint has "),
         ("data.order=sequential", "data.order: checkpoint has shuffle, now it is sequential"),
         ("objective.masking_rate=0.1", "the data itself: checkpoint has "),
         ("model.hidden_size=64", "checkpoint"),
         ("model.num_layers=2", "checkpoint"),
-        ("ema_decay=null optimizer.name=lamb", ""),
+        ("optimizer.name=lamb ema_decay=0.99 objective.sentence_order=false", "checkpoint"),
     ],
 )
 def test_a_change_of_the_past_is_refused_and_nothing_is_touched(
@@ -198,9 +197,7 @@ def test_a_change_of_the_past_is_refused_and_nothing_is_touched(
 ) -> None:
     run = copy_until(finished, 8, tmp_path / "run")
     before = contents(run)
-    words = change.format(valid=f"{tokens}/valid data.valid=").split()
-    if not named:
-        pytest.skip("another optimizer with equal state tensors is allowed")
+    words = change.format(valid=tokens / "valid").split()
     assert named in refused("resume", run, *words)
     assert contents(run) == before
     succeed("resume", run)
@@ -289,7 +286,6 @@ def launched(*words: object) -> None:
         capture_output=True,
         text=True,
         timeout=500,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert ended.returncode == 0, ended.stderr
 
