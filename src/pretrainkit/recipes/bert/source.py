@@ -272,6 +272,11 @@ def _components(config: BertRun, split: Split) -> list[Component]:
                 f"{shards.folder} holds no tokens, so there are no examples for data.{split}\n"
                 "  leave it out, or encode a corpus that has text"
             )
+        if config.model.vocab_size is not None and config.model.vocab_size < shards.vocab_size:
+            raise DataError(
+                f"{shards.folder} was made with a tokenizer of {shards.vocab_size} pieces, but the model has "
+                f"{config.model.vocab_size}\n  encode the text with the tokenizer of the model"
+            )
         components.append(Component(shards, index))
     _check_tokenizers([component.shards for component in components])
     return components
@@ -333,5 +338,5 @@ def _check_held_out(train: Sequence[TokenShards], valid: Sequence[TokenShards]) 
                     f"{is_shared.sum()} of the {len(hashes)} different documents of data.valid={held_out.folder} are "
                     f"also in data.train={shards.folder}: a loss on them would say nothing\n"
                     "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
-                    "pretrainkit corpus shards --valid-share 0.01"
+                    "pretrainkit corpus shards --heldout 0.01"
                 )
