@@ -329,7 +329,13 @@ def _run(
             _load_initial(model, config)
         if not resuming:
             world.on_main(folder.prepare)
-        trainer = Trainer(config, folder, world, model, recipe.build_objective(config), loader, evaluate_model, watcher)
+        objective = recipe.build_objective(config)
+        try:
+            trainer = Trainer(config, folder, world, model, objective, loader, evaluate_model, watcher)
+        except InputError:  # such as a disk without room for one checkpoint
+            if world.is_main and not resuming:
+                folder.discard()
+            raise
         if resuming and not trainer.restore():
             raise CheckpointError(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
@@ -431,15 +437,15 @@ def _load_initial(model: nn.Module, config: Any) -> None:
 
 
 def _require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
-    """Refuse token shards whose ids mean other pieces than those of the model. Where a copy is missing, nothing is known."""
+    """Refuse token shards whose ids mean other pieces than the model's. Without copies of both, nothing is known."""
     own = _tokenizer_fingerprint(opened.tokenizer) if opened.tokenizer is not None else None
     for source in sources:
         theirs = _tokenizer_fingerprint(Path(source.path) / "tokenizer")
         if own is not None and theirs is not None and own != theirs:
             raise DataError(
                 f"{source.path} was made with another tokenizer ({theirs[:12]}) than the model in {path} ({own[:12]})\n"
-                f"  encode the text with the model's: pretrainkit tokenizer encode CORPUS --tokenizer {opened.tokenizer} "
-                "--out FOLDER"
+                "  encode the text with the model's: "
+                f"pretrainkit tokenizer encode CORPUS --tokenizer {opened.tokenizer} --out FOLDER"
             )
 
 
