@@ -1,0 +1,325 @@
+"""Token shards: encoded documents on disk, memory-mapped, random access by document, sentence and token.
+
+One folder holds, for every shard, four files of little-endian numbers without header, and for all of them a manifest
+and a copy of the tokenizer that made them:
+
+    tokens-00000-of-00004.bin     uint16 where the vocabulary has at most 65536 pieces, else uint32
+    sentences-00000-of-00004.bin  int64, cumulative tokens: where each sentence ends within the shard
+    documents-00000-of-00004.bin  int64, cumulative sentences: where each document ends within the shard
+    hashes-00000-of-00004.bin     uint64, `text_hash` of each document, to prove that held-out data does not overlap
+    manifest.json  tokenizer/
+
+A *global* token offset counts over the shards' token files in order; documents and sentences are numbered likewise.
+
+Dimensions: B rows, W width of a row.
+"""
+
+import hashlib
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.special import SpecialIds
+
+PARTS = {"tokens": "", "sentences": "<i8", "documents": "<i8", "hashes": "<u8"}
+"""Kinds of files of a shard and their dtypes; that of the tokens depends on the vocabulary."""
+TOKENIZER_FOLDER = "tokenizer"
+FORMAT = "pretrainkit token shards 1"
+_REBUILD = "make the shards anew: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
+_MAX_WASTE = 4
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """uint16 where every id fits, else uint32; little endian."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def part_name(part: str, shard: int, num_shards: int) -> str:
+    """Name of a file such as `tokens-00000-of-00004.bin`."""
+    return f"{part}-{shard:05d}-of-{num_shards:05d}.bin"
+
+
+class TokenShards:
+    """A folder of token shards, made by `open`. Pickles are small: files are mapped anew where they are used."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Use `open`, which checks both."""
+        self.folder = folder
+        self.manifest = manifest
+        self.fingerprint: str = manifest["fingerprint"]
+        """Changes whenever tokens or boundaries do."""
+        self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
+        self.special = SpecialIds.from_dict(manifest["tokenizer"]["special"], str(folder / "manifest.json"))
+        self.dtype = np.dtype(manifest["dtype"])
+        counts = manifest["shards"]
+        self.num_shards = len(counts)
+        self.token_begins = _begins([shard["num_tokens"] for shard in counts])
+        """(num_shards + 1,) int64 global offset of each shard's first token, and the end."""
+        self.sentence_begins = _begins([shard["num_sentences"] for shard in counts])
+        """(num_shards + 1,) int64 global number of each shard's first sentence, and the end."""
+        self.document_begins = _begins([shard["num_documents"] for shard in counts])
+        """(num_shards + 1,) int64 global number of each shard's first document, and the end."""
+        self.num_tokens, self.num_sentences, self.num_documents = (
+            int(begins[-1]) for begins in (self.token_begins, self.sentence_begins, self.document_begins)
+        )
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], *, verify: bool = False) -> "TokenShards":
+        """The shards in `folder`.
+
+        Args:
+            folder: Output of `pretrainkit tokenizer encode`, the one that holds `manifest.json`.
+            verify: Also read every file and compare its sha256 (about 0.7 s per GB and core).
+
+        Raises:
+            DataError: The manifest or files are missing, or files are not what the manifest says.
+        """
+        path = Path(folder)
+        shards = cls(path, _manifest(path))
+        problems = [problem for shard in range(shards.num_shards) for problem in shards._problems(shard, verify)]
+        if problems:
+            raise DataError(f"{path} does not match its manifest\n  " + "\n  ".join([*problems, _REBUILD]))
+        return shards
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The tokenizer that made the tokens."""
+        return self.folder / TOKENIZER_FOLDER
+
+    def tokens(self, shard: int) -> NDArray[np.unsignedinteger]:
+        """(tokens,) uint16 or uint32 ids of a shard, mapped read-only."""
+        return self._maps["tokens"][shard]
+
+    def sentence_ends(self, shard: int) -> NDArray[np.int64]:
+        """(sentences,) cumulative token counts within the shard."""
+        return self._maps["sentences"][shard]
+
+    def document_ends(self, shard: int) -> NDArray[np.int64]:
+        """(documents,) cumulative sentence counts within the shard."""
+        return self._maps["documents"][shard]
+
+    def document_hashes(self, shard: int) -> NDArray[np.uint64]:
+        """(documents,) hash of each document's text."""
+        return self._maps["hashes"][shard]
+
+    def document(self, index: int) -> list[NDArray[np.unsignedinteger]]:
+        """The sentences of document `index` of all shards.
+
+        Raises:
+            IndexError: There is no such document.
+        """
+        shard, own = _locate(index, self.document_begins, "document")
+        ends = self.document_ends(shard)
+        first, after = int(ends[own - 1]) if own else 0, int(ends[own])
+        return [self._sentence(shard, sentence) for sentence in range(first, after)]
+
+    def sentence(self, index: int) -> NDArray[np.unsignedinteger]:
+        """The ids of sentence `index` of all shards.
+
+        Raises:
+            IndexError: There is no such sentence.
+        """
+        return self._sentence(*_locate(index, self.sentence_begins, "sentence"))
+
+    def gather(
+        self, starts: NDArray[np.int64], lengths: NDArray[np.integer], width: int, pad: int
+    ) -> NDArray[np.unsignedinteger]:
+        """Rows of tokens from anywhere, in one go.
+
+        Args:
+            starts: (B,) global offsets of the first tokens.
+            lengths: (B,) tokens to take, at most `width`.
+            width: Of every row.
+            pad: What fills a row behind its tokens.
+
+        Returns:
+            (B, width) in the dtype of the files, uint16 or uint32.
+
+        Raises:
+            ValueError: A row is longer than `width` or reaches outside the tokens.
+        """
+        starts, lengths = self._checked(starts, lengths)
+        if len(lengths) and lengths.max() > width:
+            raise ValueError(f"a row of {lengths.max()} tokens does not fit into width {width}")
+        rows = self._windows(starts, lengths, width)
+        if len(lengths) and lengths.min() < width:
+            narrow = np.int16 if width < 1 << 15 else np.int64  # a quarter of the bytes to compare
+            is_padding = np.arange(width, dtype=narrow) >= lengths.astype(narrow)[:, None]
+            np.copyto(rows, np.asarray(pad).astype(self.dtype), where=is_padding)
+        return rows
+
+    def gather_flat(self, starts: NDArray[np.int64], lengths: NDArray[np.integer]) -> NDArray[np.unsignedinteger]:
+        """Stretches of tokens from anywhere, one after another.
+
+        Args:
+            starts: (B,) global offsets of the first tokens.
+            lengths: (B,) tokens to take.
+
+        Returns:
+            (sum of lengths,) in the dtype of the files, uint16 or uint32.
+
+        Raises:
+            ValueError: A stretch reaches outside the tokens.
+        """
+        starts, lengths = self._checked(starts, lengths)
+        if len(lengths) == 0:
+            return np.empty(0, self.dtype)
+        width = int(lengths.max())
+        if width * len(lengths) <= _MAX_WASTE * int(lengths.sum()) and width < 1 << 15:
+            # Whole windows and then a mask: half the time of an index per token.
+            is_wanted = np.arange(width, dtype=np.int16) < lengths.astype(np.int16)[:, None]
+            return self._windows(starts, lengths, width)[is_wanted]
+        pieces = [self._span(start, length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        return np.concatenate(pieces)
+
+    def _windows(self, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int) -> NDArray:
+        """(B, width): the tokens from each start; undefined behind a row's length."""
+        if self.num_shards == 1:
+            return self._shard_windows(0, starts, lengths, width)
+        shard_of_row = np.searchsorted(self.token_begins[1:-1], starts, side="right")
+        shards = np.unique(shard_of_row).tolist()
+        if len(shards) == 1:
+            return self._shard_windows(shards[0], starts, lengths, width)
+        rows = np.empty((len(starts), width), self.dtype)
+        for shard in shards:
+            own = np.flatnonzero(shard_of_row == shard)
+            rows[own] = self._shard_windows(shard, starts[own], lengths[own], width)
+        return rows
+
+    def _shard_windows(self, shard: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int) -> NDArray:
+        tokens = self.tokens(shard)
+        own = starts - self.token_begins[shard]
+        last = len(tokens) - width
+        if width == 0 or last < 0:
+            rows, late = np.empty((len(own), width), self.dtype), np.arange(len(own) if width else 0)
+        else:
+            # Overlapping windows as a view: NumPy then copies whole rows instead of following an index per token.
+            windows = as_strided(tokens, (last + 1, width), tokens.strides * 2, writeable=False)
+            late = np.flatnonzero(own > last)
+            rows = windows[np.minimum(own, last) if len(late) else own]
+        for row in late.tolist():
+            rows[row, : lengths[row]] = self._span(int(starts[row]), int(lengths[row]))
+        return rows
+
+    def _span(self, start: int, length: int) -> NDArray:
+        """The tokens start … start + length, across shards where need be."""
+        pieces = [np.empty(0, self.dtype)]
+        while length:
+            shard = int(np.searchsorted(self.token_begins, start, side="right")) - 1
+            own = start - int(self.token_begins[shard])
+            piece = self.tokens(shard)[own : own + length]
+            start, length = start + len(piece), length - len(piece)
+            pieces.append(piece)
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+
+    def _checked(
+        self, starts: NDArray[np.int64], lengths: NDArray[np.integer]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
+        if len(starts) and (starts.min() < 0 or lengths.min() < 0 or (starts + lengths).max() > self.num_tokens):
+            raise ValueError(
+                f"starts {starts.min()}…{starts.max()} with up to {lengths.max()} tokens reach outside the "
+                f"{self.num_tokens} tokens of {self.folder}"
+            )
+        return starts, lengths
+
+    def _sentence(self, shard: int, own: int) -> NDArray[np.unsignedinteger]:
+        ends = self.sentence_ends(shard)
+        return self.tokens(shard)[int(ends[own - 1]) if own else 0 : int(ends[own])]
+
+    @cached_property
+    def _maps(self) -> dict[str, list[NDArray]]:
+        return {part: [self._map(part, shard) for shard in range(self.num_shards)] for part in PARTS}
+
+    def _map(self, part: str, shard: int) -> NDArray:
+        path, dtype = self._path(part, shard), np.dtype(PARTS[part] or self.dtype)
+        if path.stat().st_size == 0:  # what cannot be mapped
+            return np.empty(0, dtype)
+        # A plain view: slices of np.memmap itself cost four times as much.
+        return np.asarray(np.memmap(path, dtype, "r"))
+
+    def _path(self, part: str, shard: int) -> Path:
+        return self.folder / part_name(part, shard, self.num_shards)
+
+    def _problems(self, shard: int, verify: bool) -> list[str]:
+        """What is wrong with the files of a shard, one line each."""
+        entry, problems = self.manifest["shards"][shard], []
+        counts = {
+            "tokens": entry["num_tokens"],
+            "sentences": entry["num_sentences"],
+            "documents": entry["num_documents"],
+            "hashes": entry["num_documents"],
+        }
+        for part, count in counts.items():
+            path, size = self._path(part, shard), count * np.dtype(PARTS[part] or self.dtype).itemsize
+            if not path.is_file():
+                problems.append(f"{path.name} is missing")
+            elif path.stat().st_size != size:
+                problems.append(f"{path.name} has {path.stat().st_size} bytes instead of {size}: truncated or replaced")
+            elif verify and (digest := _sha256(path)) != entry["sha256"][part]:
+                problems.append(f"{path.name} has sha256 {digest} instead of {entry['sha256'][part]}")
+        if not problems:
+            for part, over in (("sentences", "tokens"), ("documents", "sentences")):
+                ends = self._map(part, shard)
+                if (int(ends[-1]) if len(ends) else 0) != counts[over]:
+                    problems.append(
+                        f"{self._path(part, shard).name} does not end at {counts[over]}, the number of {over}"
+                    )
+        return problems
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "manifest": self.manifest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["folder"], state["manifest"])  # type: ignore[misc]
+
+
+def _begins(counts: list[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _locate(index: int, begins: NDArray[np.int64], what: str) -> tuple[int, int]:
+    """(shard, number within the shard) of a global number."""
+    if not 0 <= index < begins[-1]:
+        raise IndexError(f"{what} {index} of {begins[-1]}")
+    shard = int(np.searchsorted(begins, index, side="right")) - 1
+    return shard, index - int(begins[shard])
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        inside = [name for name in ("train", "valid") if (folder / name / "manifest.json").is_file()]
+        advice = f"name one of the folders in it: {', '.join(str(folder / name) for name in inside)}"
+        raise DataError(
+            f"{folder} holds no token shards: there is no manifest.json\n  {advice if inside else _REBUILD}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}\n  {_REBUILD}") from error
+    kind = content.get("format") if isinstance(content, dict) else None
+    if kind != FORMAT:
+        raise DataError(f"{folder} holds no token shards: its manifest is of {kind or 'another kind'}\n  {_REBUILD}")
+    try:
+        dtype, shards = np.dtype(content["dtype"]), content["shards"]
+        is_whole = dtype == token_dtype(content["tokenizer"]["vocab_size"]) and isinstance(content["fingerprint"], str)
+        is_whole &= all(shard[f"num_{over}"] >= 0 for shard in shards for over in ("tokens", "sentences", "documents"))
+        is_whole &= all(set(shard["sha256"]) == set(PARTS) for shard in shards) and len(shards) > 0
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path} lacks what a manifest of token shards has: {error}\n  {_REBUILD}") from error
+    if not is_whole:
+        raise DataError(f"{path} contradicts itself\n  {_REBUILD}")
+    return content

@@ -1,0 +1,37 @@
+"""Ids of the control tokens."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pretrainkit.errors import DataError
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids that text never encodes to (`unk` aside, where a tokenizer has no byte pieces)."""
+
+    unk: int
+    cls: int
+    """Begins a row; `<s>` in SentencePiece."""
+    sep: int
+    """Ends a segment; `</s>` in SentencePiece."""
+    mask: int
+    pad: int
+
+    def as_dict(self) -> dict[str, int]:
+        """For manifests."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], where: str) -> "SpecialIds":
+        """From a manifest.
+
+        Raises:
+            DataError: An id is missing or not an integer; `where` names the file.
+        """
+        names = cls.__dataclass_fields__
+        broken = [name for name in names if not isinstance(content.get(name), int)]
+        if broken:
+            raise DataError(f"{where} has no id for {', '.join(broken)}\n  make the tokenizer or the shards anew")
+        return cls(**{name: content[name] for name in names})
