@@ -1,0 +1,324 @@
+"""Punkt: sentence boundaries from what a text itself shows about its abbreviations, initials and sentence starters.
+
+Source: Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection", https://aclanthology.org/J06-4003.
+
+The choice. The maintained implementation is NLTK's. Its trainer learns the parameters here (`train_punkt`: PyPI carries
+no trained ones, and text of one's own fits better). Its tokenizer splits about 1.5 MB per CPU-second, less than a
+subword tokenizer encodes, so the decisions below are made by `PunktSplitter`: the same rules, driven by one compiled
+expression that finds the candidates, with each decision remembered by the text it depends on.
+
+Measured by benchmarks/sentences.py (parameters learned from 4 MB of novels; see there for the table).
+
+Rules. `nltk` (the default) are those of NLTK 3.10: closing quotes and brackets after a stop belong to the sentence that
+they close. `sabertooth` are those of the Punkt crate that Sabertooth uses: they open the next one, curly quotes end no
+word, and a single last word does not become a sentence. Both follow the deviations of NLTK from the paper.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pretrainkit.errors import DataError
+
+PunktRules = Literal["nltk", "sabertooth"]
+FORMAT: Final = "pretrainkit-punkt"
+VERSION: Final = 1
+
+# Where a word was seen, as NLTK's bits: at the beginning of a sentence, inside one, or unknown; upper or lower case.
+BEGIN_UPPER, INSIDE_UPPER, UNKNOWN_UPPER, BEGIN_LOWER, INSIDE_LOWER, UNKNOWN_LOWER = (1 << bit for bit in range(1, 7))
+ANY_UPPER = BEGIN_UPPER | INSIDE_UPPER | UNKNOWN_UPPER
+ANY_LOWER = BEGIN_LOWER | INSIDE_LOWER | UNKNOWN_LOWER
+
+_CURLY = "\u2018\u2019\u201c\u201d\xab\xbb"
+_CLOSING = "\"')]}" + _CURLY
+_NO_WORD = {"sabertooth": r"?!)\";}\]*:@'({\[", "nltk": r"?!)\";}\]*:@'({\[" + _CURLY}
+_SEVERAL = r"-{2,}|\.{2,}|(?:\.\s){2,}\."
+_NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*")
+_INITIAL = re.compile(r"[^\W\d]\.")
+_DOTS = re.compile(r"\.\.+")
+_REALIGN = re.compile(rf"[{re.escape(_CLOSING)}]+?(?:\s+|(?=--)|$)", re.MULTILINE)
+_SPACES = "\n\t\r\v\f"
+
+_MAX_REMEMBERED = 200_000
+"""Decisions kept by one splitter (about 30 MB); then it starts afresh."""
+_MAX_REMEMBERED_LENGTH = 48
+_ADVICE = "learn the parameters again: pretrainkit tokenizer train, or pretrainkit.tokenizers.punkt.train_punkt"
+
+
+@dataclass(frozen=True)
+class PunktParameters:
+    """What Punkt knows about a language. Words are lower case, numbers are `##number##`."""
+
+    abbreviations: frozenset[str]
+    """Without their last period."""
+    collocations: frozenset[tuple[str, str]]
+    """Words around a period that does not end a sentence."""
+    sentence_starters: frozenset[str]
+    orthography: dict[str, int]
+    """Word to the contexts it was seen in: a sum of BEGIN_UPPER ... UNKNOWN_LOWER."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written: sorted, so that equal parameters give equal files."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "abbreviations": sorted(self.abbreviations),
+            "collocations": sorted(list(pair) for pair in self.collocations),
+            "sentence_starters": sorted(self.sentence_starters),
+            "orthography": dict(sorted(self.orthography.items())),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON: aside first, then renamed."""
+        path = Path(path)
+        aside = path.with_name(path.name + ".partial")
+        with aside.open("w", encoding="utf-8") as file:
+            json.dump(self.as_dict(), file, ensure_ascii=False, indent=0)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "PunktParameters":
+        """Read what `save` wrote.
+
+        Raises:
+            DataError: The file is missing, is no JSON, has another version, or a field of it is broken.
+        """
+        try:
+            content = json.loads(Path(path).read_bytes())
+        except OSError as error:
+            raise DataError(f"Punkt parameters {path} cannot be read: {error.strerror}\n  {_ADVICE}") from error
+        except ValueError as error:
+            raise DataError(f"Punkt parameters {path} are no JSON: {error}\n  {_ADVICE}") from error
+        return cls.from_dict(content, str(path))
+
+    @classmethod
+    def from_dict(cls, content: object, where: str) -> "PunktParameters":
+        """From what `as_dict` gives; `where` names its file.
+
+        Raises:
+            DataError: It has another format or version, or a field of it is broken.
+        """
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise DataError(f"{where} holds no Punkt parameters (no format {FORMAT!r})\n  {_ADVICE}")
+        if content.get("version") != VERSION:
+            given = content.get("version")
+            raise DataError(f"Punkt parameters {where} have version {given}; this release reads {VERSION}\n  {_ADVICE}")
+        pairs, contexts = content.get("collocations"), content.get("orthography")
+        is_good = {
+            "abbreviations": _are_words(content.get("abbreviations")),
+            "collocations": isinstance(pairs, list) and all(_are_words(pair) and len(pair) == 2 for pair in pairs),
+            "sentence_starters": _are_words(content.get("sentence_starters")),
+            "orthography": isinstance(contexts, dict) and all(type(value) is int for value in contexts.values()),
+        }
+        if not all(is_good.values()):
+            broken = ", ".join(name for name, good in is_good.items() if not good)
+            raise DataError(f"Punkt parameters {where} are broken in {broken}\n  {_ADVICE}")
+        return cls(
+            abbreviations=frozenset(content["abbreviations"]),
+            collocations=frozenset((first, second) for first, second in content["collocations"]),
+            sentence_starters=frozenset(content["sentence_starters"]),
+            orthography=content["orthography"],
+        )
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20) -> PunktParameters:
+    """Learn the parameters from running text with NLTK's trainer (about 1 MB per CPU-second and 100 MB of memory per MB).
+
+    The sample is the beginning of the given texts, in their order, until `max_bytes` are reached; no text gives more
+    than an eighth of that, so that one book does not speak for a library. Equal texts give equal parameters.
+
+    Args:
+        texts: Documents; no more are read than are needed.
+        max_bytes: Size of the sample in UTF-8.
+
+    Raises:
+        DataError: The texts hold no word.
+    """
+    sample: list[str] = []
+    num_bytes = 0
+    for text in texts:
+        limit = min(-(-max_bytes // 8), max_bytes - num_bytes)
+        data = text[:limit].encode(errors="replace")[:limit]
+        sample.append(data.decode(errors="ignore"))
+        num_bytes += len(data)
+        if num_bytes >= max_bytes:
+            break
+    if not any(character.isalpha() for text in sample for character in text):
+        raise DataError(
+            f"{len(sample)} documents with {num_bytes} bytes hold no word to learn Punkt parameters from\n"
+            "  give running text, or take splitter=newline, regex or none"
+        )
+
+    # NLTK loads all of itself (scipy, sklearn) whichever part is named: more than a CPU-second.
+    from nltk.tokenize.punkt import PunktTrainer
+
+    trainer = PunktTrainer()
+    # One call for all: the trainer decides about abbreviations after each call, from what it has seen until then.
+    trainer.train("\n\n".join(_short_lines(sample)), finalize=True)
+    learned = trainer.get_params()
+    return PunktParameters(
+        abbreviations=frozenset(learned.abbrev_types),
+        collocations=frozenset(learned.collocations),
+        sentence_starters=frozenset(learned.sent_starters),
+        orthography={word: contexts for word, contexts in learned.ortho_context.items() if contexts},
+    )
+
+
+def _short_lines(texts: Iterable[str], length: int = 10_000) -> Iterator[str]:
+    """Texts with longer lines cut at spaces: NLTK gives up on a line that takes it five seconds."""
+    for text in texts:
+        lines = []
+        for line in text.split("\n"):
+            while len(line) > length:
+                cut = line.rfind(" ", 1, length)
+                cut = length if cut < 0 else cut
+                lines.append(line[:cut])
+                line = line[cut:]
+            lines.append(line)
+        yield "\n".join(lines)
+
+
+class PunktSplitter:
+    """Text to sentences. Picklable; calls are independent of each other.
+
+    Candidates are stops (`.`, `?`, `!`) before a space and another word, or before a character that ends words. Several in
+    one run of non-spaces count as one, at the last. Whether a sentence ends there depends only on this run and on
+    the word after it, so that decisions are remembered by these.
+    """
+
+    name = "punkt"
+
+    def __init__(self, parameters: PunktParameters, rules: PunktRules = "nltk") -> None:
+        self.parameters = parameters
+        self.rules = rules
+        digest = hashlib.blake2b(json.dumps(parameters.as_dict(), sort_keys=True).encode(), digest_size=16)
+        self.settings: dict[str, Any] = {"name": self.name, "rules": rules, "parameters": digest.hexdigest()}
+        self.fingerprint = hashlib.blake2b(
+            json.dumps(self.settings, sort_keys=True).encode(), digest_size=16
+        ).hexdigest()
+        no_word = _NO_WORD[rules]
+        after = r"\s+(\S++)" if rules == "nltk" else r"\s+(\S++)(?=\s)"
+        self._candidates = re.compile(rf"[.?!](?=([{no_word}]|{after}))")
+        end = rf"\s|$|[{no_word}]|{_SEVERAL}"
+        self._word = re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
+        self._remembered: dict[str, bool] = {}
+
+    def __reduce__(self) -> tuple[type["PunktSplitter"], tuple[PunktParameters, PunktRules]]:
+        return PunktSplitter, (self.parameters, self.rules)
+
+    def __call__(self, text: str) -> list[str]:
+        """Sentences of a document, without the spaces around them; none is empty."""
+        flat = text
+        for space in _SPACES:
+            flat = flat.replace(space, " ")
+        runs: list[tuple[int, re.Match[str]]] = []
+        run, last = 0, 0
+        for candidate in self._candidates.finditer(flat):
+            at = candidate.start()
+            space = flat.rfind(" ", last, at)
+            if space > last:
+                run = space + 1
+            elif runs and run < last:
+                runs[-1] = (run, candidate)
+                last = at
+                continue
+            runs.append((run, candidate))
+            last = at
+
+        realigns = self.rules == "nltk"
+        start, end = (len(text) - len(text.lstrip()), len(text.rstrip())) if realigns else (0, len(text))
+        sentences = []
+        for run, candidate in runs:
+            context = flat[run : candidate.end(1)]
+            ends_here = self._remembered.get(context)
+            if ends_here is None:
+                ends_here = self._decide(context)
+            if not ends_here:
+                continue
+            stop, next_start = candidate.end(), candidate.start(2)
+            if next_start < 0:
+                next_start = stop
+            if realigns and text[next_start] in _CLOSING and (closing := _REALIGN.match(text, next_start, end)):
+                stop, next_start = next_start + len(closing.group().rstrip()), closing.end()
+            sentences.append(text[start:stop])
+            start = next_start
+        if start < end and not text[start:end].isspace():
+            sentences.append(text[start:end])
+        return sentences
+
+    def many(self, texts: Iterable[str]) -> list[list[str]]:
+        """Sentences of each document."""
+        return [self(text) for text in texts]
+
+    def _decide(self, context: str) -> bool:
+        """Whether a sentence ends inside of a context, remembered."""
+        tokens = self._word.findall(context)
+        ends_here = any(self._ends_between(first, second) for first, second in pairwise(tokens))
+        if len(context) <= _MAX_REMEMBERED_LENGTH:
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[context] = ends_here
+        return ends_here
+
+    def _ends_between(self, first: str, second: str) -> bool:
+        """Whether a sentence ends after `first` when `second` follows: both passes over two neighbouring tokens."""
+        is_break, is_abbreviation = self._first_pass(first)
+        if first[-1] != ".":
+            return is_break
+        word, next_word = _word_type(first), _word_type(second)
+        if len(word) > 1:
+            word = word.removesuffix(".")
+        if len(next_word) > 1 and self._first_pass(second)[0]:
+            next_word = next_word.removesuffix(".")
+        if (word, next_word) in self.parameters.collocations:
+            return False
+        is_initial = _INITIAL.fullmatch(first) is not None
+        starts = self._starts_sentence(second, next_word)
+        if not is_initial and (is_abbreviation or _DOTS.fullmatch(first)):
+            is_starter = second[0].isupper() and next_word in self.parameters.sentence_starters
+            return starts is True or is_starter
+        if is_initial or word == "##number##":
+            is_seen_lower = self.parameters.orthography.get(next_word, 0) & ANY_LOWER
+            is_name = is_initial and starts is None and second[0].isupper() and not is_seen_lower
+            if starts is False or is_name:
+                return False
+        return is_break
+
+    def _first_pass(self, token: str) -> tuple[bool, bool]:
+        """(ends a sentence, is an abbreviation), as far as the token itself tells."""
+        if token in (".", "?", "!"):
+            return True, False
+        if token[-1] != "." or token.endswith(".."):
+            return False, False
+        word, known = token[:-1].lower(), self.parameters.abbreviations
+        is_abbreviation = word in known or word.rpartition("-")[2] in known
+        return not is_abbreviation, is_abbreviation
+
+    def _starts_sentence(self, token: str, word: str) -> bool | None:
+        """The orthographic heuristic; None: undecided."""
+        if token in (";", ":", ",", ".", "!", "?"):
+            return False
+        seen = self.parameters.orthography.get(word, 0)
+        if token[0].isupper() and seen & ANY_LOWER and not seen & INSIDE_UPPER:
+            return True
+        if token[0].islower() and (seen & ANY_UPPER or not seen & BEGIN_LOWER):
+            return False
+        return None
+
+
+def _word_type(token: str) -> str:
+    word = token.lower()
+    return "##number##" if _NUMBER.fullmatch(word) else word
