@@ -39,6 +39,7 @@ _CURLY = "\u2018\u2019\u201c\u201d\xab\xbb"
 _CLOSING = "\"')]}" + _CURLY
 _NO_WORD = {"sabertooth": r"?!)\";}\]*:@'({\[", "nltk": r"?!)\";}\]*:@'({\[" + _CURLY}
 _SEVERAL = r"-{2,}|\.{2,}|(?:\.\s){2,}\."
+_NUMBER_TYPE = "##number##"
 _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*")
 _INITIAL = re.compile(r"[^\W\d]\.")
 _DOTS = re.compile(r"\.\.+")
@@ -46,7 +47,7 @@ _REALIGN = re.compile(rf"[{re.escape(_CLOSING)}]+?(?:\s+|(?=--)|$)", re.MULTILIN
 _SPACES = "\n\t\r\v\f"
 
 _MAX_REMEMBERED = 200_000
-"""Decisions kept by one splitter (about 30 MB); then it starts afresh."""
+"""Decisions kept by one splitter (about 25 MB); then it starts afresh."""
 _MAX_REMEMBERED_LENGTH = 48
 _ADVICE = "learn the parameters again: pretrainkit tokenizer train, or pretrainkit.tokenizers.punkt.train_punkt"
 
@@ -210,11 +211,13 @@ class PunktSplitter:
             json.dumps(self.settings, sort_keys=True).encode(), digest_size=16
         ).hexdigest()
         no_word = _NO_WORD[rules]
-        after = r"\s+(\S++)" if rules == "nltk" else r"\s+(\S++)(?=\s)"
+        after = r"\s++(\S++)" if rules == "nltk" else r"\s++(\S++)(?=\s)"
         self._candidates = re.compile(rf"[.?!](?=([{no_word}]|{after}))")
         end = rf"\s|$|[{no_word}]|{_SEVERAL}"
         self._word = re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
-        self._remembered: dict[str, bool] = {}
+        self._collocated = frozenset(first for first, _ in parameters.collocations)
+        self._certain: set[str] = set()
+        self._uncertain: dict[str, bool] = {}
 
     def __reduce__(self) -> tuple[type["PunktSplitter"], tuple[PunktParameters, PunktRules]]:
         return PunktSplitter, (self.parameters, self.rules)
@@ -242,13 +245,10 @@ class PunktSplitter:
         start, end = (len(text) - len(text.lstrip()), len(text.rstrip())) if realigns else (0, len(text))
         sentences = []
         for run, candidate in runs:
-            context = flat[run : candidate.end(1)]
-            ends_here = self._remembered.get(context)
-            if ends_here is None:
-                ends_here = self._decide(context)
-            if not ends_here:
-                continue
             stop, next_start = candidate.end(), candidate.start(2)
+            head = flat[run:stop]
+            if head not in self._certain and not self._decide(head, flat[stop : candidate.end(1)]):
+                continue
             if next_start < 0:
                 next_start = stop
             if realigns and text[next_start] in _CLOSING and (closing := _REALIGN.match(text, next_start, end)):
@@ -263,26 +263,45 @@ class PunktSplitter:
         """Sentences of each document."""
         return [self(text) for text in texts]
 
-    def _decide(self, context: str) -> bool:
-        """Whether a sentence ends inside of a context, remembered."""
-        tokens = self._word.findall(context)
-        ends_here = any(self._ends_between(first, second) for first, second in pairwise(tokens))
+    def _decide(self, head: str, after: str) -> bool:
+        """Whether a sentence ends in a run of non-spaces up to its last stop, with what follows; remembered."""
+        context = head + after
+        known = self._uncertain.get(context)
+        if known is not None:
+            return known
+        if len(self._certain) + len(self._uncertain) >= _MAX_REMEMBERED:
+            self._certain.clear()
+            self._uncertain.clear()
+        if self._is_certain(head):
+            if len(head) <= _MAX_REMEMBERED_LENGTH:
+                self._certain.add(head)
+            return True
+        ends_here = self._ends_within(self._word.findall(context))
         if len(context) <= _MAX_REMEMBERED_LENGTH:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[context] = ends_here
+            self._uncertain[context] = ends_here
         return ends_here
+
+    def _is_certain(self, head: str) -> bool:
+        """Whether a sentence ends in it whatever follows: it is no abbreviation, initial, number or part of a pair."""
+        if head.split() != [head]:
+            return False  # Spaces within could make it part of an ellipsis with spaces.
+        tokens = self._word.findall(head)
+        if self._ends_within(tokens):
+            return True
+        word = _word_without_period(tokens[-1])
+        is_special = word in self._collocated or word == _NUMBER_TYPE or _INITIAL.fullmatch(tokens[-1])
+        return self._first_pass(tokens[-1])[0] and not is_special
+
+    def _ends_within(self, tokens: list[str]) -> bool:
+        return any(self._ends_between(first, second) for first, second in pairwise(tokens) if first[-1] in ".?!")
 
     def _ends_between(self, first: str, second: str) -> bool:
         """Whether a sentence ends after `first` when `second` follows: both passes over two neighbouring tokens."""
         is_break, is_abbreviation = self._first_pass(first)
         if first[-1] != ".":
             return is_break
-        word, next_word = _word_type(first), _word_type(second)
-        if len(word) > 1:
-            word = word.removesuffix(".")
-        if len(next_word) > 1 and self._first_pass(second)[0]:
-            next_word = next_word.removesuffix(".")
+        word = _word_without_period(first)
+        next_word = _word_without_period(second) if self._first_pass(second)[0] else _word_type(second)
         if (word, next_word) in self.parameters.collocations:
             return False
         is_initial = _INITIAL.fullmatch(first) is not None
@@ -290,7 +309,7 @@ class PunktSplitter:
         if not is_initial and (is_abbreviation or _DOTS.fullmatch(first)):
             is_starter = second[0].isupper() and next_word in self.parameters.sentence_starters
             return starts is True or is_starter
-        if is_initial or word == "##number##":
+        if is_initial or word == _NUMBER_TYPE:
             is_seen_lower = self.parameters.orthography.get(next_word, 0) & ANY_LOWER
             is_name = is_initial and starts is None and second[0].isupper() and not is_seen_lower
             if starts is False or is_name:
@@ -321,4 +340,9 @@ class PunktSplitter:
 
 def _word_type(token: str) -> str:
     word = token.lower()
-    return "##number##" if _NUMBER.fullmatch(word) else word
+    return _NUMBER_TYPE if _NUMBER.fullmatch(word) else word
+
+
+def _word_without_period(token: str) -> str:
+    word = _word_type(token)
+    return word.removesuffix(".") if len(word) > 1 else word
