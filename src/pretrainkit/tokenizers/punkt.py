@@ -227,24 +227,10 @@ class PunktSplitter:
         flat = text
         for space in _SPACES:
             flat = flat.replace(space, " ")
-        runs: list[tuple[int, re.Match[str]]] = []
-        run, last = 0, 0
-        for candidate in self._candidates.finditer(flat):
-            at = candidate.start()
-            space = flat.rfind(" ", last, at)
-            if space > last:
-                run = space + 1
-            elif runs and run < last:
-                runs[-1] = (run, candidate)
-                last = at
-                continue
-            runs.append((run, candidate))
-            last = at
-
         realigns = self.rules == "nltk"
         start, end = (len(text) - len(text.lstrip()), len(text.rstrip())) if realigns else (0, len(text))
         sentences = []
-        for run, candidate in runs:
+        for run, candidate in self._runs(flat):
             stop, next_start = candidate.end(), candidate.start(2)
             head = flat[run:stop]
             if head not in self._certain and not self._decide(head, flat[stop : candidate.end(1)]):
@@ -262,6 +248,21 @@ class PunktSplitter:
     def many(self, texts: Iterable[str]) -> list[list[str]]:
         """Sentences of each document."""
         return [self(text) for text in texts]
+
+    def _runs(self, flat: str) -> Iterator[tuple[int, re.Match[str]]]:
+        """(Start of a run of non-spaces, last candidate in it), as NLTK finds them; spaces in `flat` are " "."""
+        run, last = 0, 0
+        found: re.Match[str] | None = None
+        for candidate in self._candidates.finditer(flat):
+            at = candidate.start()
+            space = flat.rfind(" ", last, at)
+            if found is not None and (space > last or run == last):
+                yield run, found
+            if space > last:
+                run = space + 1
+            found, last = candidate, at
+        if found is not None:
+            yield run, found
 
     def _decide(self, head: str, after: str) -> bool:
         """Whether a sentence ends in a run of non-spaces up to its last stop, with what follows; remembered."""
