@@ -23,8 +23,8 @@ __all__ = ["SPLITTERS", "PunktParameters", "PunktSplitter", "Splitter", "load_sp
 SPLITTERS: Final = ("punkt", "newline", "regex", "none")
 
 # Stops that need a space after them, and those of scripts that are written without spaces.
-_SPACED_STOPS = ".!?…؟۔।॥։።፧፨‼⁇⁈⁉"
-_FREE_STOPS = "。！？｡．"
+_SPACED_STOPS = ".!?…؟۔।॥։።፧፨။។‼⁇⁈⁉"
+_FREE_STOPS = "。！？｡"
 _CLOSING = re.escape("\"'”’»›)]}」』】》〉）］｝〕")
 _STOP = re.compile(
     # A stop that follows another does not begin a match, and what was matched is not given back: linear in any text.
@@ -51,38 +51,47 @@ class Splitter(Protocol):
         ...
 
 
+def _lines(text: str) -> list[str]:
+    return text.split("\n")
+
+
+def _after_stops(text: str) -> list[str]:
+    ends = [match.end() for match in _STOP.finditer(text)]
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+def _whole(text: str) -> list[str]:
+    return [text]
+
+
+_PARTS: Final = {"newline": _lines, "regex": _after_stops, "none": _whole}
+
+
 class PlainSplitter:
     """`newline`, `regex` and `none`: nothing to learn."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self._parts = _PARTS[name]
         self.settings: dict[str, Any] = {"name": name}
         content = json.dumps(self.settings | {"version": 1}).encode()
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
 
     def __call__(self, text: str) -> list[str]:
         """Sentences without the spaces around them; none is empty."""
-        if self.name == "newline":
-            parts = text.split("\n")
-        elif self.name == "regex":
-            ends = [match.end() for match in _STOP.finditer(text)]
-            parts = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
-        else:
-            parts = [text]
-        return [sentence for part in parts if (sentence := part.strip())]
+        return [sentence for part in self._parts(text) if (sentence := part.strip())]
 
     def many(self, texts: Iterable[str]) -> list[list[str]]:
         """Sentences of each document."""
         return [self(text) for text in texts]
 
 
-def load_splitter(name: str, parameters: Path | None = None, *, rules: PunktRules = "nltk") -> Splitter:
+def load_splitter(name: str, parameters: Path | None = None, *, rules: PunktRules = "default") -> Splitter:
     """A splitter by its name.
 
     Args:
         name: One of SPLITTERS.
         parameters: File of Punkt parameters (`punkt.json`); only for `punkt`.
-        rules: Only for `punkt`: where closing quotes go, see punkt.py.
+        rules: Only for `punkt`: see punkt.py.
 
     Raises:
         DataError: There is no such splitter, or the parameters are missing, broken or not wanted.
