@@ -134,12 +134,12 @@ def test_punkt_facts(text, expected):
         ("No . . . it is. So.", ["No . . . it is.", "So."], ["No .", ".", ".", "it is.", "So."]),
         ("No. . . . The end.", ["No. . . .", "The end."], ["No.", ".", ".", ".", "The end."]),
         ("He said . . .", ["He said . . ."], ["He said .", ".", "."]),
-        ('So . . ." The end.', ['So . . ."', "The end."], ["So .", ".", '."', "The end."]),
+        ('So . . ." The end.', ['So . . ." The end.'], ["So .", ".", '."', "The end."]),  # As `So..." The end.`
         ("It is. . The end.", ["It is. .", "The end."], ["It is.", ".", "The end."]),
         (
-            "It is.\u00a0So.\u2003He goes. He.",
-            ["It is.", "So.", "He goes.", "He."],
-            ["It is.\u00a0So.\u2003He goes.", "He."],
+            "It is.\u00a0Gone.\u2003He is. So.",
+            ["It is.", "Gone.", "He is.", "So."],
+            ["It is.\u00a0Gone.", "He is.", "So."],
         ),
     ],
 )
@@ -301,7 +301,8 @@ def test_equal_texts_give_equal_parameters(learned, tmp_path):
 
 def test_training_learns_abbreviations_initials_and_starters():
     text = "".join(
-        f"Yesterday {name} met Prof. {other} near the house. However it rained on {other}. The old, old house of {name} is old.\n"
+        f"Yesterday {name} met Prof. {other} near the house. However it rained on {other}.  "
+        f"The old, old house of {name} is old.\n"
         for name in ("Anna", "Boris", "Carla", "Dora")
         for other in ("Miller", "Weber", "Lang")
     )
@@ -381,6 +382,10 @@ def test_parameters_that_are_no_json_are_refused(tmp_path, content):
 
 
 def test_splitting_loads_no_nltk():
-    code = "import sys, pretrainkit.tokenizers.sentences as s; s.load_splitter('regex')('a. b')\nprint(sorted(sys.modules))"
+    code = (
+        "import sys, pretrainkit.tokenizers.sentences as s\n"
+        "s.load_splitter('regex')('a. b')\n"
+        "print(*(name.split('.')[0] for name in sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert not {"nltk", "torch", "numpy", "regex"} & set(eval(done.stdout))
+    assert not {"nltk", "torch", "numpy", "regex"} & set(done.stdout.split())

@@ -26,11 +26,12 @@ SPLITTERS: Final = ("punkt", "newline", "regex", "none")
 _SPACED_STOPS = ".!?…؟۔।॥։።፧፨။។‼⁇⁈⁉"
 _FREE_STOPS = "。！？｡"
 _CLOSING = re.escape("\"'”’»›)]}」』】》〉）］｝〕")
+_STOPS = _SPACED_STOPS + _FREE_STOPS
 _STOP = re.compile(
-    # A stop that follows another does not begin a match, and what was matched is not given back: linear in any text.
-    rf"(?<![{_SPACED_STOPS}{_FREE_STOPS}])"
-    rf"(?:[{_SPACED_STOPS}]*[{_FREE_STOPS}][{_SPACED_STOPS}{_FREE_STOPS}]*+[{_CLOSING}]*+"
-    rf"|[{_SPACED_STOPS}]++[{_CLOSING}]*+(?=\s))"
+    # What follows another stop begins no match, and what was matched is not given back: linear in any text.
+    rf"[{_STOPS}](?<![{_STOPS}]{{2}})"
+    rf"(?:(?:(?<=[{_FREE_STOPS}])|[{_SPACED_STOPS}]*+[{_FREE_STOPS}])[{_STOPS}]*+[{_CLOSING}]*+"
+    rf"|[{_SPACED_STOPS}]*+[{_CLOSING}]*+(?=\s))"
 )
 
 
