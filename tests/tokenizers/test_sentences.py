@@ -355,6 +355,8 @@ def test_load_splitter(tmp_path):
     ]:
         with pytest.raises(DataError, match=message):
             load_splitter(*arguments)
+    with pytest.raises(DataError, match="default, nltk, sabertooth"):
+        load_splitter("none", rules="exact")
 
 
 @pytest.mark.parametrize(

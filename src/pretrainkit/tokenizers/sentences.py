@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, get_args
 
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules, PunktSplitter, train_punkt
@@ -95,10 +95,12 @@ def load_splitter(name: str, parameters: Path | None = None, *, rules: PunktRule
         rules: Only for `punkt`: see punkt.py.
 
     Raises:
-        DataError: There is no such splitter, or the parameters are missing, broken or not wanted.
+        DataError: There is no such splitter or rules, or the parameters are missing, broken or not wanted.
     """
     if name not in SPLITTERS:
         raise DataError(f"splitter {name!r} does not exist\n  there are: {', '.join(SPLITTERS)}")
+    if rules not in get_args(PunktRules):
+        raise DataError(f"Punkt rules {rules!r} do not exist\n  there are: {', '.join(get_args(PunktRules))}")
     if name == "punkt":
         if parameters is None:
             raise DataError(
