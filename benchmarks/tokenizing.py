@@ -23,7 +23,7 @@ from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.sources import find_sources
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.load import HuggingFaceTokenizer, SentencePieceTokenizer
-from pretrainkit.tokenizers.sentences import learn_punkt
+from pretrainkit.tokenizers.sentences import PunktSplitter, learn_punkt
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
 SAMPLE = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
@@ -92,7 +92,8 @@ def run(folder: Path, texts: list[str], vocab_size: int, rounds: int) -> None:
     punkt = learn_punkt(find_sources([documents]))
     tokenizer = folder / "tokenizer"
     train_tokenizer([folder / "words.tsv"], tokenizer, TokenizerSettings(vocab_size=vocab_size), punkt=punkt)
-    per_document = [[" ".join(sentence.split()) for sentence in punkt.split(text)] for text in texts]
+    split = PunktSplitter(punkt)
+    per_document = [[" ".join(sentence.split()) for sentence in split(text)] for text in texts]
     sentences = [sentence for document in per_document for sentence in document]
     lines = write_jsonl(folder / "lines", ["\n".join(document) for document in per_document])
     num_bytes = sum(len(sentence.encode()) for sentence in sentences)
