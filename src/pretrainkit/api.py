@@ -207,7 +207,10 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
     if step is not None:
         checkpoint = run.checkpoints / folder_name(step)
     if checkpoint is None or not checkpoint.is_dir():
-        raise CheckpointError(f"{path} has no valid checkpoint" + ("" if step is None else f" of step {step}"))
+        raise CheckpointError(
+            f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
+            "  train it further, or give a checkpoint or an export that is whole"
+        )
     return config, read_checkpoint(checkpoint), run.path / "tokenizer"
 
 
@@ -327,7 +330,10 @@ def _run(
             world.on_main(folder.prepare)
         trainer = Trainer(config, folder, world, model, recipe.build_objective(config), loader, evaluate_model, watcher)
         if resuming and not trainer.restore():
-            raise CheckpointError(f"{folder.path} has no valid checkpoint to go on from")
+            raise CheckpointError(
+                f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
+                "  restore one from a copy, or train again in another folder"
+            )
         if trainer.step >= config.num_steps:
             raise InputError(
                 f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
@@ -359,7 +365,10 @@ def _run(
             }
             folder.write_json("summary.json", summary)
         if world.is_main and config.data.valid:
-            samples = recipe.sample(config, trainer.plain_model, recipe.open_data(config, "valid"), num=8)
+            # A forward pass of a sharded model needs all ranks; what was saved last is whole.
+            is_sharded = config.parallel.strategy == "fsdp2"
+            trained = load_model(folder.path) if is_sharded else trainer.plain_model
+            samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
             folder.write_json("samples.json", samples)
         return metrics
     finally:

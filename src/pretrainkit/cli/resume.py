@@ -25,8 +25,10 @@ def resume(
     from pretrainkit.cli.launching import start
     from pretrainkit.cli.progress import make_watcher
     from pretrainkit.errors import ConfigError
+    from pretrainkit.training.folder import RunFolder
 
     if launch == "local":
+        RunFolder(run).config_tree()  # before a folder for logs is made
         words = ["resume", str(run), *(settings or []), *(["--device", device] if device else [])]
         start([*words, *(["--json"] if json else [])], nproc, run)
     elif launch != "none":

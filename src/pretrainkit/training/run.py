@@ -23,6 +23,8 @@ class SourceConfig(Config):
 
 
 def _as_sources(value: object) -> object:
+    if value is None:  # as in data.valid=null on the command line
+        return ()
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
     if isinstance(value, (list, tuple)):
