@@ -100,11 +100,7 @@ def train(
         ConfigError, DataError: What was given does not hold together; nothing was computed.
         Interrupted: Stopped by a signal; the state was saved.
     """
-    folder = RunFolder(out)
-    if folder.exists:
-        go_on = f"go on with it: pretrainkit resume {out}" if folder.has_checkpoint else "remove it to start anew"
-        raise InputError(f"{out} already holds a run\n  {go_on}\n  or give another place: --out FOLDER")
-    return _run(config, folder, origins or {}, watcher or Watcher(), device, resuming=False)
+    return _run(config, RunFolder(out), origins or {}, watcher or Watcher(), device, resuming=False)
 
 
 def resume(
@@ -231,7 +227,7 @@ def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[d
 def export(path: str | Path, format: str, out: str | Path) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads); "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
@@ -327,10 +323,8 @@ def _run(
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
-        if world.is_main:
-            provenance = {"sources": origins, "data": {"train": source.fingerprint}, **environment()}
-            folder.create(config, provenance)
-            _keep_tokenizer(folder, config)
+        if not resuming:
+            world.on_main(folder.prepare)
         trainer = Trainer(config, folder, world, model, recipe.build_objective(config), loader, evaluate_model, watcher)
         if resuming and not trainer.restore():
             raise CheckpointError(f"{folder.path} has no valid checkpoint to go on from")
@@ -339,6 +333,7 @@ def _run(
                 f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
                 f"  to train longer: pretrainkit resume {folder.path} num_steps={2 * config.num_steps}"
             )
+        world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
         if world.is_main:
             watcher.started(
                 {
@@ -369,6 +364,15 @@ def _run(
         return metrics
     finally:
         world.close()
+
+
+def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mapping[str, Any], step: int) -> None:
+    """Write what this run is: config, where its values came from, data, code; when it goes on, one entry more."""
+    provenance = folder.provenance() or {"data": data, **environment()}
+    if step:
+        provenance.setdefault("resumed", []).append({"step": step, **environment()})
+    folder.record(config, {**provenance, "sources": origins})
+    _keep_tokenizer(folder, config)
 
 
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:

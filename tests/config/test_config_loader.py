@@ -98,7 +98,7 @@ def test_wrong_files(tmp_path, text, message):
 
 
 def test_missing_file():
-    with pytest.raises(ConfigError, match="no config file nowhere.yaml"):
+    with pytest.raises(ConfigError, match=r"no config file nowhere\.yaml"):
         resolve("nowhere.yaml", [], Catalog())
 
 

@@ -30,7 +30,7 @@ VERBS = {
 
 
 class LazyGroup(TyperGroup):
-    """Lists all verbs without importing any. Newer Typers bring a click of their own, whose types have no public name."""
+    """Lists all verbs without importing any. Newer Typers bring their own click, whose types have no public name."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)

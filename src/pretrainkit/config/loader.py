@@ -107,7 +107,7 @@ def fields_under(config_class: type[BaseModel], prefix: str = "") -> dict[str, s
 
 
 def config_classes_in(annotation: Any) -> list[type[BaseModel]]:
-    """The config classes that a field's annotation allows: through Optional, unions and Annotated, not through lists."""
+    """The config classes that an annotation allows: through Optional, unions and Annotated, not through lists."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, BaseModel) else []
     if getattr(annotation, "__origin__", None) in (list, tuple, dict):
@@ -263,7 +263,7 @@ def _literals(config_class: type[BaseModel]) -> set[str]:
 
 
 def nearest(path: str, known: Mapping[str, str]) -> str | None:
-    """The known dotted path that `path` most likely meant: by spelling, by place, and by the words of its documentation."""
+    """The known dotted path that `path` most likely meant: by spelling, place, and the words of the documentation."""
     parent, _, leaf = path.rpartition(".")
     words = set(re.findall(r"[a-z]{2,}", leaf.lower()))
 
