@@ -65,5 +65,7 @@ def test_ten_losses_are_golden(shards, case):
 def test_layouts_and_microbatches_have_one_golden_loss():
     """They are the same mathematics: were one refreshed without the others, it would show here."""
     golden = json.loads(RUNS["LOSSES"].read_text())
-    for case in ("tiny packed", "tiny packed, microbatches"):
-        assert golden[case] == pytest.approx(golden["tiny rows"], rel=LOSS_TOLERANCE)
+    same = [["tiny rows", "tiny packed", "tiny packed, microbatches"], ["modern tiny rows", "modern tiny"]]
+    for first, *others in same:
+        for other in others:
+            assert golden[other] == pytest.approx(golden[first], rel=LOSS_TOLERANCE)

@@ -27,11 +27,8 @@ VOCAB_SIZE = 512
 
 _TINY = ["num_steps=10", "schedule.num_warmup_steps=2", "data.batch_size=16", "seed=1"]
 _NO_DROPOUT = ["model.hidden_dropout=0", "model.attention_dropout=0"]
-_MODERN = [
-    *("model.vocab_size=null", "model.hidden_size=128", "model.num_layers=4", "model.num_heads=2"),
-    *("model.intermediate_size=192", "model.local_window=16", "data.max_seq_length=128", "optimizer.peak_lr=2e-3"),
-    "schedule.num_decay_steps=4",
-]
+_WINDOWS = ["model.num_layers=4", "model.global_every=3", "model.local_window=16"]
+_WSD = ["schedule.name=wsd", "schedule.num_decay_steps=4"]
 
 CASES: dict[str, tuple[str, list[str]]] = {
     "tiny rows": ("bert/tiny", [*_TINY, *_NO_DROPOUT, "data.batching=rows"]),
@@ -39,7 +36,9 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "tiny packed, microbatches": ("bert/tiny", [*_TINY, *_NO_DROPOUT, "data.microbatch_size=4"]),
     "tiny with dropout": ("bert/tiny", _TINY),
     "tiny, lamb": ("bert/tiny", [*_TINY, *_NO_DROPOUT, "optimizer.name=lamb", "schedule.name=cosine"]),
-    "modern tiny": ("bert/modern-base", [*_TINY, *_MODERN]),
+    "modern tiny": ("bert/modern-tiny", _TINY),
+    "modern tiny rows": ("bert/modern-tiny", [*_TINY, "data.batching=rows"]),
+    "modern with windows, wsd": ("bert/modern-tiny", [*_TINY, *_WINDOWS, *_WSD, "objective.sentence_order=false"]),
 }
 """Name to preset and settings. Rows, packed and microbatches are the same mathematics: equal but for rounding."""
 
