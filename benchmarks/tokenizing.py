@@ -1,9 +1,9 @@
 """Speed of encoding text to token shards, against SentencePiece's own list encoding and the tokenizers library.
 
-All engines encode the same sentences with the same model and take turns in each round, so that a busy machine slows all
-alike. Figures are MB of UTF-8 text per CPU-second of all processes (best round) and ratios to SentencePiece within the
-same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2 threads
-or processes the figure that counts is the wall time, on a machine that has two idle cores.
+All engines encode the same sentences with the same model and take turns in each round, so that a busy machine slows
+all alike. Figures are MB of UTF-8 text per CPU-second of all processes (best round) and ratios to SentencePiece in the
+same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2
+threads or processes the figure that counts is the wall time, on a machine that has two idle cores.
 
     python benchmarks/tokenizing.py [--rounds 3] [--megabytes 8] [--text FILE.jsonl...]
 """
@@ -109,7 +109,8 @@ def run(folder: Path, texts: list[str], vocab_size: int, rounds: int) -> None:
 
     engines: dict[str, Callable[[], object]] = {
         "SentencePiece, lists": lambda: model.encode(sentences, num_threads=1),
-        "SentencePiece, arrays (encode_batch)": lambda: ours.encode_batch(sentences),
+        "SentencePiece, its arrays": lambda: model.encode(sentences, out_type="numpy", num_threads=1),
+        "encode_flat": lambda: ours.encode_flat(sentences),
         "shards": shards(lines, "newline", 1),
         "shards, punkt": shards(documents, "punkt", 1),
         "tokenizers library, Unigram": lambda: theirs.encode_batch(sentences[: len(sentences) // 8]),
