@@ -333,5 +333,5 @@ def _check_held_out(train: Sequence[TokenShards], valid: Sequence[TokenShards]) 
                     f"{is_shared.sum()} of the {len(hashes)} different documents of data.valid={held_out.folder} are "
                     f"also in data.train={shards.folder}: a loss on them would say nothing\n"
                     "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
-                    "pretrainkit corpus shards --valid-share 0.01"
+                    "pretrainkit corpus shards --heldout 0.01"
                 )
