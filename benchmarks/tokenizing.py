@@ -76,7 +76,12 @@ def main() -> None:
     parser.add_argument("--text", nargs="*", default=[], help="JSONL files to encode instead of the sample")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        run(Path(name), load_texts(arguments.text, int(arguments.megabytes * 1e6)), arguments.vocab_size, arguments.rounds)
+        run(
+            Path(name),
+            load_texts(arguments.text, int(arguments.megabytes * 1e6)),
+            arguments.vocab_size,
+            arguments.rounds,
+        )
 
 
 def run(folder: Path, texts: list[str], vocab_size: int, rounds: int) -> None:
