@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.training.eager import EagerAdamW
 from pretrainkit.training.lamb import Lamb
 from pretrainkit.training.parameters import local_tensors, plain_name, tensor_norms
 from pretrainkit.training.precision import Precision
@@ -75,7 +76,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     if config.name == "lamb":
         return Lamb(groups, **settings)
     is_fused = all(parameters[name].device.type in _FUSED_DEVICES for name in decays)
-    return torch.optim.AdamW(groups, **settings, fused=is_fused)
+    return EagerAdamW(groups, **settings, fused=is_fused)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
