@@ -1,6 +1,5 @@
 """One small corpus with tokenizer and token shards, and one finished run on it, made by the commands of README.md."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
