@@ -26,7 +26,7 @@ from pretrainkit.recipes.bert.config import BertDataConfig, BertModelConfig, Ber
 from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.tokenizers.shard_writer import ShardWriter, finish_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.train.run import OptimizerConfig
+from pretrainkit.training.run import OptimizerConfig
 
 VOCAB_SIZE = 32_128
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
@@ -98,9 +98,8 @@ def hugging_face(rows: np.ndarray, folder: Path, batch_size: int) -> dict[str, E
     import datasets
     import pyarrow
     import torch
-    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
-
     from tokenizers import Tokenizer, models
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
     datasets.disable_progress_bars()
     names = {"unk_token": "t256", "cls_token": "t257", "sep_token": "t258", "mask_token": "t259", "pad_token": "t260"}

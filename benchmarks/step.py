@@ -23,7 +23,7 @@ from pretrainkit.recipes.bert.config import BertDataConfig, BertModelConfig, Ber
 from pretrainkit.recipes.bert.convert import from_huggingface_state, to_huggingface_config
 from pretrainkit.recipes.bert.model import BertForPretraining, build
 from pretrainkit.recipes.bert.objective import BertObjective
-from pretrainkit.train.run import OptimizerConfig
+from pretrainkit.training.run import OptimizerConfig
 
 VOCAB_SIZE = 30_522
 

@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from pretrainkit.corpus.parallel import parse_bytes
-from pretrainkit.corpus.sources import find_sources
-from pretrainkit.corpus.words import PythonTable, Tally, count_source, count_words, new_table, whole_lines
+from pretrainkit.corpus.sources import find_sources, whole_lines
+from pretrainkit.corpus.word_tables import PythonTable, Tally, new_table
+from pretrainkit.corpus.words import count_source, count_words
 
 CHUNK = 1 << 24
 

@@ -14,8 +14,8 @@ LEVELS = [
     {"demo"},
     {"api"},
     {"recipes"},
-    {"eval", "generate", "export", "report"},
-    {"train"},
+    {"eval", "exporting", "report"},
+    {"training"},
     {"data", "dist", "nn"},
     {"corpus", "tokenizers", "launch"},
     {"config", "rng", "errors"},
@@ -101,7 +101,7 @@ def loaded_after(statement: str) -> set[str]:
         ("import pretrainkit.cli.main", {"torch", "numpy", "pydantic", "rich", "yaml"}),
         ("import pretrainkit; pretrainkit.load_config('bert/tiny')", {"torch", "numpy", "pyarrow", "sentencepiece"}),
         ("import pretrainkit.cli.corpus, pretrainkit.cli.tokenizer", {"torch", "numpy", "pyarrow"}),
-        ("import pretrainkit.train.trainer, pretrainkit.recipes.bert.model", {"transformers", "datasets", "pandas"}),
+        ("import pretrainkit.training.trainer, pretrainkit.recipes.bert.model", {"transformers", "datasets", "pandas"}),
     ],
 )
 def test_what_stays_light(statement, heavy):

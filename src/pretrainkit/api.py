@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.loader import Origins, Resolved, resolve
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
-from pretrainkit.train.folder import RunFolder, environment
-from pretrainkit.train.recipe import Recipe
-from pretrainkit.train.run import RunConfig
-from pretrainkit.train.watch import Watcher
+from pretrainkit.training.folder import RunFolder, environment
+from pretrainkit.training.recipe import Recipe
+from pretrainkit.training.run import RunConfig
+from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def build_model(config: Any, device: str = "cpu") -> nn.Module:
     """The freshly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
     import torch
 
-    from pretrainkit.train.trainer import initial_seed
+    from pretrainkit.training.trainer import initial_seed
 
     torch.manual_seed(initial_seed(config.seed))
     with torch.device(device):
@@ -100,11 +100,7 @@ def train(
         ConfigError, DataError: What was given does not hold together; nothing was computed.
         Interrupted: Stopped by a signal; the state was saved.
     """
-    folder = RunFolder(out)
-    if folder.exists:
-        go_on = f"go on with it: pretrainkit resume {out}" if folder.has_checkpoint else "remove it to start anew"
-        raise InputError(f"{out} already holds a run\n  {go_on}\n  or give another place: --out FOLDER")
-    return _run(config, folder, origins or {}, watcher or Watcher(), device, resuming=False)
+    return _run(config, RunFolder(out), origins or {}, watcher or Watcher(), device, resuming=False)
 
 
 def resume(
@@ -139,7 +135,7 @@ def evaluate(
         device: None: the best there is.
     """
     from pretrainkit.dist.env import init_world
-    from pretrainkit.train.precision import resolve_precision
+    from pretrainkit.training.precision import resolve_precision
 
     opened = open_model(path)
     config = opened.config
@@ -193,10 +189,10 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
 
 def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
-    from pretrainkit.export.native import WEIGHTS
-    from pretrainkit.export.safetensors import read_tensors
-    from pretrainkit.train.checkpoint import read_weights as read_checkpoint
-    from pretrainkit.train.checkpoint_files import folder_name, newest_valid
+    from pretrainkit.exporting.native import WEIGHTS
+    from pretrainkit.exporting.safetensors import read_tensors
+    from pretrainkit.training.checkpoint import read_weights as read_checkpoint
+    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
 
     if (path / "config.json").is_file():  # Hugging Face
         reader = find_recipe(recipe or _recipe_of_export(path))
@@ -211,7 +207,10 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
     if step is not None:
         checkpoint = run.checkpoints / folder_name(step)
     if checkpoint is None or not checkpoint.is_dir():
-        raise CheckpointError(f"{path} has no valid checkpoint" + ("" if step is None else f" of step {step}"))
+        raise CheckpointError(
+            f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
+            "  train it further, or give a checkpoint or an export that is whole"
+        )
     return config, read_checkpoint(checkpoint), run.path / "tokenizer"
 
 
@@ -231,12 +230,12 @@ def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[d
 def export(path: str | Path, format: str, out: str | Path) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads); "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
-    from pretrainkit.export.native import write_native
+    from pretrainkit.exporting.native import write_native
 
     opened = open_model(path)
     if format == "huggingface":
@@ -253,7 +252,7 @@ def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
 
     The whole model is built and checked before anything is written.
     """
-    from pretrainkit.export.native import write_native
+    from pretrainkit.exporting.native import write_native
 
     opened = open_model(path, recipe=recipe)
     write_native(opened.config, opened.model, opened.tokenizer, Path(out))
@@ -304,7 +303,7 @@ def _run(
     import torch
 
     from pretrainkit.dist.env import init_world
-    from pretrainkit.train.trainer import Trainer, initial_seed
+    from pretrainkit.training.trainer import Trainer, initial_seed
 
     recipe = find_recipe(config.recipe)
     world = init_world(device)
@@ -327,18 +326,20 @@ def _run(
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
-        if world.is_main:
-            provenance = {"sources": origins, "data": {"train": source.fingerprint}, **environment()}
-            folder.create(config, provenance)
-            _keep_tokenizer(folder, config)
+        if not resuming:
+            world.on_main(folder.prepare)
         trainer = Trainer(config, folder, world, model, recipe.build_objective(config), loader, evaluate_model, watcher)
         if resuming and not trainer.restore():
-            raise CheckpointError(f"{folder.path} has no valid checkpoint to go on from")
+            raise CheckpointError(
+                f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
+                "  restore one from a copy, or train again in another folder"
+            )
         if trainer.step >= config.num_steps:
             raise InputError(
                 f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
                 f"  to train longer: pretrainkit resume {folder.path} num_steps={2 * config.num_steps}"
             )
+        world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
         if world.is_main:
             watcher.started(
                 {
@@ -364,11 +365,23 @@ def _run(
             }
             folder.write_json("summary.json", summary)
         if world.is_main and config.data.valid:
-            samples = recipe.sample(config, trainer.plain_model, recipe.open_data(config, "valid"), num=8)
+            # A forward pass of a sharded model needs all ranks; what was saved last is whole.
+            is_sharded = config.parallel.strategy == "fsdp2"
+            trained = load_model(folder.path) if is_sharded else trainer.plain_model
+            samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
             folder.write_json("samples.json", samples)
         return metrics
     finally:
         world.close()
+
+
+def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mapping[str, Any], step: int) -> None:
+    """Write what this run is: config, where its values came from, data, code; when it goes on, one entry more."""
+    provenance = folder.provenance() or {"data": data, **environment()}
+    if step:
+        provenance.setdefault("resumed", []).append({"step": step, **environment()})
+    folder.record(config, {**provenance, "sources": origins})
+    _keep_tokenizer(folder, config)
 
 
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
@@ -381,7 +394,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
 
     from pretrainkit.data.order import Order
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
-    from pretrainkit.train.precision import resolve_precision
+    from pretrainkit.training.precision import resolve_precision
 
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)

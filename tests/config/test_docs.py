@@ -15,7 +15,7 @@ import pretrainkit.recipes
 from pretrainkit.config.base import Config
 from pretrainkit.config.docs import describe, field_types, json_schema, scalar, to_commented_yaml, to_table
 from pretrainkit.config.yaml import parse_yaml
-from pretrainkit.train.run import (
+from pretrainkit.training.run import (
     CheckpointConfig,
     DataConfig,
     EvaluateConfig,

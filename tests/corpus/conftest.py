@@ -3,10 +3,6 @@
 import os
 
 import pytest
-from hypothesis import settings
-
-settings.register_profile("corpus", deadline=None)  # the machines of CI have slow days
-settings.load_profile("corpus")
 
 
 @pytest.fixture(autouse=True)

@@ -259,3 +259,12 @@ def test_help_is_there_and_imports_nothing_heavy():
     )
     assert done.returncode == 0, done.stderr
     assert "--num-shards" in done.stdout
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path, run, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pretrainkit.corpus.shards.gather_shard", interrupted)
+    code, _, err = run("shuffle", good_input(tmp_path), "--out", tmp_path / "out")
+    assert (code, "run the same command again" in err) == (130, True)

@@ -70,7 +70,9 @@ def test_a_broken_line_loses_nothing_but_itself(lines):
     skips = Skips(max_bad=100)
     values = json_values((line.encode() for line in lines), "x", skips)
     read_texts = [value["text"] for value, _ in values if isinstance(value, dict) and "text" in value]
-    good = [line for line in lines if line.startswith('{"text": ') and line.endswith('"}') and "ud800" not in line]
+    good = [
+        line for line in lines if line.startswith('{"text": ') and line.endswith('"}') and line != '{"text": "\\ud800"}'
+    ]
     assert read_texts == [json.loads(line)["text"] for line in good]
     assert skips.num_bad == len(lines) - len(good)
 

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.corpus import words
+from pretrainkit.corpus import word_tables, words
 from pretrainkit.corpus.manifest import verify
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.sources import find_sources
-from pretrainkit.corpus.words import SABERTOOTH_PILE_SETS, PythonTable, count_words, order_key
+from pretrainkit.corpus.word_tables import PythonTable, order_key
+from pretrainkit.corpus.words import SABERTOOTH_PILE_SETS, count_words
 from pretrainkit.errors import DataError
 
 try:
@@ -197,6 +198,7 @@ def many_files(tmp_path, monkeypatch):
 def test_spilling_and_workers_change_nothing(tmp_path, many_files, monkeypatch, order, compiled):
     if not compiled:
         monkeypatch.setattr(words, "new_table", PythonTable)
+        monkeypatch.setattr(word_tables, "new_table", PythonTable)
     count_words(many_files, tmp_path / "one.tsv", order=order, workers=1)
     if compiled:
         count_words(many_files, tmp_path / "two.tsv", order=order, workers=2)
@@ -205,14 +207,14 @@ def test_spilling_and_workers_change_nothing(tmp_path, many_files, monkeypatch, 
             tmp_path / "two.tsv.manifest.json"
         ).read_text()
     monkeypatch.setattr(words, "memory_per_process", lambda memory, processes: 3000)
-    monkeypatch.setattr(words, "_MAX_MERGED_RUNS", 2)
+    monkeypatch.setattr(word_tables, "_MAX_MERGED_RUNS", 2)
     count_words(many_files, tmp_path / "spilled.tsv", order=order, workers=1, memory_bytes=50_000_000)
-    on_disk = words._write_merged
+    on_disk = words.write_merged
 
-    def tight(table, runs, write, order, folder, memory_bytes, progress):
-        return on_disk(table, runs, write, order, folder, 10_000, progress)
+    def tight(table, runs, write, order, folder, memory_bytes, merged):
+        return on_disk(table, runs, write, order, folder, 10_000, merged)
 
-    monkeypatch.setattr(words, "_write_merged", tight)
+    monkeypatch.setattr(words, "write_merged", tight)
     count_words(many_files, tmp_path / "tight.tsv", order=order, workers=1, memory_bytes=50_000_000)
     assert (tmp_path / "one.tsv").read_bytes() == (tmp_path / "spilled.tsv").read_bytes()
     assert (tmp_path / "one.tsv").read_bytes() == (tmp_path / "tight.tsv").read_bytes()
@@ -222,11 +224,11 @@ def test_an_interrupted_count_keeps_its_finished_groups(tmp_path, many_files, mo
     count_words(many_files, tmp_path / "whole.tsv")
     original, calls = words.count_group, []
 
-    def dying(task):
+    def dying(task, on_bytes):
         if len(calls) == 2:
             raise KeyboardInterrupt
         calls.append(task)
-        return original(task)
+        return original(task, on_bytes)
 
     monkeypatch.setattr(words, "count_group", dying)
     with pytest.raises(KeyboardInterrupt):
@@ -264,3 +266,10 @@ def test_an_input_without_words_and_an_existing_table_are_refused(tmp_path):
     assert (tmp_path / "out.tsv").read_text() == "precious"
     count_words(sources, tmp_path / "new.tsv")
     assert count_words(sources, tmp_path / "new.tsv")["num_words"] == 2
+
+
+def test_sums_beyond_64_bits_are_refused(tmp_path):
+    tables = write(tmp_path / "x.tsv", "a\t18446744073709551615\n") + write(tmp_path / "y.tsv", "a\t1\n")
+    with pytest.raises(DataError, match="64 bits"):
+        count_words(tables, tmp_path / "out.tsv", workers=1)
+    assert not (tmp_path / "out.tsv").exists()

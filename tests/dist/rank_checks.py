@@ -20,14 +20,14 @@ from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, is_sharded, parallelize, unwrap
 from pretrainkit.dist.weights import full_state_dict, load_full_state_dict, model_tensors
 from pretrainkit.errors import CheckpointError, DataError, RunError
-from pretrainkit.train import checkpoint_files as files
-from pretrainkit.train import checkpoint_tensors
-from pretrainkit.train.checkpoint import CheckpointStore, load
-from pretrainkit.train.checkpoint_tensors import named_state
-from pretrainkit.train.ema import Ema
-from pretrainkit.train.optim import clip_gradients
-from pretrainkit.train.run import CheckpointConfig, OptimizerConfig, ParallelConfig
-from pretrainkit.train.signals import StopSignal
+from pretrainkit.training import checkpoint_files as files
+from pretrainkit.training import checkpoint_tensors
+from pretrainkit.training.checkpoint import CheckpointStore, load
+from pretrainkit.training.checkpoint_tensors import named_state
+from pretrainkit.training.ema import Ema
+from pretrainkit.training.optim import clip_gradients
+from pretrainkit.training.run import CheckpointConfig, OptimizerConfig, ParallelConfig
+from pretrainkit.training.signals import StopSignal
 
 WIDTH, VOCAB, LENGTH = 16, 37, 8
 CLIP = OptimizerConfig(peak_lr=1e-3, max_grad_norm=0.05)

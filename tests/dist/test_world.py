@@ -13,7 +13,7 @@ from pretrainkit.dist import parallelize as parallelize_module
 from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.train.run import ParallelConfig
+from pretrainkit.training.run import ParallelConfig
 
 PLACE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 
@@ -155,9 +155,9 @@ assert "torch" not in sys.modules
 import torch
 from pretrainkit.dist.env import init_world
 from pretrainkit.dist.parallelize import gradient_sync, parallelize
-from pretrainkit.train.checkpoint import CheckpointStore
-from pretrainkit.train.checkpoint_tensors import named_state
-from pretrainkit.train.run import ParallelConfig
+from pretrainkit.training.checkpoint import CheckpointStore
+from pretrainkit.training.checkpoint_tensors import named_state
+from pretrainkit.training.run import ParallelConfig
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 model.blocks = lambda: list(model)
 model = parallelize(model, ParallelConfig(), init_world("cpu"), torch.float32)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import DataError
 from pretrainkit.eval.evaluator import evaluate
-from pretrainkit.train.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
-from pretrainkit.train.precision import Precision
+from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+from pretrainkit.training.precision import Precision
 
 FLOAT32 = Precision(torch.device("cpu"), torch.float32, uses_tf32=False, scaler=None)
 

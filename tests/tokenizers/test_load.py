@@ -85,7 +85,7 @@ def test_folders_without_a_tokenizer_are_refused(tmp_path):
 def test_broken_folders_are_refused(name, content, unigram, tmp_path):
     shutil.copytree(unigram, tmp_path / "tokenizer")
     (tmp_path / "tokenizer" / name).write_bytes(content)
-    with pytest.raises(DataError, match="is broken|has no id"):
+    with pytest.raises(DataError, match=r"is broken|has no id"):
         load_tokenizer(tmp_path / "tokenizer")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -332,7 +333,7 @@ def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) 
     for split, manifest in manifests.items():
         folder = out / split if len(manifests) > 1 or (out / split).is_dir() else out
         typer.echo(
-            f"{folder}: {manifest['num_documents']:,} documents, {_amount(len(manifest['shards']), 'shard')}, "
+            f"{folder}: {manifest['num_documents']:,} documents, {amount(len(manifest['shards']), 'shard')}, "
             f"{manifest['num_bytes'] / 1e6:,.1f} MB, fingerprint {manifest['fingerprint'][:12]}"
         )
     _echo_skipped(next(iter(manifests.values()))["skipped"])
@@ -348,61 +349,11 @@ def _echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
 
 @contextmanager
 def _shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
-    """A bar where standard error is a terminal, else plain lines."""
+    """A bar where standard error is a terminal, else plain lines. An interrupt says how to go on."""
     total = sum(source.num_bytes for source in sources)
     if sources:
         typer.echo(
-            f"{_amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
+            f"{amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
         )
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        yield _Bars(bars)
-
-
-class _Lines:
-    """Plain lines: one per stage and note."""
-
-    def stage(self, name: str, total: int, unit: str) -> None:
-        typer.echo(f"{name} {_amount(total, unit)}", err=True)
-
-    def advance(self, amount: int) -> None: ...
-
-    def note(self, message: str) -> None:
-        typer.echo(message, err=True)
-
-
-class _Bars:
-    """One bar per stage."""
-
-    def __init__(self, bars: Any) -> None:
-        self._bars = bars
-        self._task: Any = None
-        self._done = 0
-        self._total, self._unit = 0, ""
-
-    def stage(self, name: str, total: int, unit: str) -> None:
-        self._done, self._total, self._unit = 0, total, unit
-        self._task = self._bars.add_task(name, total=total, amount="")
-
-    def advance(self, amount: int) -> None:
-        self._done += amount
-        shown = f"{_amount(self._done, self._unit)} of {_amount(self._total, self._unit)}"
-        self._bars.update(self._task, advance=amount, amount=shown)
-
-    def note(self, message: str) -> None:
-        self._bars.console.print(message, markup=False, highlight=False)
-
-
-def _amount(number: int, unit: str) -> str:
-    return f"{number / 1e6:,.1f} MB" if unit == "B" else f"{number:,} {unit}{'' if number == 1 else 's'}"
+    with shown_stages() as progress:
+        yield progress

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pretrainkit.train.watch import Watcher
+from pretrainkit.training.watch import Watcher
 
 
 def make_watcher(as_json: bool = False) -> Watcher:

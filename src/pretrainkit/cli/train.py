@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH=VALUE]...", help="Settings, such as data.batch_size=64.")
+    list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings, such as data.batch_size=64.")
 ]
 
 
@@ -36,7 +36,7 @@ def train(
     from pretrainkit.cli.launching import start
     from pretrainkit.cli.progress import make_watcher
     from pretrainkit.errors import ConfigError
-    from pretrainkit.train.folder import RunFolder
+    from pretrainkit.training.folder import RunFolder
 
     resolved = api.resolve_config(source, settings or [])
     name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")

@@ -14,7 +14,7 @@ from typing import Any
 
 from pretrainkit.corpus.books import WHITE_SPACE, book_text, wiki_articles
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile, open_source, plain_chunks, split_lines
+from pretrainkit.corpus.sources import OnBytes, SourceFile, open_source, plain_chunks, split_lines
 from pretrainkit.errors import DataError
 
 SENTENCE_LINES = {"lines": "sentences"}
@@ -48,7 +48,12 @@ def text_hash(text: str) -> int:
 
 
 def read_documents(
-    sources: Iterable[SourceFile], skips: Skips | None = None, *, text_key: str = "text", compat: bool = False
+    sources: Iterable[SourceFile],
+    skips: Skips | None = None,
+    *,
+    text_key: str = "text",
+    compat: bool = False,
+    on_bytes: OnBytes = None,
 ) -> Iterator[Document]:
     """All documents of `sources`, in order.
 
@@ -57,38 +62,45 @@ def read_documents(
         skips: Counts what is left out and holds the budget for bad input; None: a budget of zero.
         text_key: Name of the key (JSONL) or column (parquet) with the text.
         compat: Read extracted Wikipedia as Sabertooth does, taking `<doc` anywhere in a line for a mark.
+        on_bytes: Told how many stored bytes were read since the last call.
 
     Raises:
         DataError: A file cannot be opened, is truncated, or has bad input beyond the budget.
     """
     skips = Skips() if skips is None else skips
     for source in sources:
-        for position, (text, meta) in enumerate(_texts(source, skips, text_key, compat)):
+        for position, (text, meta) in enumerate(_texts(source, skips, text_key, compat, on_bytes)):
             if source.dataset is not None and not meta:
                 meta = {"dataset": source.dataset}
             yield Document(text, meta, source.address, position)
 
 
-def _texts(source: SourceFile, skips: Skips, text_key: str, compat: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def _texts(
+    source: SourceFile, skips: Skips, text_key: str, compat: bool, on_bytes: OnBytes
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    if source.format == "parquet":
+        return _parquet(source, skips, text_key, on_bytes)
+    chunks = plain_chunks(source, on_bytes)
     match source.format:
         case "jsonl":
-            return _jsonl(source, skips, text_key)
+            return _jsonl(chunks, source, skips, text_key)
         case "text":
-            return _bert_text(source, skips)
-        case "parquet":
-            return _parquet(source, skips, text_key)
+            return _bert_text(chunks, source, skips)
         case "book":
-            return _book(source, skips)
+            return _book(chunks, source, skips)
         case "wiki":
-            return ((text, {}) for text in wiki_articles(_decoded_lines(source, skips), source.address, skips, compat))
+            lines = _decoded_lines(chunks, source, skips)
+            return ((text, {}) for text in wiki_articles(lines, source.address, skips, compat))
     raise DataError(
         f"{source.address}: {source.format} is not a format of documents\n"
         "  word counts (.tsv) are input of `pretrainkit corpus count-words` only; rename other files"
     )
 
 
-def _jsonl(source: SourceFile, skips: Skips, text_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for value, place in json_values(split_lines(plain_chunks(source)), source.address, skips):
+def _jsonl(
+    chunks: Iterator[bytes], source: SourceFile, skips: Skips, text_key: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for value, place in json_values(split_lines(chunks), source.address, skips):
         if type(value) is not dict:
             skips.skip("not_an_object", source.address, place, f"a JSON {type(value).__name__}")
             continue
@@ -203,12 +215,12 @@ def utf8_detail(error: UnicodeDecodeError) -> str:
     )
 
 
-def _bert_text(source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
+def _bert_text(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
     """Documents between lines of Unicode white space; lines keep their ends and blanks, as in Sabertooth, and the last
     line of the file gets an end where it has none.
     """
     lines: list[str] = []
-    for _, line in _decoded_lines(source, skips):
+    for _, line in _decoded_lines(chunks, source, skips):
         if line.strip(WHITE_SPACE):
             lines.append(line + "\n")
         elif lines:
@@ -218,17 +230,17 @@ def _bert_text(source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str
         yield "".join(lines), dict(SENTENCE_LINES)
 
 
-def _decoded_lines(source: SourceFile, skips: Skips) -> Iterator[tuple[int, str]]:
+def _decoded_lines(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[int, str]]:
     """Numbered lines; one with invalid UTF-8 is bad by itself."""
-    for number, raw in enumerate(split_lines(plain_chunks(source)), 1):
+    for number, raw in enumerate(split_lines(chunks), 1):
         try:
             yield number, raw.decode()
         except UnicodeDecodeError as error:
             skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(error))
 
 
-def _book(source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
-    raw = b"".join(plain_chunks(source))
+def _book(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
+    raw = b"".join(chunks)
     try:
         yield book_text(raw.decode()), {}
     except UnicodeDecodeError as error:
@@ -238,7 +250,9 @@ def _book(source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any
         skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(detail))
 
 
-def _parquet(source: SourceFile, skips: Skips, text_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet(
+    source: SourceFile, skips: Skips, text_key: str, on_bytes: OnBytes
+) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow
     import pyarrow.parquet
 
@@ -267,6 +281,8 @@ def _parquet(source: SourceFile, skips: Skips, text_key: str) -> Iterator[tuple[
                         continue
                     meta = metas[index] if metas else None
                     yield text, meta if type(meta) is dict else {} if meta is None else {"meta": meta}
+            if on_bytes:
+                on_bytes(source.num_bytes)
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
                 f"{source.address}: not a parquet file, or damaged: {error}\n  fetch or make the file again"

@@ -40,7 +40,7 @@ from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile, group_sources
+from pretrainkit.corpus.sources import OnBytes, SourceFile, group_sources
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
 
@@ -221,17 +221,15 @@ def split_of(text: str, settings: BuildSettings) -> str:
     return "valid" if settings.heldout and text_hash(text) < settings.heldout * 2**64 else "train"
 
 
-def scatter(task: ScatterTask) -> dict[str, Any]:
+def scatter(task: ScatterTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     """Pass 1 of one group of files: documents into sorted runs. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.settings.max_bad)
     writer = RunWriter(task.folder, task.settings.seed, int(task.memory_bytes * _MEMORY_SHARE))
     num_bytes = {"train": 0, "valid": 0}
-    documents_of = partial(
-        read_documents, skips=skips, text_key=task.settings.text_key, compat=task.settings.rule == "sabertooth"
-    )
+    options: dict[str, Any] = {"text_key": task.settings.text_key, "compat": task.settings.rule == "sabertooth"}
     for file_index, source in task.sources:
-        for document in documents_of([source]):
+        for document in read_documents([source], skips, on_bytes=on_bytes, **options):
             split = split_of(document.text, task.settings)
             record = encode_record(document.text, document.meta)
             num_bytes[split] += len(record)
@@ -297,9 +295,11 @@ def _scatter(
     progress.advance(sum(_group_bytes(task) for task in tasks if task.key in results))
     todo = [task for task in tasks if task.key not in results]
     sizes = {task.key: _group_bytes(task) for task in todo}
-    for result in run_tasks(scatter, todo, processes):
+    on_bytes = progress.advance if processes == 1 else None
+    for result in run_tasks(partial(scatter, on_bytes=on_bytes), todo, processes):
         results[result["key"]] = result
-        progress.advance(sizes[result["key"]])
+        if not on_bytes:
+            progress.advance(sizes[result["key"]])
     return [results[task.key] for task in tasks]
 
 

@@ -14,8 +14,9 @@ Dimensions: R runs, D documents of a run, K cuts.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,9 @@ from pretrainkit.errors import DataError
 from pretrainkit.rng import fold, stream_key
 
 _POSITION_BITS = 40
-_RECORD_OVERHEAD_BYTES = 96
-"""Of one buffered record besides its text: object header, list slot, identity, key, order."""
+_RECORD_OVERHEAD_BYTES = 72
+"""Of one buffered record besides its text: identity, key, start, end, order, and copies in that order."""
+_PAIRS = 4096
 
 U64 = NDArray[np.uint64]
 
@@ -78,43 +80,75 @@ class Run:
 
 
 class RunWriter:
-    """Gathers encoded documents of several splits and writes sorted runs whenever `max_bytes` are held."""
+    """Gathers encoded documents of several splits and writes sorted runs whenever `max_bytes` are held.
+
+    The documents of a split lie one after another in a buffer of its own, so that memory goes back whole; millions of
+    small objects would leave the allocator with holes.
+    """
 
     def __init__(self, folder: Path, seed: int | None, max_bytes: int) -> None:
         self.folder = folder
         self.seed = seed
         self.max_bytes = max_bytes
         self.runs: dict[str, list[Run]] = {}
-        self._records: dict[str, list[bytes]] = {}
-        self._identities: dict[str, array[int]] = {}
+        self._buffers: dict[str, _Buffer] = {}
         self._held_bytes = 0
 
     def add(self, split: str, identity: int, record: bytes) -> None:
         """Takes one encoded document, line feed included."""
-        if split not in self._records:
-            self._records[split], self._identities[split] = [], array("Q")
-        self._records[split].append(record)
-        self._identities[split].append(identity)
-        self._held_bytes += len(record) + _RECORD_OVERHEAD_BYTES
-        if self._held_bytes >= self.max_bytes:
+        size = len(record) + _RECORD_OVERHEAD_BYTES
+        if self._held_bytes + size > self.max_bytes:
             self.spill()
+        if split not in self._buffers:
+            pages = mmap(-1, max(self.max_bytes, len(record), 1))
+            self._buffers[split] = _Buffer(pages, array("Q"), array("Q"))
+        self._buffers[split].add(identity, record)
+        self._held_bytes += size
 
     def spill(self) -> None:
         """Writes what is held, one run per split."""
-        for split, records in self._records.items():
-            keys = order_keys(np.array(self._identities[split], np.uint64), self.seed)
-            order = np.argsort(keys, kind="stable")
+        for split, buffer in self._buffers.items():
             runs = self.runs.setdefault(split, [])
             path = self.folder / f"{split}-{len(runs):05d}.run"
-            with atomic_file(path) as file:
-                for i in order.tolist():
-                    file.write(records[i])
-            ends = np.cumsum(np.fromiter(map(len, records), np.uint64, len(records))[order], dtype=np.uint64)
-            with atomic_file(path.with_name(path.name + ".index")) as file:
-                file.write(keys[order].tobytes())
-                file.write(ends.tobytes())
-            runs.append(Run(path, len(records), int(ends[-1])))
-        self._records, self._identities, self._held_bytes = {}, {}, 0
+            runs.append(_write_run(path, buffer, self.seed))
+        self._buffers, self._held_bytes = {}, 0
+
+
+@dataclass
+class _Buffer:
+    """Documents in the order they came. The pages of `data` take memory only once they are written to."""
+
+    data: mmap
+    identities: "array[int]"
+    ends: "array[int]"
+
+    def add(self, identity: int, record: bytes) -> None:
+        start = self.ends[-1] if self.ends else 0
+        end = start + len(record)
+        self.data[start:end] = record
+        self.identities.append(identity)
+        self.ends.append(end)
+
+
+def _write_run(path: Path, buffer: _Buffer, seed: int | None) -> Run:
+    keys = order_keys(np.frombuffer(buffer.identities, np.uint64), seed)
+    ends = np.frombuffer(buffer.ends, np.uint64).astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1]])
+    order = np.argsort(keys, kind="stable")
+    with memoryview(buffer.data) as view, atomic_file(path) as file:
+        for start, end in _pairs(starts[order], ends[order]):
+            file.write(view[start:end])
+    with atomic_file(path.with_name(path.name + ".index")) as file:
+        file.write(keys[order].tobytes())
+        file.write(np.cumsum((ends - starts)[order]).astype(np.uint64).tobytes())
+    return Run(path, len(order), int(ends[-1]))
+
+
+def _pairs(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Both arrays side by side as Python integers, a few thousand at a time."""
+    for first in range(0, len(starts), _PAIRS):
+        part = slice(first, first + _PAIRS)
+        yield from zip(starts[part].tolist(), ends[part].tolist(), strict=True)
 
 
 def cut_positions(keys: Sequence[U64], ranks: Sequence[int]) -> NDArray[np.int64]:
@@ -173,8 +207,8 @@ def _span(index: U64, start: int, stop: int) -> tuple[int, int]:
 
 def _gather_at_once(parts: Sequence[tuple[Run, int, int]], indexes: Sequence[U64], writer: ShardWriter) -> None:
     spans = [_span(index, start, stop) for index, (_, start, stop) in zip(indexes, parts, strict=True)]
-    buffer = bytearray(sum(num_bytes for _, num_bytes in spans))
-    view = memoryview(buffer)
+    # Pages of its own: they go back to the system at once, whatever the allocator thinks.
+    view = memoryview(mmap(-1, max(1, sum(num_bytes for _, num_bytes in spans))))
     keys, ends, filled = [], [], 0
     for (run, start, stop), index, (first, num_bytes) in zip(parts, indexes, spans, strict=True):
         with open(run.path, "rb", buffering=0) as file:
@@ -195,6 +229,6 @@ def _gather_at_once(parts: Sequence[tuple[Run, int, int]], indexes: Sequence[U64
     all_ends = np.concatenate(ends)
     starts = np.concatenate([[0], all_ends[:-1]])
     order = np.argsort(np.concatenate(keys), kind="stable")
-    for start, stop in zip(starts[order].tolist(), all_ends[order].tolist(), strict=True):
+    for start, stop in _pairs(starts[order], all_ends[order]):
         writer.write(view[start:stop])
     writer.settle()

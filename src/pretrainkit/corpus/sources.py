@@ -6,7 +6,7 @@ An address is a local path or anything fsspec knows (`s3://`, `gs://`, `hf://`, 
 import glob
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,7 @@ def find_sources(
     """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
 
     A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except
-    hidden ones, `_*` and manifests.
+    hidden ones, `_*`, manifests, README* and LICENSE*.
 
     Raises:
         DataError: A pattern matches nothing, or is a corpus folder with both train and held-out data.
@@ -83,7 +83,8 @@ def find_sources(
 
 def _is_data(relative: str) -> bool:
     parts = relative.split("/")
-    return not any(part.startswith((".", "_")) for part in parts) and not parts[-1].endswith("manifest.json")
+    is_about_data = parts[-1].endswith("manifest.json") or parts[-1].startswith(("README", "LICENSE"))
+    return not is_about_data and not any(part.startswith((".", "_")) for part in parts)
 
 
 def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
@@ -175,7 +176,11 @@ def open_source(address: str) -> Iterator[BinaryIO]:
         yield file
 
 
-def plain_chunks(source: SourceFile) -> Iterator[bytes]:
+OnBytes = Callable[[int], None] | None
+"""Told how many stored bytes were read, for progress."""
+
+
+def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
     """The decompressed bytes of a file in pieces of about a megabyte.
 
     Raises:
@@ -183,13 +188,20 @@ def plain_chunks(source: SourceFile) -> Iterator[bytes]:
     """
     with open_source(source.address) as file:
         packed = source.address.endswith((".zst", ".gz"))
-        raw = iter(lambda: file.read(_PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES), b"")
+        raw = _raw_chunks(file, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
         if source.address.endswith(".zst"):
             yield from _zst_chunks(raw, source.address)
         elif source.address.endswith(".gz"):
             yield from _gz_chunks(raw, source.address)
         else:
             yield from raw
+
+
+def _raw_chunks(file: BinaryIO, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
+    while chunk := file.read(size):
+        yield chunk
+        if on_bytes:
+            on_bytes(len(chunk))
 
 
 def _zst_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
@@ -248,3 +260,20 @@ def split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
             rest = [lines[-1]]
     if last := b"".join(rest):
         yield last
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    r"""Chunks that end with \n (put behind the last where it lacks), with the number of their first line."""
+    rest: list[bytes] = []
+    number = 1
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            rest.append(chunk)
+            continue
+        whole = b"".join([*rest, chunk[:cut]])
+        yield whole, number
+        number += whole.count(b"\n")
+        rest = [chunk[cut:]]
+    if last := b"".join(rest):
+        yield last + b"\n", number

@@ -13,7 +13,7 @@ from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, num_pro
 from pretrainkit.corpus.readers import SENTENCE_LINES, read_documents, text_hash
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile, group_sources
-from pretrainkit.corpus.words import split_words
+from pretrainkit.corpus.word_tables import split_words
 
 PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)
 _MAX_DATASETS = 50

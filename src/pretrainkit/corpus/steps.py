@@ -42,7 +42,8 @@ from pretrainkit.corpus.shards import (
 from pretrainkit.corpus.shuffle import RunWriter, identity
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import Format, SourceFile, find_sources
-from pretrainkit.corpus.words import Order, Tally, new_table, note_counted, write_table
+from pretrainkit.corpus.word_tables import Order, Tally, new_table
+from pretrainkit.corpus.words import note_counted, write_table
 from pretrainkit.errors import DataError
 
 

@@ -9,17 +9,14 @@ equal. When a table outgrows its share of memory it is written out sorted and a 
 the end.
 """
 
-import heapq
 import json
 import re
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from pretrainkit.corpus.manifest import (
     HashingFile,
@@ -41,13 +38,10 @@ from pretrainkit.corpus.parallel import (
 )
 from pretrainkit.corpus.readers import read_documents, utf8_detail
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile, group_sources, plain_chunks
+from pretrainkit.corpus.sources import OnBytes, SourceFile, group_sources, plain_chunks, whole_lines
+from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
-
-Order = Literal["count", "bytes", "sabertooth"]
-"""count: most frequent first, then by bytes. bytes: by the words' bytes. sabertooth: as its trie gives them, by bytes
-with the low half of each byte first."""
 
 SABERTOOTH_PILE_SETS = frozenset({
     "BookCorpus2", "Books3", "DM Mathematics", "Enron Emails", "FreeLaw", "Gutenberg (PG-19)", "HackerNews",
@@ -56,110 +50,10 @@ SABERTOOTH_PILE_SETS = frozenset({
 })  # fmt: skip
 """The subsets of the Pile that Sabertooth's counter keeps."""
 
-_MAX_MERGED_RUNS = 200
-_SWAP_NIBBLES = bytes((byte & 15) << 4 | byte >> 4 for byte in range(256))
-_SEPARATORS_TO_SPACE = bytes.maketrans(b"\t\n\r", b"   ")
 _OTHER_BLANK = rb"(?:[\x0b\x0c]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)"
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*" + _OTHER_BLANK + rb"(?:" + _OTHER_BLANK + rb"|[ \t\r])*(?=\n)")
 """Lines of Unicode white space that hold more than separators: they end a document and are no words."""
 _TSV_ROW = re.compile(rb"([^\t]+)\t\+?([0-9]+)\r?")
-
-
-class Table(Protocol):
-    """Words and their counts."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory it takes, about."""
-
-    @property
-    def total(self) -> int:
-        """Sum of the counts."""
-
-    def __len__(self) -> int: ...
-
-    def update(self, data: bytes, /) -> None:
-        """Counts the words of `data`."""
-
-    def add(self, word: bytes, count: int, /) -> None:
-        """Adds to the count of one word. OverflowError beyond 64 bits."""
-
-    def merge(self, data: bytes, /) -> int:
-        """Adds well-formed rows up to the first that is not; the number of bytes taken."""
-
-    def dump(self, write: Callable[[bytes], Any], order: str, /) -> None:
-        """Gives the rows in `order` to `write`, in pieces."""
-
-
-def split_words(data: bytes) -> list[bytes]:
-    """The words of `data`, in order."""
-    if b"\v" in data or b"\f" in data:  # bytes.split() would cut there
-        return [word for word in data.translate(_SEPARATORS_TO_SPACE).split(b" ") if word]
-    return data.split()
-
-
-class PythonTable:
-    """The table without a compiler."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[bytes] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    @property
-    def num_bytes(self) -> int:
-        return 140 * len(self._counts)
-
-    @property
-    def total(self) -> int:
-        return self._counts.total()
-
-    def update(self, data: bytes) -> None:
-        self._counts.update(split_words(data))
-
-    def add(self, word: bytes, count: int) -> None:
-        if not count:
-            return
-        self._counts[word] += count
-        if self._counts[word] >> 64:
-            raise OverflowError("a word count does not fit into 64 bits")
-
-    def merge(self, data: bytes) -> int:
-        taken = 0
-        for row in data.split(b"\n")[:-1]:
-            word, tab, count = row.partition(b"\t")
-            if not (word and tab and len(count) <= 19 and count.isdigit() and int(count)):
-                break
-            self.add(word, int(count))
-            taken += len(row) + 1
-        return taken
-
-    def dump(self, write: Callable[[bytes], Any], order: str) -> None:
-        rows = sorted(self._counts.items(), key=order_key(order))
-        for start in range(0, len(rows), 10_000):
-            write(b"".join(b"%b\t%d\n" % row for row in rows[start : start + 10_000]))
-
-
-def new_table() -> Table:
-    """An empty table, the compiled one where there is one."""
-    try:
-        from pretrainkit.corpus._words import WordTable
-    except ImportError:
-        return PythonTable()
-    return WordTable()
-
-
-def order_key(order: str) -> Callable[[tuple[bytes, int]], Any]:
-    """Sort key of (word, count)."""
-    match order:
-        case "count":
-            return lambda row: (-row[1], row[0])
-        case "sabertooth":
-            return lambda row: row[0].translate(_SWAP_NIBBLES)
-        case "bytes":
-            return itemgetter(0)
-    raise ValueError(f"order {order} is not one of count, bytes, sabertooth")
 
 
 @dataclass(frozen=True)
@@ -175,45 +69,25 @@ class CountTask:
     key: str
 
 
-class Tally:
-    """A table that writes itself out, sorted, when it outgrows its share of memory."""
-
-    def __init__(self, folder: Path, memory_bytes: int) -> None:
-        self.table = new_table()
-        self.runs: list[Path] = []
-        self._folder = folder
-        # Growing holds the old and the new slots, and dumping an array of rows besides the table.
-        self._max_bytes = memory_bytes // 3
-
-    def update(self, data: bytes) -> None:
-        """Counts the words of `data`."""
-        self.table.update(data)
-        if self.table.num_bytes > self._max_bytes:
-            self.spill()
-
-    def spill(self) -> None:
-        """Writes the table as a run sorted by bytes, and begins a new one."""
-        if len(self.table):
-            path = self._folder / f"run-{len(self.runs):05d}.tsv"
-            with atomic_file(path) as file:
-                self.table.dump(file.write, "bytes")
-            self.runs.append(path)
-            self.table = new_table()
-
-
 def count_source(
-    source: SourceFile, tally: Tally, skips: Skips, pile_sets: frozenset[str] | None, text_key: str
+    source: SourceFile,
+    tally: Tally,
+    skips: Skips,
+    pile_sets: frozenset[str] | None,
+    text_key: str,
+    on_bytes: OnBytes = None,
 ) -> None:
     """Adds the words of one file, or the rows of a table (`.tsv`), to `tally`."""
     if source.format == "text":
-        for chunk in _checked_text(source, skips):
+        for chunk in _checked_text(plain_chunks(source, on_bytes), source.address, skips):
             tally.update(chunk)
     elif source.format == "tsv":
-        for chunk, first_line in whole_lines(plain_chunks(source)):
-            _merge_rows(chunk, first_line, source.address, tally.table, skips)
+        for chunk, first_line in whole_lines(plain_chunks(source, on_bytes)):
+            with explained_overflow():
+                _merge_rows(chunk, first_line, source.address, tally.table, skips)
             tally.update(b"")
     else:
-        for document in read_documents([source], skips, text_key=text_key):
+        for document in read_documents([source], skips, text_key=text_key, on_bytes=on_bytes):
             name = document.meta.get("pile_set_name")
             if pile_sets is not None and type(name) is str and name not in pile_sets:
                 skips.skip("pile_set_left_out", source.address, f"document {document.position + 1}", name)
@@ -221,31 +95,14 @@ def count_source(
                 tally.update(document.text.encode())
 
 
-def whole_lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    r"""Chunks that end with \n (put behind the last where it lacks), with the number of their first line."""
-    rest: list[bytes] = []
-    number = 1
-    for chunk in chunks:
-        cut = chunk.rfind(b"\n") + 1
-        if not cut:
-            rest.append(chunk)
-            continue
-        whole = b"".join([*rest, chunk[:cut]])
-        yield whole, number
-        number += whole.count(b"\n")
-        rest = [chunk[cut:]]
-    if last := b"".join(rest):
-        yield last + b"\n", number
-
-
-def _checked_text(source: SourceFile, skips: Skips) -> Iterator[bytes]:
+def _checked_text(chunks: Iterator[bytes], address: str, skips: Skips) -> Iterator[bytes]:
     """The lines of BERT text that belong to documents; one with invalid UTF-8 is bad by itself."""
-    for chunk, first_line in whole_lines(plain_chunks(source)):
+    for chunk, first_line in whole_lines(chunks):
         if not chunk.isascii():
             try:
                 chunk.decode()
             except UnicodeDecodeError:
-                chunk = b"".join(_valid_lines(chunk, first_line, source.address, skips))
+                chunk = b"".join(_valid_lines(chunk, first_line, address, skips))
         elif b"\v" not in chunk and b"\f" not in chunk:
             yield chunk
             continue
@@ -292,13 +149,13 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def count_group(task: CountTask) -> dict[str, Any]:
+def count_group(task: CountTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     """Counts one group of files into sorted runs. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.max_bad)
     tally = Tally(task.folder, task.memory_bytes)
     for _, source in task.sources:
-        count_source(source, tally, skips, task.pile_sets, task.text_key)
+        count_source(source, tally, skips, task.pile_sets, task.text_key, on_bytes)
     return note_counted(task.folder, task.key, tally, skips)
 
 
@@ -363,8 +220,7 @@ def count_words(
         if len(tasks) == 1:  # straight into the table that is written in the end
             tally = Tally(work / "one", share)
             for _, source in tasks[0].sources:
-                count_source(source, tally, skips, pile_sets, text_key)
-                progress.advance(source.num_bytes)
+                count_source(source, tally, skips, pile_sets, text_key, progress.advance)
             runs: list[Path] = tally.runs
             if runs:
                 tally.spill()
@@ -395,10 +251,10 @@ def write_table(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Adds up `table` and sorted `runs` into the file `out`, and writes its manifest, which it returns."""
-    with atomic_file(out) as file:
+    with explained_overflow(), atomic_file(out) as file:
         hashing = HashingFile(file)
-        num_words = _write_merged(
-            table, runs, hashing.write, settings["order"], work, memory_bytes // 3, progress or Quiet()
+        num_words = write_merged(
+            table, runs, hashing.write, settings["order"], work, memory_bytes // 3, (progress or Quiet()).advance
         )
         if not num_words:
             raise DataError("the input holds no word\n  give other files, or name the key of the text by --text-key")
@@ -417,12 +273,6 @@ def write_table(
     }
     write_manifest(out, manifest)
     return manifest
-
-
-def count_rows(path: Path) -> int:
-    """Rows of a table."""
-    with open(path, "rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
 def _existing(out: Path, input_key: str, progress: Progress) -> dict[str, Any]:
@@ -448,91 +298,15 @@ def _run_tasks_of(tasks: Sequence[CountTask], processes: int, skips: Skips, prog
         progress.note(f"kept: {len(results)} of {len(tasks)} groups of files were already counted")
     sizes = {task.folder.name: sum(source.num_bytes for _, source in task.sources) for task in tasks}
     progress.advance(sum(sizes[name] for name in results))
-    for result in run_tasks(count_group, [task for task in tasks if task.folder.name not in results], processes):
+    todo = [task for task in tasks if task.folder.name not in results]
+    on_bytes = progress.advance if processes == 1 else None
+    for result in run_tasks(partial(count_group, on_bytes=on_bytes), todo, processes):
         results[result["folder"]] = result
-        progress.advance(sizes[result["folder"]])
+        if not on_bytes:
+            progress.advance(sizes[result["folder"]])
     runs = []
     for task in tasks:
         result = results[task.folder.name]
         skips.merge(result["skips"])
         runs += [task.folder / name for name in result["runs"]]
     return runs
-
-
-def _write_merged(
-    table: Table,
-    runs: Sequence[Path],
-    write: Callable[[bytes], Any],
-    order: Order,
-    folder: Path,
-    memory_bytes: int,
-    progress: Progress,
-) -> int:
-    """Adds up `table` and sorted `runs` and gives the rows in `order` to `write`. Returns the sum of all counts."""
-    for path in runs:
-        with open(path, "rb") as file:
-            for chunk, _ in whole_lines(iter(lambda: file.read(1 << 20), b"")):
-                table.merge(chunk)
-                if table.num_bytes > memory_bytes:
-                    return _write_merged_on_disk(runs, write, order, folder, memory_bytes)
-        progress.advance(1)
-    table.dump(write, order)
-    return table.total
-
-
-def _write_merged_on_disk(
-    runs: Sequence[Path], write: Callable[[bytes], Any], order: Order, folder: Path, memory_bytes: int
-) -> int:
-    """The same for tables that do not fit into memory together: by merging sorted files, and sorting the sums again."""
-    level = 0
-    runs = list(runs)
-    while len(runs) > _MAX_MERGED_RUNS:
-        merged = []
-        for start in range(0, len(runs), _MAX_MERGED_RUNS):
-            path = folder / f"level-{level}-{start:05d}.tsv"
-            with atomic_file(path) as file:
-                _write_rows(_summed(runs[start : start + _MAX_MERGED_RUNS]), file.write)
-            merged.append(path)
-        runs, level = merged, level + 1
-    rows = _summed(runs)
-    if order == "bytes":
-        return _write_rows(rows, write)
-    key = order_key(order)
-    parts: list[Path] = []
-    held: list[tuple[bytes, int]] = []
-    held_bytes = 0
-    for row in rows:
-        held.append(row)
-        held_bytes += len(row[0]) + 160
-        if held_bytes > memory_bytes:
-            parts.append(_write_part(sorted(held, key=key), folder / f"order-{len(parts):05d}.tsv"))
-            held, held_bytes = [], 0
-    parts.append(_write_part(sorted(held, key=key), folder / f"order-{len(parts):05d}.tsv"))
-    return _write_rows(heapq.merge(*map(_read_rows, parts), key=key), write)
-
-
-def _write_part(rows: Iterable[tuple[bytes, int]], path: Path) -> Path:
-    with atomic_file(path) as file:
-        _write_rows(rows, file.write)
-    return path
-
-
-def _read_rows(path: Path) -> Iterator[tuple[bytes, int]]:
-    with open(path, "rb") as file:
-        for row in file:
-            word, _, count = row.rpartition(b"\t")
-            yield word, int(count)
-
-
-def _summed(runs: Sequence[Path]) -> Iterator[tuple[bytes, int]]:
-    merged = heapq.merge(*map(_read_rows, runs), key=itemgetter(0))
-    for word, rows in groupby(merged, key=itemgetter(0)):
-        yield word, sum(count for _, count in rows)
-
-
-def _write_rows(rows: Iterable[tuple[bytes, int]], write: Callable[[bytes], Any]) -> int:
-    total = 0
-    for word, count in rows:
-        write(b"%b\t%d\n" % (word, count))
-        total += count
-    return total

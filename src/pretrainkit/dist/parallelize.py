@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class ParallelSettings(Protocol):
-    """What is read of `pretrainkit.train.run.ParallelConfig`, which lives a layer above."""
+    """What is read of `pretrainkit.training.run.ParallelConfig`, which lives a layer above."""
 
     @property
     def strategy(self) -> str:
@@ -173,6 +173,17 @@ def is_dtensor(tensor: Tensor) -> bool:
     """Whether `tensor` is one rank's part of a larger one."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def gather_root_weights(model: nn.Module) -> None:
+    """Make the parameters outside the blocks whole on this rank until the next backward pass has used them.
+
+    For computation on them outside the model's own forward pass, such as a loss with a temperature.
+    """
+    if is_sharded(model):
+        from torch.distributed.fsdp import FSDPModule
+
+        cast(FSDPModule, model).unshard()
 
 
 def averages_gradients(model: nn.Module) -> bool:

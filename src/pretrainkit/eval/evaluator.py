@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.train.objective import AnyObjective, HostBatch
-from pretrainkit.train.precision import Precision
+from pretrainkit.training.objective import AnyObjective, HostBatch
+from pretrainkit.training.precision import Precision
 
 _ALONE = World()
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import pretrainkit.recipes
 from pretrainkit.errors import ConfigError
-from pretrainkit.train.recipe import Recipe
+from pretrainkit.training.recipe import Recipe
 
 GROUP = "pretrainkit.recipes"
 
@@ -81,7 +81,7 @@ class Recipes:
         recipe_name, _, preset_name = name.rpartition("/")
         if not recipe_name:
             raise ConfigError(
-                f"there is no preset {name!r}\n  presets are written recipe/preset, e.g. bert/tiny; files end in .yaml\n"
+                f"there is no preset {name!r}\n  presets are written recipe/preset, like bert/tiny; files end in yaml\n"
                 "  all presets: pretrainkit recipes"
             )
         recipe = find_recipe(recipe_name)

@@ -150,7 +150,7 @@ class TokenShards:
             raise ValueError(f"a row of {lengths.max()} tokens does not fit into width {width}")
         rows = self._windows(starts, lengths, width)
         if len(lengths) and lengths.min() < width:
-            narrow = np.int16 if width < 1 << 15 else np.int64  # a quarter of the bytes to compare
+            narrow: Any = np.int16 if width < 1 << 15 else np.int64  # a quarter of the bytes to compare
             is_padding = np.arange(width, dtype=narrow) >= lengths.astype(narrow)[:, None]
             np.copyto(rows, np.asarray(pad).astype(self.dtype), where=is_padding)
         return rows
@@ -217,13 +217,13 @@ class TokenShards:
     def _checked(
         self, starts: NDArray[np.int64], lengths: NDArray[np.integer]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
-        if len(starts) and (starts.min() < 0 or lengths.min() < 0 or (starts + lengths).max() > self.num_tokens):
+        begins, sizes = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
+        if len(begins) and (begins.min() < 0 or sizes.min() < 0 or (begins + sizes).max() > self.num_tokens):
             raise ValueError(
-                f"starts {starts.min()}…{starts.max()} with up to {lengths.max()} tokens reach outside the "
+                f"starts {begins.min()}…{begins.max()} with up to {sizes.max()} tokens reach outside the "
                 f"{self.num_tokens} tokens of {self.folder}"
             )
-        return starts, lengths
+        return begins, sizes
 
     def _sentence(self, shard: int, own: int) -> NDArray[np.unsignedinteger]:
         ends = self.sentence_ends(shard)

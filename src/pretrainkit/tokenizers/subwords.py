@@ -1,11 +1,11 @@
 """WordPiece and byte-level BPE, trained from word counts by the `tokenizers` library.
 
-Sources: Schuster and Nakajima 2012 (WordPiece, as in BERT); Sennrich et al. 2016 and GPT-2 (byte-level BPE). Control pieces
-come first: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, as 0 for padding is what users of such models expect.
+Sources: Schuster and Nakajima 2012 (WordPiece, as in BERT); Sennrich et al. 2016 and GPT-2 (byte-level BPE). Control
+pieces come first: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, as 0 for padding is what users of such models expect.
 
-The library's WordPiece trainer is its BPE trainer with "##" before the letters inside words, and numbers those in the order of
-a hash table, so that no two runs agree. Here letters inside words are spelled as private-use characters instead: the same
-merges, the same vocabulary in every run.
+The library's WordPiece trainer is its BPE trainer with "##" before the letters inside words, and numbers those in the
+order of a hash table, so that no two runs agree. Here letters inside words are spelled as private-use characters
+instead: the same merges, the same vocabulary in every run.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
-"""SentencePiece unigram models with Sabertooth's ids: bytes 0-255, unk, cls, sep, mask, pad 256-260, learned pieces from 261.
+"""SentencePiece unigram models with fixed ids: bytes 0-255, unk, cls, sep, mask, pad 256-260, then learned pieces.
 
-Source of layout and options: Sabertooth (https://github.com/nikitakit/sabertooth), where the trainer knows no mask: the piece
-is put into the trained model. Kudo 2018, https://arxiv.org/abs/1804.10959.
+Source of layout and options: Sabertooth (https://github.com/nikitakit/sabertooth). SentencePiece's trainer knows no
+mask, so the piece is put into the trained model. Kudo 2018, https://arxiv.org/abs/1804.10959.
 """
 
 import re
@@ -19,8 +19,8 @@ FIRST_LEARNED = 261
 DEFAULT_VOCAB_SIZE = 32_128
 """251 x 128."""
 NUM_THREADS = 16
-"""Of training. Sums of floats depend on it, so it is a constant and not the number of cores: equal input gives equal bytes
-on every machine."""
+"""Of training. Sums of floats depend on it, so it is a constant and not the number of cores: equal input gives equal
+bytes on every machine."""
 _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
@@ -40,7 +40,8 @@ def train_unigram(counts: Mapping[bytes, int], vocab_size: int) -> bytes:
 
     if vocab_size <= FIRST_LEARNED:
         raise DataError(
-            f"--vocab-size is {vocab_size}\n  it must be above {FIRST_LEARNED}: 256 bytes and 5 control pieces come first"
+            f"--vocab-size is {vocab_size}\n"
+            f"  it must be above {FIRST_LEARNED}: 256 bytes and 5 control pieces come first"
         )
     with tempfile.TemporaryDirectory(prefix="pretrainkit-") as folder:
         # In a folder of its own because the trainer takes a list of paths cut at commas.
@@ -65,7 +66,7 @@ def train_unigram(counts: Mapping[bytes, int], vocab_size: int) -> bytes:
             )
         except RuntimeError as error:
             raise _explained(str(error), vocab_size) from error
-        model = sentencepiece_model_pb2.ModelProto.FromString(prefix.with_suffix(".model").read_bytes())
+        model = sentencepiece_model_pb2.ModelProto.FromString(prefix.with_suffix(".model").read_bytes())  # type: ignore[attr-defined]
     _insert_mask(model)
     spec = model.trainer_spec
     spec.input[:] = ["words.tsv"]
@@ -90,8 +91,8 @@ def _check_layout(model: Any, vocab_size: int) -> None:
     found = [piece.piece for piece in model.pieces[:FIRST_LEARNED]]
     if found != expected or len(model.pieces) != vocab_size:
         raise RunError(
-            f"the trained model has {len(model.pieces)} pieces, the first {found[:2]} … {found[-6:]}; wanted {vocab_size} in "
-            "the fixed order\n  this version of sentencepiece is not supported; install sentencepiece==0.2.3"
+            f"the trained model has {len(model.pieces)} pieces, the first {found[:2]} … {found[-6:]}\n"
+            f"  wanted are {vocab_size} in the fixed order; install sentencepiece==0.2.3, which gives that"
         )
 
 
@@ -116,5 +117,5 @@ def vocab_lines(model: bytes) -> bytes:
     """Content of the `.vocab` file: `piece<TAB>score` per line."""
     from sentencepiece import sentencepiece_model_pb2
 
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     return "".join(f"{piece.piece}\t{piece.score:.6g}\n" for piece in proto.pieces).encode()

@@ -2,37 +2,53 @@ r"""The `tokenizer.json` of a SentencePiece unigram model: the same ids from the
 
 What makes them the same, beyond the same pieces and scores:
 
-- `Precompiled` holds SentencePiece's own table, but replaces whole grapheme clusters of up to five bytes by the *shortest*
-  rule that begins them: "e" + U+0323 + U+0302 would lose the circumflex. Composing first (NFC) leaves it single characters.
+- SentencePiece replaces, at every place of the text, the longest string that its table has a rule for. The library's
+  `Precompiled` holds the same table, but looks at grapheme clusters, misses rules of several characters and drops
+  accents. Those rules are NFKC, but without reordering and without joining what is half composed already. So a
+  noncharacter is put wherever NFKC must not join what stands on both sides, and taken out behind it. The one
+  character that the table keeps and NFKC changes, U+FF5E, is put aside likewise.
 - Blanks are collapsed and cut off at the end, but one is kept at the start: behind a control token it tells whether a
   word begins. `Metaspace` with "first" adds the dummy prefix at the start of the text only.
-- The library would match "<0x41>" or "<mask>" in the text against the byte and control pieces, which SentencePiece keeps for
-  itself. A cut inside such strings, where no learned piece goes across, prevents it.
+- The library would match "<0x41>" or "<mask>" in the text against the byte and control pieces, which SentencePiece
+  keeps for itself. A cut inside such strings, where no learned piece goes across, prevents it.
 - The library finds control tokens in text by default, so that `<mask>` can be typed. SentencePiece never does;
   `AutoTokenizer.from_pretrained(folder, split_special_tokens=True)` gives its ids for such text too.
 
-Where they still differ is listed, with examples, in tests/tokenizers/test_unigram_json.py.
+What may still differ: text with the two noncharacters used here; "<0x41>" where learned pieces join all its
+characters; and two segmentations whose scores differ by less than the rounding of SentencePiece's 32-bit sums (the
+library's have 64).
 """
 
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
+from pretrainkit.tokenizers.charsmap import read_rules
 from pretrainkit.tokenizers.unigram import FIRST_LEARNED, TOKENS
+
+_CUT = "\ufdd0"
+_WIDE_TILDE, _TILDE_ASIDE = "\uff5e", "\ufdd1"
 
 
 def tokenizer_json(model: bytes) -> str:
     """From the bytes of a model of `train_unigram`."""
     from sentencepiece import sentencepiece_model_pb2
-
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     ids = {piece: index for index, (piece, _) in enumerate(pieces)}
+    charsmap = proto.normalizer_spec.precompiled_charsmap
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids[TOKENS["unk"]], byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence(
         [
-            normalizers.NFC(),
-            normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap),
+            normalizers.Replace(_WIDE_TILDE, _TILDE_ASIDE),
+            normalizers.Replace(Regex(_not_joined(charsmap)), _CUT),
+            normalizers.NFKC(),
+            normalizers.Precompiled(charsmap),
+            normalizers.Replace(_CUT, ""),
+            normalizers.Replace(_TILDE_ASIDE, _WIDE_TILDE),
             normalizers.Replace(Regex(" {2,}"), " "),
             normalizers.Replace(Regex(r" \z"), ""),
             normalizers.Replace(Regex(r"\A▁"), " ▁"),
@@ -63,7 +79,7 @@ def _cuts(proto: Any) -> list[str]:
     Each such string is cut behind its first character that no learned piece joins with the next.
     """
     learned = [piece.piece for piece in proto.pieces[FIRST_LEARNED:]]
-    joined = {pair for piece in learned for pair in zip(piece, piece[1:])}
+    joined = {pair for piece in learned for pair in pairwise(piece)}
     patterns = []
     for example, pattern in [("<0x", "<0x[0-9A-F]{2}>"), *((token, token) for token in TOKENS.values())]:
         for place in range(1, len(example)):
@@ -72,3 +88,29 @@ def _cuts(proto: Any) -> list[str]:
                 patterns.append(f"{before}{example[place - 1]}(?={pattern[place:]})")
                 break
     return patterns
+
+
+@lru_cache(maxsize=1)
+def _not_joined(charsmap: bytes) -> str:
+    """A pattern of no width that matches before combining characters that no rule joins with what stands before."""
+    before: dict[str, set[str]] = {}
+    for key in read_rules(charsmap):
+        for first, second in pairwise(key):
+            before.setdefault(second, set()).add(first)
+    alike: dict[frozenset[str], list[str]] = {}
+    for second, firsts in before.items():
+        alike.setdefault(frozenset(firsts), []).append(second)
+    joined = "|".join(f"(?<={_class(firsts)}){_class(seconds)}" for firsts, seconds in alike.items())
+    # Not at the very start, where the library cannot insert.
+    return rf"(?!\A)(?=[\p{{M}}{_class(before)}])(?!{joined})"
+
+
+def _class(characters: Iterable[str]) -> str:
+    """A character class of them, with ranges, in one order."""
+    ranges: list[list[int]] = []
+    for code in sorted(map(ord, characters)):
+        if ranges and code == ranges[-1][1] + 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[" + "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges) + "]"

@@ -9,7 +9,7 @@ import torch
 from bert_batches import WIDTH, modern_config, row_batch, run_config
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.export.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.convert import (
     DEFAULT_SPECIAL_IDS,
     from_huggingface_config,

@@ -21,7 +21,7 @@ from pretrainkit.recipes.bert.config import (
 from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.train.run import OptimizerConfig
+from pretrainkit.training.run import OptimizerConfig
 
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 VOCAB_SIZE = 3000
@@ -61,7 +61,9 @@ def run_of(train, valid=(), objective=None, model=None, **data) -> BertRun:
         num_steps=10,
         model=model or BertModelConfig(**small),
         objective=BertObjectiveConfig(**(objective or {})),
-        data=BertDataConfig(**({"train": train, "valid": valid, "batch_size": 16, "batching": "rows"} | data)),
+        data=BertDataConfig(
+            **({"train": train, "valid": valid, "batch_size": 16, "batching": "rows", "chunking": "sabertooth"} | data)
+        ),
         optimizer=OptimizerConfig(peak_lr=1e-3),
     )
 
@@ -267,7 +269,7 @@ def test_the_fingerprint_follows_the_examples(folders):
         run_of(folders["b"]),
         run_of(folders["a"], max_seq_length=64),
         run_of(folders["a"], chunking="lossless"),
-        run_of(folders["a"], objective={"masking_rate": 0.2}),
+        run_of(folders["a"], objective={"masking_rate": 0.12}),
         run_of(folders["a"], objective={"random_replacement": "whole_vocabulary_compat"}),
         run_of(folders["a"], objective={"swap_probability": 0.2}),
         run_of(folders["a"], objective={"mask_unit": "span"}),
@@ -298,7 +300,7 @@ def test_held_out_documents_in_training_data_are_refused(folders, tmp_path):
     leak = shards_of(tmp_path / "leak", documents_of(4, seed=2)[1:3] + documents_of(3, seed=9))
     with pytest.raises(DataError, match="2 of the 5 different documents") as caught:
         bind(run_of([folders["a"], folders["valid"]], leak))
-    assert "--valid-share" in str(caught.value)
+    assert "--heldout" in str(caught.value)
 
 
 def test_other_tokenizers_and_sizes_are_refused(folders, tmp_path):

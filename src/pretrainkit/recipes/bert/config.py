@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, model_validator
 
 from pretrainkit.config.base import Config
-from pretrainkit.train.run import DataConfig, Rate, RunConfig
+from pretrainkit.training.run import DataConfig, Rate, RunConfig
 
 Activation = Literal["gelu_tanh", "gelu", "relu", "swish"]
 """gelu_tanh is `gelu_new` of Hugging Face and Sabertooth; gelu is the exact one with the error function."""
@@ -146,9 +146,10 @@ class BertDataConfig(DataConfig):
     microbatch_tokens: PositiveInt | None = None
     """packed only: room for so many tokens in every microbatch, filled up with padding, so that shapes never change
     (torch.compile); null: as many as there are."""
-    chunking: Literal["sabertooth", "lossless"] = "sabertooth"
-    """sabertooth: sentences are added until the example is nearly full, what is too much is cut off and lost.
-    lossless: an example ends before the sentence that would not fit; longer sentences are split and nothing is lost."""
+    chunking: Literal["lossless", "sabertooth"] = "lossless"
+    """lossless: an example ends before the sentence that would not fit; longer sentences are split and nothing is lost.
+    sabertooth: sentences are added until the example is nearly full, and what is too much is cut off: of novels 16 % of
+    the tokens are never seen."""
 
 
 class BertRun(RunConfig):
@@ -201,6 +202,13 @@ class BertRun(RunConfig):
             found.append(
                 f"model.type_vocab_size is {model.type_vocab_size}, but pairs of segments need 2\n"
                 "  set model.type_vocab_size=2 or objective.sentence_order=false"
+            )
+        wanted = int(max(objective.masking_rate, objective.valid_masking_rate) * data.max_seq_length)
+        if objective.max_predictions is not None and objective.max_predictions < wanted:
+            found.append(
+                f"objective.max_predictions {objective.max_predictions} would quietly lower the masking rate: "
+                f"a full example of {data.max_seq_length} tokens has {wanted} predictions\n"
+                f"  set objective.max_predictions={wanted + 1} or null, or a lower objective.masking_rate"
             )
         if objective.max_predictions is not None and objective.max_predictions >= data.max_seq_length:
             found.append(

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.export.folder import new_folder
-from pretrainkit.export.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.config import Activation, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.model import is_local
 from pretrainkit.tokenizers.special import SpecialIds

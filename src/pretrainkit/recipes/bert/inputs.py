@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, TiledLayout, VarlenLayout
-from pretrainkit.train.objective import Batch
+from pretrainkit.training.objective import Batch
 
 
 @dataclass(frozen=True, eq=False)

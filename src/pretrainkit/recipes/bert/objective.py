@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pretrainkit.recipes.bert.config import BertModelConfig, BertRun
 from pretrainkit.recipes.bert.inputs import BertTargets, read_batch
 from pretrainkit.recipes.bert.model import BertOutputs, is_local
-from pretrainkit.train.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
 
 class BertObjective(SeparableObjective):

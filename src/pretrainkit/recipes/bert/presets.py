@@ -9,7 +9,7 @@ from pretrainkit.recipes.bert.config import (
     BertRun,
     ModernModelConfig,
 )
-from pretrainkit.train.run import (
+from pretrainkit.training.run import (
     CheckpointConfig,
     EvaluateConfig,
     LogConfig,
@@ -45,6 +45,26 @@ def tiny() -> BertRun:
         schedule=ScheduleConfig(num_warmup_steps=60),
         checkpoint=CheckpointConfig(every_steps=200),
         evaluate=EvaluateConfig(every_steps=200, num_examples=512),
+    )
+
+
+def modern_tiny() -> BertRun:
+    """2 layers x 128 of the ModernBERT design: what the demo trains. Learns about twice as fast per step as bert/tiny.
+
+    0.33 M parameters in the blocks; with the embeddings of 4 096 pieces 0.89 M. Rotary positions let so small a model
+    look at a word's neighbours from the start, which learned positions must find out first. With sentence order, and
+    all layers see the whole example. Takes the vocabulary of its data.
+    """
+    return BertRun(
+        num_steps=1_500,
+        model=ModernModelConfig(
+            hidden_size=128, num_layers=2, num_heads=2, intermediate_size=256, global_every=1, max_positions=512
+        ),
+        data=BertDataConfig(batch_size=32),
+        optimizer=OptimizerConfig(peak_lr=3e-3, beta2=0.98, weight_decay=0.01),
+        schedule=ScheduleConfig(num_warmup_steps=100),
+        checkpoint=CheckpointConfig(every_steps=250),
+        evaluate=EvaluateConfig(every_steps=250, num_examples=512),
     )
 
 
@@ -119,7 +139,7 @@ def recipe_a() -> BertRun:
     return base().model_copy(
         update={
             "objective": BertObjectiveConfig(random_replacement="whole_vocabulary_compat"),
-            "data": BertDataConfig(batch_size=1024, batching="rows", order="lanes"),
+            "data": BertDataConfig(batch_size=1024, batching="rows", order="lanes", chunking="sabertooth"),
             "optimizer": OptimizerConfig(peak_lr=1e-4, clip="squared_norm_legacy"),
             "log": LogConfig(every_steps=200),
         }
@@ -135,7 +155,7 @@ def recipe_b() -> BertRun:
     return recipe_a().model_copy(
         update={
             "num_steps": 125_000,
-            "data": BertDataConfig(batch_size=4096, batching="rows", order="lanes"),
+            "data": BertDataConfig(batch_size=4096, batching="rows", order="lanes", chunking="sabertooth"),
             "optimizer": OptimizerConfig(
                 peak_lr=1e-3,
                 beta1=0.9,
@@ -152,6 +172,7 @@ def recipe_b() -> BertRun:
 
 PRESETS: dict[str, Callable[[], BertRun]] = {
     "tiny": tiny,
+    "modern-tiny": modern_tiny,
     "mini": mini,
     "base": base,
     "large": large,

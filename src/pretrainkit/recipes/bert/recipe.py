@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
-from pretrainkit.train.recipe import Recipe, Split
+from pretrainkit.training.recipe import Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,0 +1,248 @@
+"""Tables of word counts: in memory, compiled or plain; and, once they outgrow it, sorted runs on disk that are merged.
+
+The compiled table is `_words.c`, present where the package was installed with a compiler; a Counter gives equal rows.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.corpus.sources import whole_lines
+from pretrainkit.errors import DataError
+
+Order = Literal["count", "bytes", "sabertooth"]
+"""count: most frequent first, then by bytes. bytes: by the words' bytes. sabertooth: as its trie gives them, by bytes
+with the low half of each byte first."""
+
+_MAX_MERGED_RUNS = 200
+_SORTED_ROW_BYTES = 280
+"""Of a row in Python besides its word, while a list of them is sorted: tuple, bytes, int, key."""
+TOO_MANY = "a word count does not fit into 64 bits"
+_SWAP_NIBBLES = bytes((byte & 15) << 4 | byte >> 4 for byte in range(256))
+_SEPARATORS_TO_SPACE = bytes.maketrans(b"\t\n\r", b"   ")
+
+
+class Table(Protocol):
+    """Words and their counts."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes, about."""
+
+    @property
+    def total(self) -> int:
+        """Sum of the counts."""
+
+    def __len__(self) -> int: ...
+
+    def update(self, data: bytes, /) -> None:
+        """Counts the words of `data`."""
+
+    def add(self, word: bytes, count: int, /) -> None:
+        """Adds to the count of one word. OverflowError beyond 64 bits."""
+
+    def merge(self, data: bytes, /) -> int:
+        """Adds well-formed rows up to the first that is not; the number of bytes taken."""
+
+    def dump(self, write: Callable[[bytes], Any], order: str, /) -> None:
+        """Gives the rows in `order` to `write`, in pieces."""
+
+
+def split_words(data: bytes) -> list[bytes]:
+    """The words of `data`, in order."""
+    if b"\v" in data or b"\f" in data:  # bytes.split() would cut there
+        return [word for word in data.translate(_SEPARATORS_TO_SPACE).split(b" ") if word]
+    return data.split()
+
+
+class PythonTable:
+    """The table without a compiler."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[bytes] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    @property
+    def num_bytes(self) -> int:
+        return 140 * len(self._counts)
+
+    @property
+    def total(self) -> int:
+        return self._counts.total()
+
+    def update(self, data: bytes) -> None:
+        self._counts.update(split_words(data))
+
+    def add(self, word: bytes, count: int) -> None:
+        if not count:
+            return
+        self._counts[word] += count
+        if self._counts[word] >> 64:
+            raise OverflowError(TOO_MANY)
+
+    def merge(self, data: bytes) -> int:
+        taken = 0
+        for row in data.split(b"\n")[:-1]:
+            word, tab, count = row.partition(b"\t")
+            if not (word and tab and len(count) <= 19 and count.isdigit() and int(count)):
+                break
+            self.add(word, int(count))
+            taken += len(row) + 1
+        return taken
+
+    def dump(self, write: Callable[[bytes], Any], order: str) -> None:
+        rows = sorted(self._counts.items(), key=order_key(order))
+        for start in range(0, len(rows), 10_000):
+            write(b"".join(b"%b\t%d\n" % row for row in rows[start : start + 10_000]))
+
+
+@contextmanager
+def explained_overflow() -> Iterator[None]:
+    """Turns a count beyond 64 bits into a DataError; only tables that are added up can have one."""
+    try:
+        yield
+    except OverflowError as error:
+        raise DataError(f"{error}\n  a table (.tsv) among the input has a count that cannot be right") from error
+
+
+def new_table() -> Table:
+    """An empty table, the compiled one where there is one."""
+    try:
+        from pretrainkit.corpus._words import WordTable
+    except ImportError:
+        return PythonTable()
+    return WordTable()
+
+
+def order_key(order: str) -> Callable[[tuple[bytes, int]], Any]:
+    """Sort key of (word, count)."""
+    match order:
+        case "count":
+            return lambda row: (-row[1], row[0])
+        case "sabertooth":
+            return lambda row: row[0].translate(_SWAP_NIBBLES)
+        case "bytes":
+            return itemgetter(0)
+    raise ValueError(f"order {order} is not one of count, bytes, sabertooth")
+
+
+class Tally:
+    """A table that writes itself out, sorted, when it outgrows its share of memory."""
+
+    def __init__(self, folder: Path, memory_bytes: int) -> None:
+        self.table = new_table()
+        self.runs: list[Path] = []
+        self._folder = folder
+        # Growing holds the old and the new slots, and dumping an array of rows besides the table.
+        self._max_bytes = memory_bytes // 3
+
+    def update(self, data: bytes) -> None:
+        """Counts the words of `data`."""
+        self.table.update(data)
+        if self.table.num_bytes > self._max_bytes:
+            self.spill()
+
+    def spill(self) -> None:
+        """Writes the table as a run sorted by bytes, and begins a new one."""
+        if len(self.table):
+            path = self._folder / f"run-{len(self.runs):05d}.tsv"
+            with atomic_file(path) as file:
+                self.table.dump(file.write, "bytes")
+            self.runs.append(path)
+            self.table = new_table()
+
+
+def count_rows(path: Path) -> int:
+    """Rows of a table."""
+    with open(path, "rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
+def write_merged(
+    table: Table,
+    runs: Sequence[Path],
+    write: Callable[[bytes], Any],
+    order: Order,
+    folder: Path,
+    memory_bytes: int,
+    merged: Callable[[int], None],
+) -> int:
+    """Adds up `table` and sorted `runs` and gives the rows in `order` to `write`. Returns the sum of all counts."""
+    for path in runs:
+        with open(path, "rb") as file:
+            for chunk, _ in whole_lines(iter(lambda: file.read(1 << 20), b"")):
+                table.merge(chunk)
+                if table.num_bytes > memory_bytes:
+                    return _write_merged_on_disk(runs, write, order, folder, memory_bytes)
+        merged(1)
+    table.dump(write, order)
+    return table.total
+
+
+def _write_merged_on_disk(
+    runs: Sequence[Path], write: Callable[[bytes], Any], order: Order, folder: Path, memory_bytes: int
+) -> int:
+    """The same for tables that do not fit into memory together: by merging sorted files, and sorting the sums again."""
+    level = 0
+    runs = list(runs)
+    while len(runs) > _MAX_MERGED_RUNS:
+        merged = []
+        for start in range(0, len(runs), _MAX_MERGED_RUNS):
+            path = folder / f"level-{level}-{start:05d}.tsv"
+            with atomic_file(path) as file:
+                _write_rows(_summed(runs[start : start + _MAX_MERGED_RUNS]), file.write)
+            merged.append(path)
+        runs, level = merged, level + 1
+    rows = _summed(runs)
+    if order == "bytes":
+        return _write_rows(rows, write)
+    key = order_key(order)
+    parts: list[Path] = []
+    held: list[tuple[bytes, int]] = []
+    held_bytes = 0
+    for row in rows:
+        held.append(row)
+        held_bytes += len(row[0]) + _SORTED_ROW_BYTES
+        if held_bytes > memory_bytes:
+            parts.append(_write_part(sorted(held, key=key), folder / f"order-{len(parts):05d}.tsv"))
+            held, held_bytes = [], 0
+    parts.append(_write_part(sorted(held, key=key), folder / f"order-{len(parts):05d}.tsv"))
+    return _write_rows(heapq.merge(*map(_read_rows, parts), key=key), write)
+
+
+def _write_part(rows: Iterable[tuple[bytes, int]], path: Path) -> Path:
+    with atomic_file(path) as file:
+        _write_rows(rows, file.write)
+    return path
+
+
+def _read_rows(path: Path) -> Iterator[tuple[bytes, int]]:
+    with open(path, "rb") as file:
+        for row in file:
+            word, _, count = row.rpartition(b"\t")
+            yield word, int(count)
+
+
+def _summed(runs: Sequence[Path]) -> Iterator[tuple[bytes, int]]:
+    merged = heapq.merge(*map(_read_rows, runs), key=itemgetter(0))
+    for word, rows in groupby(merged, key=itemgetter(0)):
+        total = sum(count for _, count in rows)
+        if total >> 64:
+            raise OverflowError(TOO_MANY)
+        yield word, total
+
+
+def _write_rows(rows: Iterable[tuple[bytes, int]], write: Callable[[bytes], Any]) -> int:
+    total = 0
+    for word, count in rows:
+        write(b"%b\t%d\n" % (word, count))
+        total += count
+    return total

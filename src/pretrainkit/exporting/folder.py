@@ -1,0 +1,40 @@
+"""Output folders and files that are complete or absent."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pretrainkit.corpus.manifest import sync
+from pretrainkit.errors import InputError
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder to fill beside `out`; at the end it is flushed to disk and becomes `out`, after an error it is removed.
+
+    Raises:
+        InputError: `out` exists and is not an empty folder, or cannot be created.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists and is not an empty folder\n  give another place, or remove it first")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
+        ) from None
+    try:
+        yield aside
+        for path in [*aside.rglob("*"), aside]:
+            sync(path)
+        aside.chmod(0o755)  # mkdtemp makes it private
+        if out.exists():
+            out.rmdir()
+        aside.rename(out)
+        sync(out.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise

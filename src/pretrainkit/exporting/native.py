@@ -1,0 +1,29 @@
+"""Our own export: config.yaml, model.safetensors and tokenizer/ in one folder. No pickle."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.config.yaml import dump_yaml
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.exporting.safetensors import write_tensors
+
+if TYPE_CHECKING:
+    from torch import nn
+
+WEIGHTS = "model.safetensors"
+
+
+def write_native(config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+    """Write a model with its config and tokenizer into the new folder `out`, complete or absent.
+
+    Raises:
+        InputError: `out` exists or cannot be written.
+    """
+    with new_folder(out) as folder:
+        (folder / "config.yaml").write_text(dump_yaml(config.model_dump(mode="json")), encoding="utf-8")
+        write_tensors(folder / WEIGHTS, model.state_dict())
+        if tokenizer is not None:
+            shutil.copytree(tokenizer, folder / "tokenizer")

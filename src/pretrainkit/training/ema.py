@@ -1,0 +1,72 @@
+"""An exponential moving average of the weights, as an option for evaluation and export."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.training.parameters import local_tensors, plain_name
+
+
+class Ema:
+    """shadow = decay * shadow + (1 - decay) * weights after each update, starting from the weights themselves.
+
+    Holds one copy of the parameters, sharded as they are. Buffers are not averaged.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        if not 0 < decay < 1:
+            raise ValueError(f"ema_decay is {decay}; it must lie strictly between 0 and 1")
+        self.decay = decay
+        self._shadow = {plain_name(name): param.detach().clone() for name, param in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take in the weights of `model`, the one given at first; call it after each optimizer step."""
+        weights = local_tensors(param.detach() for param in model.parameters())
+        torch._foreach_lerp_(local_tensors(self._shadow.values()), weights, 1 - self.decay)
+
+    @contextmanager
+    def swapped_in(self, model: nn.Module) -> Iterator[None]:
+        """Within, `model` holds the average; after it, bit for bit what it held before. Needs one spare tensor."""
+        self._swap(model)
+        try:
+            yield
+        finally:
+            self._swap(model)
+
+    @torch.no_grad()
+    def _swap(self, model: nn.Module) -> None:
+        weights = local_tensors(param.detach() for param in model.parameters())
+        for shadow, weight in zip(local_tensors(self._shadow.values()), weights):
+            spare = weight.clone()
+            weight.copy_(shadow)
+            shadow.copy_(spare)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Parameter name in the bare model to its average; shares memory with it."""
+        return dict(self._shadow)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the averages of a checkpoint.
+
+        Raises:
+            CheckpointError: The names or shapes are not those of this model.
+        """
+        if state.keys() != self._shadow.keys():
+            differing = sorted(state.keys() ^ self._shadow.keys())
+            raise CheckpointError(
+                f"the averaged weights in the checkpoint do not belong to this model: {len(differing)} names are on "
+                f"one side only, such as {differing[0]!r}\n  resume with the config that the checkpoint was made with"
+            )
+        for name, shadow in self._shadow.items():
+            if state[name].shape != shadow.shape:
+                raise CheckpointError(
+                    f"the averaged weights in the checkpoint do not belong to this model: {name!r} has the shape "
+                    f"{tuple(state[name].shape)} there and {tuple(shadow.shape)} here"
+                )
+            shadow.copy_(state[name])

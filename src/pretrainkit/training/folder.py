@@ -1,0 +1,145 @@
+"""The run folder: everything about one training in one place, readable without pretrainkit."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.config.yaml import dump_yaml, parse_yaml
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.errors import DataError, InputError
+
+CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"
+
+
+class RunFolder:
+    """Paths and small files of a run. Only rank 0 writes."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / CONFIG).is_file()
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether anything was saved here (maybe torn: the checkpoint store finds that out)."""
+        return any(self.checkpoints.glob("step-*"))
+
+    def prepare(self) -> None:
+        """Make the folder for a new run. What a run left that never saved anything is cleared away.
+
+        Raises:
+            InputError: It holds a run with checkpoints, or something else; or it cannot be written.
+        """
+        if self.has_checkpoint:
+            raise InputError(
+                f"{self.path} already holds a run\n  go on with it: pretrainkit resume {self.path}\n"
+                "  or give another place: --out FOLDER"
+            )
+        if self.path.is_dir() and not self.exists and any(entry.name != "logs" for entry in self.path.iterdir()):
+            raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name in (CONFIG, PROVENANCE, EVENTS, EVALUATIONS):
+                (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot write the run folder {self.path}\n  {error}\n  give another place: --out FOLDER"
+            ) from None
+
+    def record(self, config: Any, provenance: Mapping[str, Any]) -> None:
+        """Write config and provenance. Raises DataError where that cannot be written."""
+        _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
+        self.write_json(PROVENANCE, provenance)
+
+    def config_tree(self) -> dict[str, Any]:
+        """The resolved config as nested plain values. Raises DataError when this is no run folder."""
+        path = self.path / CONFIG
+        try:
+            tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        except OSError as error:
+            raise DataError(
+                f"{self.path} is not a run folder: {error.strerror or error}: {path}\n"
+                "  give a folder that `pretrainkit train` wrote, such as runs/NAME"
+            ) from None
+        if not isinstance(tree, dict) or not isinstance(tree.get("recipe"), str):
+            raise DataError(f"{path} does not hold a config\n  it should name its recipe")
+        return tree
+
+    def provenance(self) -> dict[str, Any]:
+        """Where each value of the config came from, versions, command; empty when missing."""
+        path = self.path / PROVENANCE
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        """Append to events.jsonl: started, resumed, stopped, checkpoint, skipped, finished."""
+        self._append(EVENTS, {"step": step, "event": kind, "text": text, "time": round(time.time(), 3)})
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append to eval.jsonl, replacing nothing: a resumed run may evaluate a step again with equal numbers."""
+        self._append(EVALUATIONS, {"step": step, **metrics})
+
+    def write_json(self, name: str, value: Any) -> Path:
+        """Write a small JSON file into the folder, whole or not at all."""
+        _write(self.path / name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        return self.path / name
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        with open(self.path / name, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_file(path) as file:
+        file.write(text.encode())
+
+
+def environment() -> dict[str, Any]:
+    """Versions, platform, command line and code revision, for the provenance of a run."""
+    packages = {}
+    for name in ("pretrainkit", "torch", "numpy", "sentencepiece", "tokenizers", "pydantic"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed as a package"
+    return {
+        "packages": packages,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "command": " ".join(sys.argv),
+        "git": _revision(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _revision() -> str | None:
+    """The commit of the code, with '+changes' when the tree differs from it; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        ).stdout.strip()
+        dirty = subprocess.run(
+            ["git", "-C", str(here), "status", "--porcelain", "-uno"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+changes" if dirty else "")

@@ -1,0 +1,180 @@
+"""The curves of a run: `metrics.jsonl`, and on request TensorBoard and Weights & Biases. Rank 0 writes.
+
+A line is {"step": n, ...}: what was measured up to update number n (the first is 1, as a checkpoint at step n has made
+n updates). A run that resumes at step n keeps the lines up to n and cuts the later ones, which it will write again.
+"""
+
+import json
+import logging
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pretrainkit.errors import DataError, InputError, MissingPackageError
+from pretrainkit.training.run import LogConfig
+
+_log = logging.getLogger(__name__)
+Scalar = Tensor | float | int
+
+
+def to_numbers(values: Mapping[str, Scalar]) -> dict[str, float]:
+    """Scalars as numbers, in the order given. Tensors (on one device) come in one copy, which waits for the device."""
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    fetched: dict[str, float] = {}
+    if tensors:
+        stacked = torch.stack([value.detach().reshape(()).to(torch.float32) for value in tensors.values()])
+        fetched = dict(zip(tensors, stacked.tolist(), strict=True))
+    return {name: fetched[name] if name in fetched else float(value) for name, value in values.items()}
+
+
+class JsonLines:
+    """A growing file of one JSON object per line, each with a "step"."""
+
+    def __init__(self, path: Path, resume_step: int) -> None:
+        """Open `path`, keeping only the whole lines whose step is at most `resume_step` (0: a new run keeps none).
+
+        Raises:
+            DataError: The file cannot be written.
+        """
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _cut_after(path, resume_step)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error.strerror}\n  choose another output folder") from error
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Append a line; it is in the file when this returns. Numbers that JSON lacks (NaN, infinity) become null."""
+        line = {"step": step} | {name: _json_value(value) for name, value in values.items()}
+        self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MetricsLog:
+    """Writes metrics wherever the config says. One per run, on rank 0; use it as a context manager."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: LogConfig,
+        resume_step: int = 0,
+        *,
+        run_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            folder: The run folder.
+            resume_step: Updates made before; 0: a new run.
+            run_config: The resolved config, for the page of Weights & Biases.
+
+        Raises:
+            MissingPackageError: The config asks for Weights & Biases, which is not installed.
+            InputError: Weights & Biases cannot start.
+            DataError: The folder cannot be written.
+        """
+        self._tensorboard = _open_tensorboard(folder, resume_step) if config.tensorboard else None
+        self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
+        self._lines = JsonLines(folder / "metrics.jsonl", resume_step)
+
+    def write(self, step: int, values: Mapping[str, Scalar]) -> dict[str, float]:
+        """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers."""
+        numbers = to_numbers(values)
+        self._lines.write(step, numbers)
+        self.draw(step, numbers)
+        return numbers
+
+    def draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Show numbers in TensorBoard and Weights & Biases only: an evaluation, say, which has a file of its own."""
+        if self._tensorboard is not None:
+            for name, number in numbers.items():
+                self._tensorboard.add_scalar(name, number, step)
+        if self._wandb is not None:
+            self._wandb.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._lines.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _json_value(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cut_after(path: Path, resume_step: int) -> None:
+    """Drop the lines past `resume_step`, a torn last line, and what is no such line; write aside, then rename."""
+    if not path.exists():
+        return
+    kept: list[str] = []
+    num_broken = 0
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for line in lines[:-1]:  # after the last newline comes nothing, or a line torn by a crash
+        try:
+            is_kept = json.loads(line)["step"] <= resume_step
+        except (ValueError, KeyError, TypeError):
+            num_broken += 1
+            continue
+        if is_kept:
+            kept.append(line)
+    if num_broken:
+        _log.warning("%s: dropped %d broken lines", path, num_broken)
+    if kept == lines[:-1] and not lines[-1]:
+        return
+    aside = path.with_name(path.name + ".incomplete")
+    with aside.open("w", encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in kept)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def _open_tensorboard(folder: Path, resume_step: int) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    # Points of a run that stopped after its last checkpoint would show twice: TensorBoard hides those from here on.
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1 if resume_step else None)
+
+
+def _open_wandb(folder: Path, config: LogConfig, run_config: Mapping[str, Any] | None) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise MissingPackageError("wandb", "wandb", f"log.wandb={config.wandb}") from error
+    id_path = folder / "wandb-run-id.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not id_path.exists():
+        id_path.write_text(secrets.token_hex(4) + "\n", encoding="ascii")
+    try:
+        return wandb.init(
+            project=config.wandb_project,
+            name=folder.name,
+            id=id_path.read_text(encoding="ascii").strip(),
+            resume="allow" if config.wandb == "online" else None,
+            mode="online" if config.wandb == "online" else "offline",
+            dir=str(folder),
+            config=dict(run_config or {}),
+            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, save_code=False),
+        )
+    except wandb.Error as error:
+        raise InputError(
+            f"log.wandb={config.wandb}: Weights & Biases could not start: {error}\n"
+            "  log in with `wandb login`, or use log.wandb=offline and `wandb sync` later"
+        ) from error

@@ -1,0 +1,136 @@
+"""From gradients to updates: which parameters decay, the optimizers, clipping.
+
+Source: specification 12.1 and 12.2. torch's AdamW is that formula, u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+and p -= lr * u, with the decay applied first; the two differ in rounding only.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.training.eager import EagerAdamW
+from pretrainkit.training.lamb import Lamb
+from pretrainkit.training.parameters import local_tensors, plain_name, tensor_norms
+from pretrainkit.training.precision import Precision
+from pretrainkit.training.run import OptimizerConfig
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
+_FUSED_DEVICES = frozenset({"cpu", "cuda"})
+_FUSED_QUERY_KEY_VALUE = "qkv"
+
+
+def decays_by_name(owner: nn.Module, name: str) -> bool:
+    """Whether the parameter decays in mode by_name: all but biases and the parameters of norm layers.
+
+    Args:
+        owner: The module that holds the parameter. A norm layer is one of torch's, or a class named `...Norm`.
+        name: Dotted name of the parameter; its last part counts.
+    """
+    leaf = name.rpartition(".")[2]
+    is_norm = isinstance(owner, _NORMS) or type(owner).__name__.endswith("Norm")
+    return not (is_norm or leaf == "bias" or leaf.endswith("_bias"))
+
+
+def decays_in_compat(name: str, parameter: Tensor) -> bool:
+    """Whether the parameter decays in mode by_ndim_compat: in Sabertooth of 2022, every tensor that is not 1-D.
+
+    There query, key and value biases had the shape (heads, width of a head) and so decayed (specification 12.1). Here
+    they are 1-D and fused in the linear layer `qkv` (or apart in `query`, `key` and `value`).
+    """
+    owner, _, leaf = plain_name(name).rpartition(".")
+    is_projection = owner.rpartition(".")[2] in (_FUSED_QUERY_KEY_VALUE, "query", "key", "value")
+    return parameter.ndim != 1 or (leaf == "bias" and is_projection)
+
+
+def decayed_names(model: nn.Module, config: OptimizerConfig) -> dict[str, bool]:
+    """Every trainable parameter's name (as in `model.named_parameters()`, shared ones once) to whether it decays."""
+    owners = {id(parameter): module for module in model.modules() for parameter in module.parameters(recurse=False)}
+    return {
+        name: decays_by_name(owners[id(parameter)], name)
+        if config.decay_mask == "by_name"
+        else decays_in_compat(name, parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer for `model`, in two groups: with weight decay and without. Call it after sharding.
+
+    The learning rate is set before every step with `set_learning_rate`.
+    """
+    decays = decayed_names(model, config)
+    parameters = dict(model.named_parameters())
+    groups: list[dict[str, Any]] = []
+    for decayed, weight_decay in ((True, config.weight_decay), (False, 0.0)):
+        members = [parameters[name] for name, is_decayed in decays.items() if is_decayed is decayed]
+        if members:
+            groups.append({"params": members, "weight_decay": weight_decay})
+    settings: dict[str, Any] = {
+        "lr": config.peak_lr,
+        "betas": (config.beta1, config.beta2),
+        "eps": config.epsilon,
+    }
+    if config.name == "lamb":
+        return Lamb(groups, **settings)
+    is_fused = all(parameters[name].device.type in _FUSED_DEVICES for name in decays)
+    return EagerAdamW(groups, **settings, fused=is_fused)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Use `lr` for all parameters from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:
+    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are.
+
+    Args:
+        precision: With loss scaling, its `unscale_` was called before; the scale is adapted here.
+        norm: From `clip_gradients`, the same on all ranks, so that ranks decide alike.
+
+    Returns:
+        Whether the update was left out, a bool scalar on the device. With fused AdamW (every AdamW of `build_optimizer`
+        on CPU and CUDA) the kernel itself decides, so nothing waits for the device unless this is read. LAMB waits.
+    """
+    is_skipped = ~norm.isfinite()
+    if precision.scaler is not None:
+        precision.step(optimizer)
+    elif optimizer.defaults.get("fused"):
+        # What torch.amp.GradScaler tells fused optimizers, without a scale.
+        fused: Any = optimizer
+        fused.grad_scale, fused.found_inf = None, is_skipped.float()
+        try:
+            optimizer.step()
+        finally:
+            del fused.grad_scale, fused.found_inf
+    elif not is_skipped.item():
+        optimizer.step()
+    return is_skipped
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Tensor:
+    """Scale all gradients in place so that their global norm is at most `config.max_grad_norm` (0: leave them).
+
+    Mode norm: unchanged where norm < c, else times c / norm, without an epsilon. Mode squared_norm_legacy: the same
+    with the squared norm in place of the norm, so 0.4 acts from a norm of 0.632 on and leaves 0.4 / norm
+    (specification 12.2).
+
+    Returns:
+        The norm before clipping, a float32 scalar on the gradients' device; not finite where a gradient is not. Sharded
+        gradients count whole, so all ranks must call it and all get the same number. Nothing waits for the device.
+    """
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not grads:
+        return torch.zeros(())
+    shards = local_tensors(grads)
+    norm = torch.linalg.vector_norm(tensor_norms(shards, grads))
+    if config.max_grad_norm:
+        size = norm.square() if config.clip == "squared_norm_legacy" else norm
+        factor = torch.where(size < config.max_grad_norm, 1.0, config.max_grad_norm / size)
+        torch._foreach_mul_(shards, factor)
+    return norm.float()

@@ -1,0 +1,86 @@
+"""What a recipe is to the rest of the house. Torch-free to import: methods import what they need."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pretrainkit.errors import InputError
+from pretrainkit.training.run import RunConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.data.source import BatchSource
+    from pretrainkit.training.objective import AnyObjective
+
+Split = Literal["train", "valid"]
+
+
+class Recipe(ABC):
+    """One folder of `recipes/`, or a third party's entry point in the group `pretrainkit.recipes`."""
+
+    name: str
+    """As in preset names: `name/preset`."""
+    summary: str
+    """One line for `pretrainkit recipes`."""
+
+    @property
+    @abstractmethod
+    def config_class(self) -> type[RunConfig]: ...
+
+    @property
+    @abstractmethod
+    def presets(self) -> Mapping[str, Callable[[], RunConfig]]:
+        """Preset name (without the recipe) to a function that returns a complete config; its docstring describes it."""
+
+    @abstractmethod
+    def bind(self, config: Any) -> Any:
+        """Fill in what only the data can say (such as the vocabulary size) and check config against data.
+
+        Raises:
+            ConfigError, DataError: The config and the data do not fit each other.
+        """
+
+    @abstractmethod
+    def open_data(self, config: Any, split: Split) -> BatchSource:
+        """The examples of a split. For "valid" with fixed randomness: the same masks at every evaluation."""
+
+    @abstractmethod
+    def build_model(self, config: Any) -> nn.Module:
+        """The model on the current default device (maybe "meta"), initialised from torch's global generator.
+
+        It has a method `blocks()`, which lists the submodules to compile and shard one by one.
+        """
+
+    @abstractmethod
+    def build_objective(self, config: Any) -> AnyObjective: ...
+
+    def sample(self, config: Any, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
+        """Held-out examples for the report: what the model saw, predicted, and the truth. Default: none."""
+        return []
+
+    def baselines(self, config: Any) -> dict[str, float]:
+        """Losses of models that learn nothing but frequencies, to compare a run with. Default: none."""
+        return {}
+
+    def generate(
+        self, config: Any, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """One answer per prompt, as plain values for people and JSON."""
+        raise InputError(f"recipe {self.name!r} cannot generate")
+
+    @property
+    def huggingface_types(self) -> tuple[str, ...]:
+        """The values of `model_type` in config.json that `import_huggingface` reads."""
+        return ()
+
+    def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+        """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""
+        raise InputError(f"recipe {self.name!r} has no Hugging Face form")
+
+    def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:
+        """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
+        raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders")

@@ -1,0 +1,242 @@
+"""The root config: one run of one recipe. Torch-free.
+
+A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to its own classes.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, SerializeAsAny
+
+from pretrainkit.config.base import Config
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+class SourceConfig(Config):
+    """One component of a mixture. On the command line a plain path stands for {path: PATH}."""
+
+    path: str
+    """Folder of token shards, as written by `pretrainkit tokenizer encode`."""
+    weight: PositiveFloat | None = None
+    """Share of the examples of a batch, relative to the other components; null: proportional to size."""
+
+
+def _as_sources(value: object) -> object:
+    if value is None:  # as in data.valid=null on the command line
+        return ()
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part]
+    if isinstance(value, (list, tuple)):
+        return [{"path": item} if isinstance(item, str) else item for item in value]
+    return value
+
+
+Sources = Annotated[
+    tuple[SourceConfig, ...], BeforeValidator(_as_sources, json_schema_input_type=str | tuple[str | SourceConfig, ...])
+]
+
+
+class DataConfig(Config):
+    """What the model is fed. Recipes add their own fields."""
+
+    train: Sources = ()
+    """Token shards to train on: one path, several separated by commas, or a list of {path, weight}."""
+    valid: Sources = ()
+    """Held-out token shards. Documents that also occur in `train` are refused."""
+    order: Literal["shuffle", "lanes", "sequential"] = "shuffle"
+    """shuffle: every example independently permuted, anew each epoch. lanes: documents permuted, and each row of the
+    batch reads on in its document from step to step (Sabertooth). sequential: as stored."""
+    batch_size: PositiveInt
+    """Examples of one step over all ranks and microbatches."""
+    microbatch_size: PositiveInt | None = None
+    """Examples of one forward pass on one rank; null: all of the rank's examples at once."""
+    num_epochs: PositiveFloat | None = None
+    """Refuse a run whose num_steps needs more than this many passes over the data; null: no limit."""
+    prefetch: NonNegativeInt = 2
+    """Steps to prepare ahead in a background thread; 0: none."""
+
+
+class OptimizerConfig(Config):
+    """How gradients become updates."""
+
+    name: Literal["adamw", "lamb"] = "adamw"
+    """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor."""
+    peak_lr: PositiveFloat
+    """Learning rate after warm-up."""
+    beta1: Rate = 0.9
+    """Decay of the first moment."""
+    beta2: Rate = 0.999
+    """Decay of the second moment."""
+    epsilon: PositiveFloat = 1e-6
+    """Added to the root of the second moment."""
+    weight_decay: NonNegativeFloat = 0.01
+    """Decoupled, multiplied by the learning rate."""
+    decay_mask: Literal["by_name", "by_ndim_compat"] = "by_name"
+    """by_name: all but biases and norm parameters decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
+    biases decay too."""
+    max_grad_norm: NonNegativeFloat = 1.0
+    """Clip the global gradient norm to this; 0: no clipping."""
+    clip: Literal["norm", "squared_norm_legacy"] = "norm"
+    """squared_norm_legacy: Sabertooth of 2021, which compared and divided by the squared norm."""
+
+
+class ScheduleConfig(Config):
+    """Learning rate as a share of peak_lr, by update index t = 0, 1, ...; warm-up is linear from 0, so update 0 has
+    learning rate 0 when num_warmup_steps > 0."""
+
+    name: Literal["linear", "cosine", "inverse_sqrt", "wsd", "constant"] = "linear"
+    """linear: to 0 at num_steps. cosine: to floor. inverse_sqrt: peak x sqrt(warmup / t). wsd: constant, then 1 - sqrt
+    decay over the last num_decay_steps. constant: after warm-up."""
+    num_warmup_steps: NonNegativeInt = 0
+    """Updates until peak_lr is reached."""
+    floor: Rate = 0.0
+    """Share of peak_lr at the end (cosine, linear, wsd)."""
+    num_decay_steps: NonNegativeInt = 0
+    """wsd only: updates of the final decay."""
+
+
+class PrecisionConfig(Config):
+    """Number formats. Master weights and optimiser state are always float32."""
+
+    compute: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: bfloat16 on GPUs that have it and CPUs with AVX512_BF16 or AMX, else float32. float16 scales the loss."""
+    matmul_tf32: bool = True
+    """Let float32 matrix products use TF32 on GPUs that have it."""
+
+
+class ParallelConfig(Config):
+    """How the model is spread. The number of ranks is the launcher's."""
+
+    strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
+    """auto: ddp when there is more than one rank."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile per block. auto: on for CUDA, off for CPU, where it costs more than it gives."""
+    activation_checkpointing: bool = False
+    """Recompute each block in the backward pass instead of storing its activations."""
+
+
+class CheckpointConfig(Config):
+    """When the state is saved and what is kept. The last step is always saved."""
+
+    every_steps: PositiveInt = 1000
+    """Save after every so many updates."""
+    keep_last: PositiveInt = 2
+    """Newest checkpoints to keep."""
+    keep_every_steps: PositiveInt | None = None
+    """Also keep, for good, every checkpoint whose step is a multiple of this."""
+    asynchronous: bool = True
+    """Write in the background while training goes on."""
+
+
+class LogConfig(Config):
+    """Metrics of training."""
+
+    every_steps: PositiveInt = 10
+    """Write a line of metrics after every so many updates."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files into the run folder."""
+    wandb: Literal["off", "offline", "online"] = "off"
+    """Also log to Weights & Biases."""
+    wandb_project: str = "pretrainkit"
+    """Project name for Weights & Biases."""
+
+
+class EvaluateConfig(Config):
+    """Evaluation on held-out data while training, always with the same examples and masks."""
+
+    every_steps: PositiveInt | None = None
+    """Evaluate after every so many updates, and after the last; null: only after the last."""
+    num_examples: PositiveInt = 4096
+    """Examples of `data.valid` to use, at most all."""
+    batch_size: PositiveInt = 64
+    """Examples per forward pass and rank."""
+
+
+class RunConfig(Config):
+    """One training run."""
+
+    recipe: str
+    """Name of the recipe this config belongs to."""
+    seed: NonNegativeInt = 0
+    """Seed of initial weights, data order, masks and dropout."""
+    num_steps: PositiveInt
+    """Optimizer updates."""
+    init_from: str | None = None
+    """Start from the weights of this run, checkpoint or export (optimiser state starts fresh); null: random."""
+    model: SerializeAsAny[Config]
+    """The architecture."""
+    objective: SerializeAsAny[Config]
+    """What is predicted."""
+    data: SerializeAsAny[DataConfig]
+    """What the model is fed."""
+    optimizer: OptimizerConfig
+    """How gradients become updates."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """The learning rate over time."""
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Keep an exponential moving average of the weights with this decay per update; null: none."""
+    max_skipped_steps: NonNegativeInt = 0
+    """Updates with a non-finite loss or gradient that may be skipped before the run stops."""
+    precision: PrecisionConfig = PrecisionConfig()
+    """Number formats."""
+    parallel: ParallelConfig = ParallelConfig()
+    """Compilation and distribution."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the state is saved."""
+    log: LogConfig = LogConfig()
+    """What is logged, and where."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """Evaluation while training."""
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
+        return None
+
+    def problems(self, world_size: int = 1) -> list[str]:
+        """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
+        found = []
+        batch, micro = self.data.batch_size, self.data.microbatch_size
+        if batch % world_size:
+            found.append(
+                f"a batch of {batch} examples cannot be split over {world_size} ranks\n"
+                f"  {nearest_multiples(batch, world_size)}"
+            )
+        elif micro is not None and (batch // world_size) % micro:
+            unit = world_size * micro
+            found.append(
+                f"a batch of {batch} examples cannot be split over {world_size} ranks with microbatches of {micro}\n"
+                f"  {batch} is not a multiple of {world_size} x {micro} = {unit}; {nearest_multiples(batch, unit)}"
+            )
+        if self.schedule.num_warmup_steps > self.num_steps:
+            found.append(
+                f"schedule.num_warmup_steps {self.schedule.num_warmup_steps} is more than num_steps {self.num_steps}\n"
+                "  shorten the warm-up or train longer"
+            )
+        if self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
+            found.append("schedule.name=wsd needs schedule.num_decay_steps of at least 1")
+        num_ramp_steps = self.schedule.num_warmup_steps + self.schedule.num_decay_steps
+        if self.schedule.name == "wsd" and num_ramp_steps > self.num_steps >= self.schedule.num_warmup_steps:
+            found.append(
+                f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
+                f"num_steps = {self.num_steps}\n  shorten the warm-up or the decay, or train longer"
+            )
+        if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
+            found.append(
+                f"schedule.floor={self.schedule.floor} is only read by the schedules linear, cosine and wsd, "
+                f"not by {self.schedule.name}"
+            )
+        if self.schedule.name != "wsd" and self.schedule.num_decay_steps:
+            found.append(
+                f"schedule.num_decay_steps={self.schedule.num_decay_steps} is only read by schedule.name=wsd, "
+                f"not by {self.schedule.name}"
+            )
+        return found
+
+
+def nearest_multiples(value: int, unit: int) -> str:
+    """The advice after 'not a multiple': the nearest values of data.batch_size that are."""
+    below, above = value // unit * unit, -(-value // unit) * unit
+    choices = [str(c) for c in (below, above) if c > 0]
+    return f"nearest that fit: data.batch_size={' or '.join(choices)}"

@@ -1,0 +1,41 @@
+"""The learning rate as a pure function of the update index; nothing to save, nothing to restore."""
+
+import math
+
+from pretrainkit.training.run import ScheduleConfig
+
+
+def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
+    """The share of `optimizer.peak_lr` that update `step` uses.
+
+    Warm-up is linear from 0: update t < num_warmup_steps uses t / num_warmup_steps, so the first update of a run with
+    warm-up moves nothing (Sabertooth and optax do the same; specification 12.3).
+
+    Args:
+        num_steps: Updates of the whole run. The last one, num_steps - 1, is one before the end of the decay.
+        step: Update index, 0 or more. From num_steps on the decay stays at its end.
+
+    Returns:
+        A number in [0, 1].
+    """
+    warmup = config.num_warmup_steps
+    if step < warmup:
+        return step / warmup
+    if config.name == "constant":
+        return 1.0
+    if config.name == "inverse_sqrt":
+        # Without warm-up the curve starts at update 1, as 1 / sqrt(t) has no value at 0.
+        return math.sqrt(max(warmup, 1) / max(step, 1))
+
+    start = max(warmup, num_steps - config.num_decay_steps) if config.name == "wsd" else warmup
+    if step < start:
+        return 1.0
+    progress = min((step - start) / (num_steps - start), 1.0) if num_steps > start else 1.0
+    if config.name == "cosine":
+        kept = 0.5 * (1.0 + math.cos(math.pi * progress))
+    elif config.name == "wsd":
+        # Hägele et al. 2024, https://arxiv.org/abs/2405.18392: 1 - sqrt beats a linear cooldown.
+        kept = 1.0 - math.sqrt(progress)
+    else:
+        kept = 1.0 - progress
+    return config.floor + (1.0 - config.floor) * kept

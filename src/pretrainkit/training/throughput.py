@@ -1,0 +1,135 @@
+"""How fast a run goes, counted in real work: padding is never work.
+
+MFU divides the matmul FLOPs of the real tokens (forward and backward = 3 x forward, nothing recomputed) by what the
+device could do at its datasheet rate for dense matrices. A device that is not in the table has no MFU: a wrong peak is
+worse.
+"""
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from pretrainkit.dist.env import World
+from pretrainkit.training.objective import Cost
+from pretrainkit.training.precision import Precision
+
+_HALF = ("bfloat16", "float16")
+_PEAKS: tuple[tuple[frozenset[str], dict[str, float]], ...] = tuple(
+    (frozenset(words.split()), dict.fromkeys(_HALF, half) | {"tf32": tf32, "float32": single})
+    for words, half, tf32, single in (
+        # Words of the device's name, then dense FLOP/s: bfloat16 and float16, TF32, float32. Datasheets print twice the
+        # first two "with sparsity". Of several rows that fit, the one with the most words counts.
+        ("B200", 2250e12, 1100e12, 75e12),
+        ("H200", 989.5e12, 494.7e12, 66.9e12),
+        ("H200 NVL", 835.5e12, 417.7e12, 60e12),
+        ("GH200", 989.5e12, 494.7e12, 66.9e12),
+        ("H100", 989.5e12, 494.7e12, 66.9e12),
+        ("H100 PCIe", 756e12, 378e12, 51.2e12),
+        ("H100 NVL", 835.5e12, 417.7e12, 60e12),
+        ("H800", 989.5e12, 494.7e12, 66.9e12),
+        ("A100", 312e12, 156e12, 19.5e12),
+        ("A800", 312e12, 156e12, 19.5e12),
+        ("A40", 149.7e12, 74.8e12, 37.4e12),
+        ("A30", 165e12, 82e12, 10.3e12),
+        ("A10", 125e12, 62.5e12, 31.2e12),
+        ("L40S", 362e12, 183e12, 91.6e12),
+        ("L40", 181e12, 90.5e12, 90.5e12),
+        ("L4", 121e12, 60e12, 30.3e12),
+    )
+)
+
+
+def peak_flops(device_name: str, precision_name: str) -> float | None:
+    """Datasheet FLOP/s of one device, dense, or None where it is not known.
+
+    Args:
+        device_name: As `torch.cuda.get_device_name` gives it, such as `NVIDIA A100-SXM4-80GB`. Whole words count: an
+            A10 is no A100.
+        precision_name: `Precision.name`.
+    """
+    words = frozenset(re.split(r"[\s-]+", device_name))
+    if "MIG" in words:
+        return None
+    fitting = [(len(key), peaks) for key, peaks in _PEAKS if key <= words]
+    return max(fitting, key=lambda row: row[0])[1].get(precision_name) if fitting else None
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The denominator of MFU: what it is called and how much it is, for one rank."""
+
+    device_name: str
+    precision_name: str
+    flops_per_second: float | None
+
+    @classmethod
+    def of(cls, precision: Precision) -> "Peak":
+        """Of the device and format a run computes with. A CPU has no datasheet rate."""
+        name = torch.cuda.get_device_name(precision.device) if precision.device.type == "cuda" else "CPU"
+        return cls(name, precision.name, peak_flops(name, precision.name))
+
+    def describe(self) -> str:
+        """One line for the log and the report, to be printed with every MFU."""
+        if self.flops_per_second is None:
+            return f"no MFU: the peak rate of {self.device_name} in {self.precision_name} is not known"
+        return (
+            "MFU = matmul FLOPs of real tokens (3 x forward, nothing recomputed) / (seconds x ranks x "
+            f"{self.flops_per_second / 1e12:g}e12 FLOP/s): {self.device_name}, dense {self.precision_name}, datasheet"
+        )
+
+
+class Throughput:
+    """Adds up the work and the time of the steps since it was last read. Evaluation and saving do not count.
+
+    The host may run ahead of an accelerator: the time of many steps is right, that of one is not.
+    """
+
+    def __init__(self, world: World, peak: Peak) -> None:
+        self._world = world
+        self._peak = peak
+        self._restart()
+
+    def _restart(self) -> None:
+        self._num_steps = 0
+        self._step_seconds = self._wait_seconds = 0.0
+        self._examples = self._tokens = self._slots = 0
+        self._flops = 0.0
+
+    def add(self, cost: Cost) -> None:
+        """Count the work of one microbatch of this rank."""
+        self._examples += cost.examples
+        self._tokens += cost.tokens
+        self._slots += cost.slots
+        self._flops += cost.flops
+
+    def time(self, step_seconds: float, wait_seconds: float) -> None:
+        """Count one step: how long this rank computed, and how long before that it waited for data."""
+        self._num_steps += 1
+        self._step_seconds += step_seconds
+        self._wait_seconds += wait_seconds
+
+    def metrics(self) -> dict[str, float]:
+        """The rates over all ranks since the last call, and start anew. Empty without a step.
+
+        A collective: all ranks call it after the same steps. Ranks go in lockstep, so their mean time is the run's.
+        """
+        if not self._num_steps:
+            return {}
+        mine = [self._examples, self._tokens, self._slots, self._flops, self._step_seconds, self._wait_seconds]
+        totals = self._world.all_reduce_(torch.tensor(mine, dtype=torch.float64)).tolist()
+        examples, tokens, slots, flops, computing, waiting = totals
+        rank_seconds = max(computing + waiting, 1e-9)
+        seconds = rank_seconds / self._world.world_size
+        rates = {
+            "seconds_per_step": seconds / self._num_steps,
+            "examples_per_second": examples / seconds,
+            "tokens_per_second": tokens / seconds,
+            "padding_share": 1 - tokens / slots if slots else 0.0,
+            "data_wait_share": waiting / rank_seconds,
+            "flops_per_second": flops / seconds,
+        }
+        if self._peak.flops_per_second is not None:
+            rates["mfu"] = flops / (rank_seconds * self._peak.flops_per_second)
+        self._restart()
+        return rates

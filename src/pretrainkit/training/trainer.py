@@ -1,0 +1,304 @@
+"""The training loop: the only one. It knows recipes and objectives through their interfaces alone.
+
+One step: take the step's microbatches from the loader, set the learning rate, accumulate gradients, clip, update. What
+happens at step n is a function of (config, n), so a run that was stopped and resumed goes on as if it never stopped.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit import __version__
+from pretrainkit.corpus.manifest import fingerprint
+from pretrainkit.data.loader import Loader
+from pretrainkit.dist.env import World
+from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
+from pretrainkit.errors import Interrupted, RunError
+from pretrainkit.rng import stream_key
+from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
+from pretrainkit.training.checkpoint import CheckpointStore, load
+from pretrainkit.training.ema import Ema
+from pretrainkit.training.folder import RunFolder
+from pretrainkit.training.metrics import MetricsLog
+from pretrainkit.training.objective import AnyObjective, HostBatch, LossSum
+from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
+from pretrainkit.training.precision import resolve_precision, set_matmul_precision
+from pretrainkit.training.run import RunConfig
+from pretrainkit.training.schedule import lr_factor
+from pretrainkit.training.signals import StopSignal
+from pretrainkit.training.throughput import Peak, Throughput
+from pretrainkit.training.watch import Watcher
+
+Evaluate = Callable[[nn.Module], dict[str, float]]
+
+_SIGNAL_EVERY_STEPS = {"cpu": 1}
+"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead."""
+
+
+class Trainer:
+    """One run: model, optimiser, loader and the loop over them.
+
+    Args:
+        config: Bound to its data (no field left open).
+        folder: Where checkpoints and metrics go.
+        world: This process among all ranks.
+        model: Freshly initialised, on `world.device`.
+        objective: Of either kind.
+        loader: Of this rank.
+        evaluate: Held-out evaluation of a model; None when there is no held-out data.
+        watcher: Told what happens, on rank 0.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        world: World,
+        model: nn.Module,
+        objective: AnyObjective,
+        loader: Loader,
+        evaluate: Evaluate | None,
+        watcher: Watcher,
+    ) -> None:
+        self.config, self.folder, self.world = config, folder, world
+        self.objective, self.loader, self.evaluate = objective, loader, evaluate
+        self.watcher = watcher if world.rank == 0 else Watcher()
+        self.precision = resolve_precision(config.precision, world.device)
+        set_matmul_precision(self.precision)
+        self.num_parameters = sum(p.numel() for p in model.parameters())
+        self.model = parallelize(model, config.parallel, world, self.precision.compute_dtype)
+        self.optimizer = build_optimizer(self.model, config.optimizer)
+        self.ema = Ema(self.model, config.ema_decay) if config.ema_decay else None
+        self.store = CheckpointStore(folder.checkpoints, config.checkpoint, world)
+        self.store.check_space(self.model, num_copies=3 + (self.ema is not None))
+        self.peak = Peak.of(self.precision)
+        self.throughput = Throughput(world, self.peak)
+        self.step = 0
+        self.num_skipped = 0
+        self._saved_step = -1
+        self._metrics_log: MetricsLog | None = None
+        self._bad_steps = torch.zeros((), device=world.device)
+
+    def restore(self) -> bool:
+        """Load the newest valid checkpoint of the run folder. False when there is none.
+
+        Raises:
+            CheckpointError: It belongs to another model.
+            DataError: Going on would not continue the same data.
+        """
+        path = self.store.newest_valid()
+        if path is None:
+            return False
+        extra = self._extra_tensors()
+        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
+        self.loader.check_state(checkpoint.meta["data"])
+        self.precision.load_state_dict(checkpoint.meta["precision"])
+        self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
+        self._saved_step = self.step
+        return True
+
+    def fit(self) -> dict[str, float]:
+        """Train from the current step to `num_steps`; returns the last metrics (training and held-out).
+
+        Raises:
+            Interrupted: A signal asked to stop; the state was saved.
+            RunError: More non-finite steps than allowed, or the disk is full.
+        """
+        config = self.config
+        if self.world.is_main:
+            run_config = config.model_dump(mode="json")
+            self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
+        last: dict[str, float] = {}
+        self._event("resumed" if self.step else "started", f"at step {self.step} of {config.num_steps}")
+        try:
+            with StopSignal() as stop:
+                for step, microbatches, waited in self.loader.iterate(self.step, config.num_steps):
+                    began = time.perf_counter()
+                    sums, norm = self._update(step, microbatches)
+                    self.step = step + 1
+                    is_logged = self.step % config.log.every_steps == 0 or self.step == config.num_steps
+                    if not is_logged and self.world.device.type == "cpu":
+                        self._count_skipped(sums)  # nothing to wait for: say so at once
+                    fetched = self._fetch(sums, norm) if is_logged else None  # waits for the device
+                    self.throughput.time(time.perf_counter() - began, waited)
+                    for batch in microbatches:
+                        self.throughput.add(self.objective.cost(batch))
+                    self.watcher.stepped(self.step, config.num_steps)
+                    if fetched is not None:
+                        last |= self._log(fetched, sums)
+                    last |= self._between_steps(stop)
+            if self._saved_step != self.step:
+                self._save(blocking=True)
+            if self.evaluate is not None and not self._evaluates_at(self.step):
+                last |= self._evaluate()
+        finally:
+            gc.unfreeze()
+            if self._metrics_log is not None:
+                self._metrics_log.close()
+            self.store.close()
+        self._event("finished", f"at step {self.step}")
+        return last
+
+    def _update(self, step: int, host_batches: list[HostBatch]) -> tuple[dict[str, LossSum], Tensor]:
+        """One optimizer update on this rank's microbatches.
+
+        Returns:
+            This rank's loss sums, and the gradient norm before clipping.
+        """
+        config, device = self.config, self.world.device
+        set_learning_rate(self.optimizer, config.optimizer.peak_lr * lr_factor(config.schedule, config.num_steps, step))
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = accumulate(
+            self.objective,
+            self.model,
+            [to_device(batch, device) for batch in host_batches],
+            precision=self.precision,
+            world=self.world,
+            gradient_sync=lambda enabled: gradient_sync(self.model, enabled),
+            averages_gradients=averages_gradients(self.model),
+            seed_dropout=lambda index: seed_dropout(config.seed, step, index, self.world.rank, device),
+        )
+        self.precision.unscale_(self.optimizer)
+        norm = clip_gradients(self.model.parameters(), config.optimizer)
+        is_skipped = step_if_finite(self.optimizer, self.precision, norm)
+        if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
+            self._bad_steps += is_skipped
+        if self.ema is not None:
+            self.ema.update(self.model)
+        return sums, norm
+
+    def _count_skipped(self, sums: dict[str, LossSum]) -> None:
+        """Count updates that were left out for a non-finite gradient, and stop when there were too many."""
+        count, step = int(self._bad_steps), self.step - 1
+        if not count:
+            return
+        self._bad_steps.zero_()
+        self.num_skipped += count
+        losses = {name: float(term.mean()) for name, term in sum_over_ranks(sums, self.world).items()}
+        path = None
+        if self.world.is_main:
+            records = self.loader.global_records(step)
+            ids = list(zip(records.source.tolist(), records.epoch.tolist(), records.index.tolist(), strict=True))
+            row = {"step": step + 1, "losses": {k: str(v) for k, v in losses.items()}, "records": ids}
+            path = self.folder.write_json(f"skipped-step-{step + 1}.json", row)
+        self._event("skipped", f"non-finite gradient by step {step + 1}; losses {losses}; records in {path}")
+        if self.num_skipped > self.config.max_skipped_steps:
+            raise RunError(
+                f"the gradient was not finite by step {step + 1} (losses {losses})\n"
+                f"  {self.num_skipped} updates left out, allowed: max_skipped_steps={self.config.max_skipped_steps}\n"
+                f"  the records of that batch: {path}\n"
+                "  lower optimizer.peak_lr, lengthen the warm-up, or resume with a larger max_skipped_steps"
+            )
+
+    def _fetch(self, sums: dict[str, LossSum], norm: Tensor) -> dict[str, float]:
+        """The step's loss, its terms over all ranks and the gradient norm, as numbers."""
+        terms = sum_over_ranks(sums, self.world)
+        parts = [norm, *(part.float() for term in terms.values() for part in term)]
+        grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
+        means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
+        loss = sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean))
+        return {"loss": loss, **means, "grad_norm": grad_norm}
+
+    def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
+        """Write a line of metrics, and look at what updates were left out."""
+        metrics = {**fetched, "lr": self.optimizer.param_groups[0]["lr"], **self.throughput.metrics()}
+        if self._metrics_log is not None:
+            self._metrics_log.write(self.step, metrics)
+        self.watcher.logged(self.step, metrics)
+        self._count_skipped(sums)
+        return metrics
+
+    def _between_steps(self, stop: StopSignal) -> dict[str, float]:
+        """Evaluate, stop and save where it is time to. Ranks decide together, so that no collective is left hanging."""
+        metrics: dict[str, float] = {}
+        if self.step == 1:
+            gc.freeze()  # what lives now lives to the end; later collections need not look at it
+        if self._evaluates_at(self.step):
+            metrics = self._evaluate()
+        is_last = self.step == self.config.num_steps
+        every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
+        if stop.agreed(self.world.any, self.step, every) and not is_last:
+            self._save(blocking=True)
+            by = stop.name or "a signal to another rank"
+            self._event("stopped", f"by {by}; saved at step {self.step}")
+            raise Interrupted(
+                f"stopped by {by} at step {self.step} of {self.config.num_steps}; the state is saved\n"
+                f"  go on with: pretrainkit resume {self.folder.path}"
+            )
+        if self.step % self.config.checkpoint.every_steps == 0 and not is_last:
+            self._save(blocking=not self.config.checkpoint.asynchronous)
+        return metrics
+
+    def _evaluates_at(self, step: int) -> bool:
+        every = self.config.evaluate.every_steps
+        return self.evaluate is not None and every is not None and step % every == 0
+
+    def _evaluate(self) -> dict[str, float]:
+        assert self.evaluate is not None
+        metrics = self.evaluate(self.model)
+        if self.ema is not None:
+            with self.ema.swapped_in(self.model):
+                metrics |= {f"ema_{name}": value for name, value in self.evaluate(self.model).items()}
+        if self.world.is_main:
+            self.folder.evaluation(self.step, metrics)
+        self.watcher.evaluated(self.step, metrics)
+        named = {f"valid_{name}": value for name, value in metrics.items()}
+        if self._metrics_log is not None:
+            self._metrics_log.draw(self.step, named)
+        return named
+
+    def _save(self, *, blocking: bool) -> None:
+        meta: dict[str, Any] = {
+            "step": self.step,
+            "num_skipped": self.num_skipped,
+            "data": self.loader.state(self.step),
+            "recipe": self.config.recipe,
+            "config": config_digest(self.config),
+            "version": __version__,
+            "precision": self.precision.state_dict(),
+        }
+        self.store.save(
+            self.step, self.model, self.optimizer, extra=self._extra_tensors(), meta=meta, blocking=blocking
+        )
+        self._saved_step = self.step
+        self._event("checkpoint", f"step {self.step}")
+
+    def _extra_tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds besides model and optimiser."""
+        return {f"ema.{name}": tensor for name, tensor in self.ema.state_dict().items()} if self.ema else {}
+
+    def _event(self, kind: str, text: str) -> None:
+        if self.world.is_main:
+            self.folder.event(self.step, kind, text)
+        self.watcher.event(self.step, kind, text)
+
+    @property
+    def plain_model(self) -> nn.Module:
+        """The model with clean parameter names, without wrappers."""
+        return unwrap(self.model)
+
+
+def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
+    """NumPy arrays to tensors on `device`, through pinned memory and without waiting where that is a GPU."""
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    if device.type == "cpu":
+        return tensors
+    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def config_digest(config: RunConfig) -> str:
+    """128 bits in hex that change whenever a setting does."""
+    return fingerprint(config.model_dump(mode="json"))
+
+
+def initial_seed(seed: int) -> int:
+    """The seed of torch's generator for initial weights: the same on every rank."""
+    return stream_key(seed, "weights")

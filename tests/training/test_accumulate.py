@@ -1,0 +1,253 @@
+"""One batch = the same batch in microbatches of unequal weight, for both kinds of objective."""
+
+import contextlib
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
+
+from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
+from pretrainkit.training.objective import Batch, Cost, CoupledObjective, HostBatch, LossSum, SeparableObjective
+from pretrainkit.training.precision import Precision
+
+CPU = torch.device("cpu")
+FLOAT32 = Precision(device=CPU, compute_dtype=torch.float32, uses_tf32=False, scaler=None)
+# Microbatches change the order of additions: a few float32 roundings of gradients of size 1.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def step_gradients(objective, model, microbatches, **settings):
+    model.zero_grad()
+    terms = accumulate(objective, model, microbatches, precision=FLOAT32, **settings)
+    return gradients(model), terms
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **tolerance) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, msg=lambda text, name=name: f"{name}: {text}", **tolerance)
+
+
+@st.composite
+def sizes_of(draw, total: int) -> list[int]:
+    """Sizes of microbatches that add up to `total`; some may be empty."""
+    cuts = sorted(draw(st.lists(st.integers(0, total), max_size=5)))
+    return [b - a for a, b in zip([0, *cuts], [*cuts, total])]
+
+
+@given(sizes=sizes_of(24), seed=st.integers(0, 1000))
+@settings(deadline=None, max_examples=30)
+def test_one_batch_equals_microbatches_of_unequal_weight(sizes, seed):
+    batch = to_tensors(host_batch(24, seed))
+    torch.manual_seed(seed)
+    model = TwoHeads()
+    whole, whole_terms = step_gradients(TwoTerms(), model, [batch])
+    parts, part_terms = step_gradients(TwoTerms(), model, cut(batch, sizes))
+    assert_same(parts, whole, **CLOSE)
+    for name, term in whole_terms.items():
+        assert torch.equal(part_terms[name].weight, term.weight)
+        torch.testing.assert_close(part_terms[name].total, term.total, **CLOSE)
+
+
+def test_the_gradient_is_that_of_the_mean_over_the_whole_batch() -> None:
+    batch = to_tensors(host_batch(24))
+    model = TwoHeads()
+    found, terms = step_gradients(TwoTerms(), model, cut(batch, [1, 20, 3]))
+    model.zero_grad()
+    value_b, choice_bC = model(batch["x"])
+    loss = (value_b - batch["y"])[batch["is_scored"]].square().mean()
+    loss = loss + 0.5 * nn.functional.cross_entropy(choice_bC, batch["label"])
+    loss.backward()
+    assert_same(found, gradients(model), **CLOSE)
+    mean_terms = sum(scale * terms[name].mean() for name, scale in TwoTerms().scales.items())
+    torch.testing.assert_close(mean_terms, loss.detach(), **CLOSE)
+
+
+class ExactTerms(SeparableObjective):
+    """Small integers and weights that are powers of two: every sum is exact, so the order of additions is free."""
+
+    @property
+    def scales(self) -> dict[str, float]:
+        return {"a": 1.0, "b": 0.5}
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        return {"a": batch["weight"].sum(), "b": torch.tensor(float(len(batch["x"])))}
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        out_b = model(batch["x"])[:, 0]
+        weights = self.weights(batch)
+        return {"a": LossSum((out_b * batch["weight"]).sum(), weights["a"]), "b": LossSum(out_b.sum(), weights["b"])}
+
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        return self.losses(model, batch)
+
+    def cost(self, batch: HostBatch) -> Cost:
+        return Cost(len(batch["x"]), len(batch["x"]), len(batch["x"]), 0.0)
+
+
+@given(sizes=sizes_of(32))
+@settings(deadline=None, max_examples=30)
+def test_microbatches_are_bitwise_equal_where_sums_are_exact(sizes):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.zeros(32)
+    weight[torch.randperm(32, generator=generator)[:16]] = 1.0
+    batch = {"x": torch.randint(-8, 8, (32, 4), generator=generator).float(), "weight": weight}
+    model = nn.Linear(4, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0, 3.0, 0.5]]))
+        model.bias.fill_(0.25)
+    whole, whole_terms = step_gradients(ExactTerms(), model, [batch])
+    parts, part_terms = step_gradients(ExactTerms(), model, cut(batch, sizes))
+    assert all(torch.equal(parts[name], whole[name]) for name in whole)
+    assert part_terms == whole_terms
+
+
+def test_a_term_without_weight_gives_no_gradient_and_no_nan() -> None:
+    batch = to_tensors(host_batch(8))
+    batch["is_scored"] = torch.zeros(8, dtype=torch.bool)
+    model = TwoHeads()
+    found, terms = step_gradients(TwoTerms(), model, cut(batch, [3, 0, 5]))
+    assert all(value.isfinite().all() for value in found.values())
+    assert torch.equal(found["value.weight"], torch.zeros(1, 8))
+    assert found["choice.weight"].abs().sum() > 0
+    assert terms["value"].mean().item() == 0.0
+
+
+def test_wrong_terms_and_no_microbatches_are_refused() -> None:
+    class Forgets(TwoTerms):
+        def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+            return {"value": super().losses(model, batch)["value"]}
+
+    batch = to_tensors(host_batch(4))
+    with pytest.raises(ValueError, match="choice"):
+        accumulate(Forgets(), TwoHeads(), [batch], precision=FLOAT32)
+    with pytest.raises(ValueError, match="at least one microbatch"):
+        accumulate(TwoTerms(), TwoHeads(), [], precision=FLOAT32)
+
+
+@pytest.mark.parametrize(("objective", "make"), [(TwoTerms(), TwoHeads), (Contrast(), TwoTowers)])
+def test_gradients_are_synchronised_in_the_last_microbatch_only(objective, make) -> None:
+    backward_calls: list[bool] = []
+    is_inside: list[bool] = []
+    model = make()
+    weight = list(model.parameters())[-1]
+    weight.register_post_accumulate_grad_hook(lambda _: backward_calls.append(is_inside[-1]))
+
+    @contextlib.contextmanager
+    def gradient_sync(enabled: bool):
+        is_inside.append(enabled)
+        yield
+        is_inside.append(False)
+
+    microbatches = cut(to_tensors(host_batch(9)), [4, 2, 3])
+    accumulate(objective, model, microbatches, precision=FLOAT32, gradient_sync=gradient_sync)
+    assert backward_calls == [False, False, True]
+
+
+def whole_batch_gradients(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The coupled loss by plain autograd."""
+    model.zero_grad()
+    objective = Contrast()
+    terms = objective.loss_from(model, objective.embed(model, batch), slice(0, len(batch["x"])))
+    sum(scale * terms[name].total / terms[name].weight for name, scale in objective.scales.items()).backward()
+    return gradients(model)
+
+
+@given(sizes=sizes_of(12), seed=st.integers(0, 1000))
+@settings(deadline=None, max_examples=20)
+def test_decoupled_accumulation_equals_the_whole_batch(sizes, seed):
+    torch.manual_seed(seed)
+    model = TwoTowers().double()
+    batch = to_tensors(host_batch(12, seed), torch.float64)
+    expected = whole_batch_gradients(model, batch)
+    found, terms = step_gradients(Contrast(), model, cut(batch, sizes))
+    # float64; loss weights and their quotients are float32, but the same ones on both sides.
+    assert_same(found, expected, rtol=1e-6, atol=1e-9)
+    assert terms["contrast"].weight.item() == 12
+
+
+def test_decoupled_accumulation_replays_the_same_dropout() -> None:
+    torch.manual_seed(0)
+    model = TwoTowers(dropout=0.5).double()
+    microbatches = cut(to_tensors(host_batch(12), torch.float64), [5, 1, 6])
+
+    def seed(index: int) -> None:
+        seed_dropout(3, 7, index, 0, CPU)
+
+    found, _ = step_gradients(Contrast(), model, microbatches, seed_dropout=seed)
+
+    # The same by plain autograd: embed each microbatch with its dropout, keep all graphs.
+    model.zero_grad()
+    parts = []
+    for index, microbatch in enumerate(microbatches):
+        seed(index)
+        parts.append(Contrast().embed(model, microbatch))
+    embeddings = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    terms = Contrast().loss_from(model, embeddings, slice(0, 12))
+    sum(scale * terms[name].total / terms[name].weight for name, scale in Contrast().scales.items()).backward()
+    assert_same(found, gradients(model), rtol=1e-6, atol=1e-9)
+
+    # Without a seed, the replay must draw what the first pass drew, and a single microbatch passes once.
+    torch.manual_seed(5)
+    unseeded, _ = step_gradients(Contrast(), model, microbatches)
+    torch.manual_seed(5)
+    parts = [Contrast().embed(model, microbatch) for microbatch in microbatches]
+    model.zero_grad()
+    embeddings = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    terms = Contrast().loss_from(model, embeddings, slice(0, 12))
+    sum(scale * terms[name].total / terms[name].weight for name, scale in Contrast().scales.items()).backward()
+    assert_same(unseeded, gradients(model), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("num_microbatches", "num_forwards"), [(1, 1), (3, 6)])
+def test_a_single_microbatch_is_not_replayed(num_microbatches, num_forwards) -> None:
+    model = TwoTowers()
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    microbatches = cut(to_tensors(host_batch(6)), [6 // num_microbatches] * num_microbatches)
+    accumulate(Contrast(), model, microbatches, precision=FLOAT32)
+    assert len(calls) == num_forwards
+    assert sum(calls) == num_microbatches
+
+
+def test_coupled_objectives_are_told_apart_by_type() -> None:
+    assert isinstance(Contrast(), CoupledObjective)
+    assert not isinstance(TwoTerms(), CoupledObjective)
+
+
+def test_dropout_is_a_function_of_seed_step_microbatch_and_rank() -> None:
+    def draw(*place: int) -> list[float]:
+        seed_dropout(*place, CPU)
+        return torch.rand(4).tolist()
+
+    places = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
+    draws = [draw(*place) for place in places]
+    torch.rand(100)  # what was drawn before does not matter
+    assert [draw(*place) for place in places] == draws
+    assert len({tuple(d) for d in draws}) == len(places)
+
+
+def test_one_rank_sums_to_itself() -> None:
+    terms = {"a": LossSum(torch.tensor(3.0), torch.tensor(2.0)), "b": LossSum(torch.tensor(0.0), torch.tensor(0.0))}
+    assert sum_over_ranks(terms) == terms
+    assert [term.mean().item() for term in terms.values()] == [1.5, 0.0]
+
+
+def test_bfloat16_gradients_are_near_float32_and_losses_stay_float32() -> None:
+    batch = to_tensors(host_batch(24))
+    torch.manual_seed(0)
+    model = TwoHeads()
+    expected, _ = step_gradients(TwoTerms(), model, [batch])
+    low = copy.deepcopy(model)
+    low.zero_grad()
+    bfloat16 = Precision(device=CPU, compute_dtype=torch.bfloat16, uses_tf32=False, scaler=None)
+    terms = accumulate(TwoTerms(), low, cut(batch, [4, 20]), precision=bfloat16)
+    assert {term.total.dtype for term in terms.values()} == {torch.float32}
+    found = gradients(low)
+    assert {value.dtype for value in found.values()} == {torch.float32}
+    # bfloat16 keeps 8 bits: 0.4 % per rounding.
+    assert_same(found, expected, rtol=0.1, atol=0.02)

@@ -1,0 +1,113 @@
+"""Curves on disk: one line per log step, none twice after a resume."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.training.metrics import JsonLines, MetricsLog, to_numbers
+from pretrainkit.training.run import LogConfig
+
+
+def read(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_values_are_fetched_in_order_whatever_they_are() -> None:
+    values = {"loss": torch.tensor(1.5), "lr": 0.25, "norm": torch.tensor([2.0]), "skipped": 3}
+    assert list(to_numbers(values).items()) == [("loss", 1.5), ("lr", 0.25), ("norm", 2.0), ("skipped", 3.0)]
+    assert to_numbers({}) == {}
+    assert to_numbers({"count": torch.tensor(7, dtype=torch.int64)}) == {"count": 7.0}
+
+
+def test_lines_are_written_at_once(tmp_path) -> None:
+    with MetricsLog(tmp_path / "run", LogConfig()) as log:
+        log.write(10, {"loss": torch.tensor(2.5), "lr": 0.5})
+        assert read(tmp_path / "run" / "metrics.jsonl") == [{"step": 10, "loss": 2.5, "lr": 0.5}]
+        assert math.isnan(log.write(20, {"loss": math.nan, "norm": math.inf})["loss"])
+    assert read(tmp_path / "run" / "metrics.jsonl")[1] == {"step": 20, "loss": None, "norm": None}
+
+
+@pytest.mark.parametrize(
+    ("resume_step", "kept"), [(0, []), (9, []), (10, [10]), (25, [10, 20]), (30, [10, 20, 30]), (99, [10, 20, 30])]
+)
+def test_resuming_cuts_the_lines_after_the_resumed_step(tmp_path, resume_step, kept) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}, "loss": 1.0}}\n' for step in (10, 20, 30)))
+    with MetricsLog(tmp_path, LogConfig(), resume_step) as log:
+        log.write(resume_step + 10, {"loss": 0.5})
+    steps = [line["step"] for line in read(path)]
+    assert steps == [*kept, resume_step + 10]
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("torn", ['{"step": 20, "lo', '{"step": 20}', "\0\0\0\0"])
+def test_a_torn_last_line_is_cut(tmp_path, torn) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 10, "loss": 1.0}\n' + torn)
+    lines = JsonLines(path, resume_step=30)
+    lines.write(40, {"loss": 0.5, "name": "é"})
+    lines.close()
+    assert [line["step"] for line in read(path)] == [10, 40]
+
+
+def test_broken_lines_in_the_middle_are_dropped_with_a_warning(tmp_path, caplog) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 10}\nnonsense\n[1]\n{"loss": 1}\n{"step": 20}\n')
+    JsonLines(path, resume_step=20).close()
+    assert [line["step"] for line in read(path)] == [10, 20]
+    assert "dropped 3 broken lines" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot write"):
+        JsonLines(tmp_path / "file" / "metrics.jsonl", resume_step=0)
+
+
+def test_tensorboard_holds_the_curve_once_after_a_resume(tmp_path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = LogConfig(tensorboard=True)
+    with MetricsLog(tmp_path, config) as log:
+        for step in (10, 20, 30):
+            log.write(step, {"loss": 100.0 + step})
+    with MetricsLog(tmp_path, config, resume_step=20) as log:
+        log.write(30, {"loss": 3.0})
+        log.draw(30, {"valid_loss": 4.0})
+    assert [line["step"] for line in read(tmp_path / "metrics.jsonl")] == [10, 20, 30]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(10, 110.0), (20, 120.0), (30, 3.0)]
+    assert [event.value for event in events.Scalars("valid_loss")] == [4.0]
+
+
+def test_weights_and_biases_that_cannot_start_is_no_traceback(tmp_path, monkeypatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+
+    def refuse(**_: object) -> None:
+        raise wandb.errors.UsageError("no API key configured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(InputError, match=r"no API key configured\n.*offline"):
+        MetricsLog(tmp_path / "run", LogConfig(wandb="online"))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_weights_and_biases_offline_writes_a_run_folder_under_one_id(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+    config = LogConfig(wandb="offline", wandb_project="test")
+    run = tmp_path / "run"
+    with MetricsLog(run, config, run_config={"num_steps": 20}) as log:
+        log.write(10, {"loss": 2.0})
+    run_id = (run / "wandb-run-id.txt").read_text().strip()
+    found = list(run.glob(f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb"))
+    assert len(found) == 1
+    assert found[0].stat().st_size > 0
+    assert len(read(run / "metrics.jsonl")) == 1

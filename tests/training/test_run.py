@@ -1,0 +1,52 @@
+"""Settings of a run that cannot hold together are all named, before any compute."""
+
+import pytest
+
+from pretrainkit.config.base import Config
+from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig, ScheduleConfig
+
+
+def run(num_steps: int = 100, **schedule) -> RunConfig:
+    return RunConfig(
+        recipe="toy",
+        num_steps=num_steps,
+        model=Config(),
+        objective=Config(),
+        data=DataConfig(batch_size=8),
+        optimizer=OptimizerConfig(peak_lr=1e-3),
+        schedule=ScheduleConfig(**schedule),
+    )
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"name": "wsd", "num_warmup_steps": 40, "num_decay_steps": 60},
+        {"name": "linear", "num_warmup_steps": 100, "floor": 0.1},
+        {"name": "constant"},
+    ],
+)
+def test_schedules_that_fit_have_no_problem(schedule) -> None:
+    assert run(**schedule).problems() == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        ({"name": "wsd", "num_warmup_steps": 41, "num_decay_steps": 60}, ["is 101", "num_steps = 100"]),
+        ({"name": "wsd"}, ["needs schedule.num_decay_steps"]),
+        ({"name": "cosine", "num_decay_steps": 5}, ["num_decay_steps=5", "not by cosine"]),
+        ({"name": "linear", "num_warmup_steps": 101}, ["is 101", "num_steps = 100"]),
+        ({"name": "inverse_sqrt", "floor": 0.1}, ["floor=0.1", "not by inverse_sqrt"]),
+        ({"name": "constant", "floor": 0.5}, ["floor=0.5", "not by constant"]),
+    ],
+)
+def test_each_misfit_is_one_problem_with_its_values(schedule, words) -> None:
+    problems = run(**schedule).problems()
+    assert len(problems) == 1
+    assert all(word in problems[0] for word in words)
+
+
+def test_problems_come_together() -> None:
+    config = run(num_steps=10, name="constant", num_warmup_steps=11, floor=0.5)
+    assert len(config.problems(world_size=3)) == 3

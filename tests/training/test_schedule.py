@@ -1,0 +1,74 @@
+"""The learning rate: the specification's numbers, and laws of every schedule."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrainkit.training.run import ScheduleConfig
+from pretrainkit.training.schedule import lr_factor
+
+NAMES = ["linear", "cosine", "inverse_sqrt", "wsd", "constant"]
+
+
+def test_fact_33_linear_learning_rates() -> None:
+    config = ScheduleConfig(num_warmup_steps=10_000)
+    expected = {0: 0.0, 5_000: 5e-5, 10_000: 1e-4, 505_000: 5e-5, 999_999: 1.0101e-10}
+    for step, lr in expected.items():
+        assert 1e-4 * lr_factor(config, 1_000_000, step) == pytest.approx(lr, rel=1e-4, abs=0)
+    recipe_b = ScheduleConfig(num_warmup_steps=3_125)
+    assert 1e-3 * lr_factor(recipe_b, 31_250, 3_124) == pytest.approx(9.997e-4, rel=1e-4)
+    assert 1e-3 * lr_factor(recipe_b, 31_250, 3_125) == 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_warmup_the_first_update_has_the_peak(name: str) -> None:
+    config = ScheduleConfig(name=name, num_decay_steps=10 if name == "wsd" else 0)
+    assert lr_factor(config, 100, 0) == 1.0
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    num_steps=st.integers(1, 2000),
+    warmup_share=st.floats(0, 1),
+    decay_share=st.floats(0, 1),
+    floor=st.floats(0, 1),
+)
+def test_schedules_rise_linearly_then_never_rise_and_keep_the_floor(name, num_steps, warmup_share, decay_share, floor):
+    warmup = round(num_steps * warmup_share)
+    decay = max(1, round((num_steps - warmup) * decay_share)) if name == "wsd" else 0
+    config = ScheduleConfig(name=name, num_warmup_steps=warmup, floor=floor, num_decay_steps=decay)
+    factors = [lr_factor(config, num_steps, step) for step in range(num_steps + 3)]
+
+    assert all(0 <= factor <= 1 for factor in factors)
+    assert factors[:warmup] == [step / warmup for step in range(warmup)]
+    after = factors[warmup:]
+    assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(after))
+    if warmup < num_steps:
+        assert after[0] == pytest.approx(1.0)
+    if name in ("linear", "cosine", "wsd"):
+        assert min(after) >= floor - 1e-12
+        assert factors[-3:] == pytest.approx([floor] * 3)
+
+
+@given(
+    name=st.sampled_from(NAMES), num_steps=st.integers(1000, 5000), warmup=st.integers(100, 400), floor=st.floats(0, 1)
+)
+def test_schedules_are_continuous(name, num_steps, warmup, floor):
+    decay = 500 if name == "wsd" else 0
+    config = ScheduleConfig(name=name, num_warmup_steps=warmup, floor=floor, num_decay_steps=decay)
+    factors = [lr_factor(config, num_steps, step) for step in range(num_steps + 1)]
+    # 1 - sqrt falls fastest at once: by sqrt(1 / 500) in its first step.
+    assert max(abs(b - a) for a, b in itertools.pairwise(factors)) <= max(1 / warmup, math.sqrt(1 / 500)) + 1e-9
+
+
+def test_shapes_at_known_points() -> None:
+    assert lr_factor(ScheduleConfig(name="cosine", floor=0.1), 100, 50) == pytest.approx(0.55)
+    assert lr_factor(ScheduleConfig(name="inverse_sqrt", num_warmup_steps=100), 10_000, 400) == pytest.approx(0.5)
+    wsd = ScheduleConfig(name="wsd", num_warmup_steps=10, num_decay_steps=100)
+    assert [lr_factor(wsd, 1000, step) for step in (10, 899, 900)] == [1.0, 1.0, 1.0]
+    assert lr_factor(wsd, 1000, 925) == pytest.approx(0.5)
+    assert lr_factor(wsd, 1000, 1000) == 0.0
+    assert lr_factor(ScheduleConfig(name="constant", num_warmup_steps=4), 100, 99) == 1.0

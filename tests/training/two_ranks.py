@@ -1,0 +1,98 @@
+"""Run by test_two_ranks.py as one of two processes: does every check of the pair and saves what it found.
+
+Arguments: the folder for the results. Its place comes from the environment, as from torchrun.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
+
+from pretrainkit.dist.env import World, init_world
+from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize
+from pretrainkit.eval.evaluator import evaluate
+from pretrainkit.training.accumulate import accumulate, sum_over_ranks
+from pretrainkit.training.ema import Ema
+from pretrainkit.training.objective import AnyObjective, Cost
+from pretrainkit.training.optim import build_optimizer, clip_gradients, step_if_finite
+from pretrainkit.training.precision import Precision
+from pretrainkit.training.run import OptimizerConfig, ParallelConfig
+from pretrainkit.training.throughput import Peak, Throughput
+
+FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
+SIZES = {1: [[24]], 2: [[5, 1, 6], [2, 9, 1]]}
+"""Ranks to the sizes of each one's microbatches: a batch of 24 in all."""
+
+
+def model_of(kind: str) -> nn.Module:
+    torch.manual_seed(1)
+    return TwoHeads() if kind == "separable" else TwoTowers()
+
+
+def one_step(kind: str, strategy: str, optimizer_name: str, world: World) -> dict[str, object]:
+    """The whole parameters after an update, the norm, and the loss terms, with these many ranks."""
+    objective: AnyObjective = TwoTerms() if kind == "separable" else Contrast()
+    model = parallelize(model_of(kind), ParallelConfig(strategy=strategy), world, torch.float32)
+    sizes = SIZES[world.world_size][world.rank]
+    batch = to_tensors(host_batch(24))
+    mine = {name: t.chunk(world.world_size)[world.rank] for name, t in batch.items()}
+    config = OptimizerConfig(peak_lr=0.1, name=optimizer_name, weight_decay=0.1, max_grad_norm=0.05)
+    optimizer = build_optimizer(model, config)
+    ema = Ema(model, 0.5)
+    terms = accumulate(
+        objective,
+        model,
+        cut(mine, sizes),
+        world=world,
+        precision=FLOAT32,
+        gradient_sync=lambda enabled: gradient_sync(model, enabled),
+        averages_gradients=averages_gradients(model),
+    )
+    grads = {name: whole(value) for name, value in gradients(model).items()}
+    norm = clip_gradients(model.parameters(), config)
+    clipped = {name: whole(value) for name, value in gradients(model).items()}
+    is_skipped = step_if_finite(optimizer, FLOAT32, norm)
+    assert not is_skipped
+    ema.update(model)
+    return {
+        "grads": grads,
+        "norm": norm,
+        "clipped": clipped,
+        "params": {n.removeprefix("module."): whole(p.detach()) for n, p in model.named_parameters()},
+        "ema": {name: whole(value) for name, value in ema.state_dict().items()},
+        "terms": {name: tuple(term) for name, term in sum_over_ranks(terms, world).items()},
+    }
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
+
+
+def checks(world: World) -> dict[str, object]:
+    found: dict[str, object] = {
+        f"{kind} {strategy} {optimizer}": one_step(kind, strategy, optimizer, world)
+        for kind, strategy, optimizer in (
+            ("separable", "ddp", "adamw"),
+            ("coupled", "ddp", "adamw"),
+            ("separable", "fsdp2", "adamw"),
+            ("separable", "fsdp2", "lamb"),
+            ("coupled", "fsdp2", "adamw"),
+        )
+    }
+    batches = [host_batch(3, 0), host_batch(7, 1), host_batch(1, 2)]
+    # The second rank has two batches, the first one: numbers of batches may differ.
+    mine = batches if world.world_size == 1 else ([batches[:1], batches[1:]][world.rank])
+    found["evaluation"] = evaluate(TwoTerms(), model_of("separable"), mine, precision=FLOAT32, world=world)
+    throughput = Throughput(world, Peak("test", "float32", 100.0))
+    throughput.add(Cost(examples=2 + world.rank, tokens=10, slots=16, flops=50.0))
+    throughput.time(0.75 + 0.5 * world.rank, 0.25 - 0.25 * world.rank)
+    found["throughput"] = throughput.metrics()
+    return found
+
+
+if __name__ == "__main__":
+    world = init_world("cpu")
+    torch.save(checks(world), Path(sys.argv[1]) / f"rank-{world.rank}.pt")
+    world.close()
