@@ -14,7 +14,7 @@ from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputErr
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
 from pretrainkit.training.recipe import Recipe
-from pretrainkit.training.run import RunConfig
+from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ def evaluate(
         config = config.model_copy(
             update={"evaluate": config.evaluate.model_copy(update={"num_examples": num_examples})}
         )
+    _require_same_tokenizer(opened, path, config.data.valid)
     world = init_world(device)
     try:
         model = opened.model.to(world.device)
@@ -328,7 +329,13 @@ def _run(
             _load_initial(model, config)
         if not resuming:
             world.on_main(folder.prepare)
-        trainer = Trainer(config, folder, world, model, recipe.build_objective(config), loader, evaluate_model, watcher)
+        objective = recipe.build_objective(config)
+        try:
+            trainer = Trainer(config, folder, world, model, objective, loader, evaluate_model, watcher)
+        except InputError:  # such as a disk without room for one checkpoint
+            if world.is_main and not resuming:
+                folder.discard()
+            raise
         if resuming and not trainer.restore():
             raise CheckpointError(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
@@ -416,12 +423,37 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
 
 
 def _load_initial(model: nn.Module, config: Any) -> None:
-    """Copy the weights of `init_from` into a fresh model of the same architecture."""
+    """Copy the weights of `init_from` into a fresh model of the same architecture, for data of the same tokenizer."""
+    from pretrainkit.dist.weights import require_same_tensors
+
     opened = open_model(config.init_from)
-    try:
-        model.load_state_dict(opened.model.state_dict())
-    except RuntimeError as error:
-        raise CheckpointError(f"init_from={config.init_from} is another model\n  {error}") from None
+    found = opened.model.state_dict()
+    wanted, given = (
+        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
+    )
+    require_same_tensors(wanted, given, f"init_from={config.init_from}")
+    _require_same_tokenizer(opened, config.init_from, config.data.train)
+    model.load_state_dict(found)
+
+
+def _require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
+    """Refuse token shards whose ids mean other pieces than the model's. Without copies of both, nothing is known."""
+    own = _tokenizer_fingerprint(opened.tokenizer) if opened.tokenizer is not None else None
+    for source in sources:
+        theirs = _tokenizer_fingerprint(Path(source.path) / "tokenizer")
+        if own is not None and theirs is not None and own != theirs:
+            raise DataError(
+                f"{source.path} was made with another tokenizer ({theirs[:12]}) than the model in {path} ({own[:12]})\n"
+                "  encode the text with the model's: "
+                f"pretrainkit tokenizer encode CORPUS --tokenizer {opened.tokenizer} --out FOLDER"
+            )
+
+
+def _tokenizer_fingerprint(folder: Path) -> str | None:
+    from pretrainkit.tokenizers.folder import MODEL, TOKENIZER_JSON, model_fingerprint
+
+    is_there = any((folder / name).is_file() for name in (MODEL, TOKENIZER_JSON))
+    return model_fingerprint(folder) if is_there else None
 
 
 def _keep_tokenizer(folder: RunFolder, config: RunConfig) -> None:
