@@ -103,8 +103,8 @@ def check_settings(names: list[str], arguments: dict, folder: Path) -> None:
     """The config words of a command make a config; those of `resume` are laid over some preset."""
     settings = arguments.get("settings") or []
     given = arguments.get("source") if "source" in arguments else ("bert/tiny" if names == ["resume"] else None)
-    if given is None or given.isupper() or any("VALUE" in word for word in settings):
-        return
+    if given is None or re.match(r"[A-Z]+\b|bigram/", given) or any("VALUE" in word for word in settings):
+        return  # a placeholder, or the recipe of extending.md, which has a test of its own
     if given.endswith((".yaml", ".yml")):
         given = str(folder / given)
     config = load_config(given, settings)
