@@ -98,9 +98,8 @@ def hugging_face(rows: np.ndarray, folder: Path, batch_size: int) -> dict[str, E
     import datasets
     import pyarrow
     import torch
-    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
-
     from tokenizers import Tokenizer, models
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
     datasets.disable_progress_bars()
     names = {"unk_token": "t256", "cls_token": "t257", "sep_token": "t258", "mask_token": "t259", "pad_token": "t260"}

@@ -1,9 +1,9 @@
 """Speed of encoding text to token shards, against SentencePiece's own list encoding and the tokenizers library.
 
-All engines encode the same sentences with the same model and take turns in each round, so that a busy machine slows all
-alike. Figures are MB of UTF-8 text per CPU-second of all processes (best round) and ratios to SentencePiece within the
-same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2 threads
-or processes the figure that counts is the wall time, on a machine that has two idle cores.
+All engines encode the same sentences with the same model and take turns in each round, so that a busy machine slows
+all alike. Figures are MB of UTF-8 text per CPU-second of all processes (best round) and ratios to SentencePiece in the
+same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2
+threads or processes the figure that counts is the wall time, on a machine that has two idle cores.
 
     python benchmarks/tokenizing.py [--rounds 3] [--megabytes 8] [--text FILE.jsonl...]
 """
@@ -23,7 +23,7 @@ from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.sources import find_sources
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.load import HuggingFaceTokenizer, SentencePieceTokenizer
-from pretrainkit.tokenizers.sentences import learn_punkt
+from pretrainkit.tokenizers.sentences import PunktSplitter, learn_punkt
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
 SAMPLE = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
@@ -92,7 +92,8 @@ def run(folder: Path, texts: list[str], vocab_size: int, rounds: int) -> None:
     punkt = learn_punkt(find_sources([documents]))
     tokenizer = folder / "tokenizer"
     train_tokenizer([folder / "words.tsv"], tokenizer, TokenizerSettings(vocab_size=vocab_size), punkt=punkt)
-    per_document = [[" ".join(sentence.split()) for sentence in punkt.split(text)] for text in texts]
+    split = PunktSplitter(punkt)
+    per_document = [[" ".join(sentence.split()) for sentence in split(text)] for text in texts]
     sentences = [sentence for document in per_document for sentence in document]
     lines = write_jsonl(folder / "lines", ["\n".join(document) for document in per_document])
     num_bytes = sum(len(sentence.encode()) for sentence in sentences)
@@ -109,7 +110,8 @@ def run(folder: Path, texts: list[str], vocab_size: int, rounds: int) -> None:
 
     engines: dict[str, Callable[[], object]] = {
         "SentencePiece, lists": lambda: model.encode(sentences, num_threads=1),
-        "SentencePiece, arrays (encode_batch)": lambda: ours.encode_batch(sentences),
+        "SentencePiece, its arrays": lambda: model.encode(sentences, out_type="numpy", num_threads=1),
+        "encode_flat": lambda: ours.encode_flat(sentences),
         "shards": shards(lines, "newline", 1),
         "shards, punkt": shards(documents, "punkt", 1),
         "tokenizers library, Unigram": lambda: theirs.encode_batch(sentences[: len(sentences) // 8]),

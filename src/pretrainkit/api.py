@@ -100,11 +100,7 @@ def train(
         ConfigError, DataError: What was given does not hold together; nothing was computed.
         Interrupted: Stopped by a signal; the state was saved.
     """
-    folder = RunFolder(out)
-    if folder.exists:
-        go_on = f"go on with it: pretrainkit resume {out}" if folder.has_checkpoint else "remove it to start anew"
-        raise InputError(f"{out} already holds a run\n  {go_on}\n  or give another place: --out FOLDER")
-    return _run(config, folder, origins or {}, watcher or Watcher(), device, resuming=False)
+    return _run(config, RunFolder(out), origins or {}, watcher or Watcher(), device, resuming=False)
 
 
 def resume(
@@ -211,7 +207,10 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
     if step is not None:
         checkpoint = run.checkpoints / folder_name(step)
     if checkpoint is None or not checkpoint.is_dir():
-        raise CheckpointError(f"{path} has no valid checkpoint" + ("" if step is None else f" of step {step}"))
+        raise CheckpointError(
+            f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
+            "  train it further, or give a checkpoint or an export that is whole"
+        )
     return config, read_checkpoint(checkpoint), run.path / "tokenizer"
 
 
@@ -231,7 +230,7 @@ def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[d
 def export(path: str | Path, format: str, out: str | Path) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads); "safetensors" (ours: config.yaml, model.safetensors, tokenizer/).
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
@@ -327,18 +326,20 @@ def _run(
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
-        if world.is_main:
-            provenance = {"sources": origins, "data": {"train": source.fingerprint}, **environment()}
-            folder.create(config, provenance)
-            _keep_tokenizer(folder, config)
+        if not resuming:
+            world.on_main(folder.prepare)
         trainer = Trainer(config, folder, world, model, recipe.build_objective(config), loader, evaluate_model, watcher)
         if resuming and not trainer.restore():
-            raise CheckpointError(f"{folder.path} has no valid checkpoint to go on from")
+            raise CheckpointError(
+                f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
+                "  restore one from a copy, or train again in another folder"
+            )
         if trainer.step >= config.num_steps:
             raise InputError(
                 f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
                 f"  to train longer: pretrainkit resume {folder.path} num_steps={2 * config.num_steps}"
             )
+        world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
         if world.is_main:
             watcher.started(
                 {
@@ -364,11 +365,23 @@ def _run(
             }
             folder.write_json("summary.json", summary)
         if world.is_main and config.data.valid:
-            samples = recipe.sample(config, trainer.plain_model, recipe.open_data(config, "valid"), num=8)
+            # A forward pass of a sharded model needs all ranks; what was saved last is whole.
+            is_sharded = config.parallel.strategy == "fsdp2"
+            trained = load_model(folder.path) if is_sharded else trainer.plain_model
+            samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
             folder.write_json("samples.json", samples)
         return metrics
     finally:
         world.close()
+
+
+def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mapping[str, Any], step: int) -> None:
+    """Write what this run is: config, where its values came from, data, code; when it goes on, one entry more."""
+    provenance = folder.provenance() or {"data": data, **environment()}
+    if step:
+        provenance.setdefault("resumed", []).append({"step": step, **environment()})
+    folder.record(config, {**provenance, "sources": origins})
+    _keep_tokenizer(folder, config)
 
 
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:

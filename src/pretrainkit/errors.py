@@ -6,7 +6,7 @@ PretrainKitError                 everything below; the command line prints it wi
 │   ├── DataError                a file, corpus, tokenizer or shard that is missing, broken or does not match
 │   └── CheckpointError          a checkpoint that is missing, torn, or of another model
 ├── MissingPackageError          an optional package is not installed; the message has the install line, exit code 2
-├── RunError                     the work itself failed (non-finite loss beyond the budget, disk full), exit code 1
+├── RunError                     the work itself failed (non-finite loss, a save that failed), exit code 1
 └── Interrupted                  stopped by a signal after saving, exit code 130
 """
 

@@ -98,7 +98,7 @@ def test_wrong_files(tmp_path, text, message):
 
 
 def test_missing_file():
-    with pytest.raises(ConfigError, match="no config file nowhere.yaml"):
+    with pytest.raises(ConfigError, match=r"no config file nowhere\.yaml"):
         resolve("nowhere.yaml", [], Catalog())
 
 
@@ -145,3 +145,44 @@ def test_nearest_looks_at_words_of_the_documentation():
 
 def test_flatten_keeps_lists_whole():
     assert flatten({"a": {"b": [1, {"c": 2}]}, "d": {}}) == {"a.b": [1, {"c": 2}], "d": {}}
+
+
+class Other(Config):
+    """Another member of a union."""
+
+    kind: Literal["other"] = "other"
+    """Tells the members apart."""
+    depth: int
+    """Only here."""
+
+
+class First(Config):
+    """A member of a union."""
+
+    kind: Literal["first"] = "first"
+    """Tells the members apart."""
+    width: int = 1
+    """Only here."""
+
+
+class UnionRun(ToyRun):
+    """A recipe with a choice of models."""
+
+    model: First | Other = First()
+    """One of two."""
+
+
+class UnionCatalog(Catalog):
+    """One preset of it."""
+
+    def preset(self, name):
+        return UnionRun(**super().preset(name).model_dump(exclude={"model"}))
+
+    def config_class(self, recipe):
+        return UnionRun
+
+
+def test_another_member_of_a_union_replaces_the_first_whole():
+    config = resolve("toy/small", ["model={kind: other, depth: 3}", "model.depth=4"], UnionCatalog()).config
+    assert config.model == Other(depth=4)
+    assert resolve("toy/small", ["model.width=5"], UnionCatalog()).config.model == First(width=5)

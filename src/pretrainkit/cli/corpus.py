@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pretrainkit.errors import InputError, Interrupted
+from pretrainkit.cli.stages import amount, shown_stages
+from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
     from pretrainkit.corpus.parallel import Progress
     from pretrainkit.corpus.sources import SourceFile
-
-_SECONDS_BETWEEN_LINES = 10
 
 app = typer.Typer(
     help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
@@ -335,7 +333,7 @@ def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) 
     for split, manifest in manifests.items():
         folder = out / split if len(manifests) > 1 or (out / split).is_dir() else out
         typer.echo(
-            f"{folder}: {manifest['num_documents']:,} documents, {_amount(len(manifest['shards']), 'shard')}, "
+            f"{folder}: {manifest['num_documents']:,} documents, {amount(len(manifest['shards']), 'shard')}, "
             f"{manifest['num_bytes'] / 1e6:,.1f} MB, fingerprint {manifest['fingerprint'][:12]}"
         )
     _echo_skipped(next(iter(manifests.values()))["skipped"])
@@ -355,64 +353,7 @@ def _shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
     total = sum(source.num_bytes for source in sources)
     if sources:
         typer.echo(
-            f"{_amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
+            f"{amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
         )
-    try:
-        if not sys.stderr.isatty():
-            yield _Lines()
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        amount, left = TextColumn("{task.fields[amount]}"), TimeRemainingColumn()
-        columns = (TextColumn("{task.description}"), BarColumn(), amount, left)
-        with Progress(*columns, console=Console(stderr=True)) as bars:
-            yield _Bars(bars)
-    except KeyboardInterrupt as error:
-        raise Interrupted("stopped\n  finished parts are kept: run the same command again to go on") from error
-
-
-class _Lines:
-    """Plain lines: one per stage and note, and one now and then on the way."""
-
-    def stage(self, name: str, total: int, unit: str) -> None:
-        self._name, self._total, self._unit = name, total, unit
-        self._done, self._shown = 0, time.monotonic()
-        typer.echo(f"{name} {_amount(total, unit)}", err=True)
-
-    def advance(self, amount: int) -> None:
-        self._done += amount
-        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
-            self._shown = time.monotonic()
-            typer.echo(
-                f"{self._name}: {_amount(self._done, self._unit)} of {_amount(self._total, self._unit)}", err=True
-            )
-
-    def note(self, message: str) -> None:
-        typer.echo(message, err=True)
-
-
-class _Bars:
-    """One bar per stage."""
-
-    def __init__(self, bars: Any) -> None:
-        self._bars = bars
-        self._task: Any = None
-        self._done = 0
-        self._total, self._unit = 0, ""
-
-    def stage(self, name: str, total: int, unit: str) -> None:
-        self._done, self._total, self._unit = 0, total, unit
-        self._task = self._bars.add_task(name, total=total, amount="")
-
-    def advance(self, amount: int) -> None:
-        self._done += amount
-        shown = f"{_amount(self._done, self._unit)} of {_amount(self._total, self._unit)}"
-        self._bars.update(self._task, advance=amount, amount=shown)
-
-    def note(self, message: str) -> None:
-        self._bars.console.print(message, markup=False, highlight=False)
-
-
-def _amount(number: int, unit: str) -> str:
-    return f"{number / 1e6:,.1f} MB" if unit == "B" else f"{number:,} {unit}{'' if number == 1 else 's'}"
+    with shown_stages() as progress:
+        yield progress

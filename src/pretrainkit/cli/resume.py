@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -13,7 +13,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH=VALUE]...", help="Settings that do not touch the past, such as num_steps=20000."),
+        typer.Argument(metavar="PATH=VALUE", help="Settings that do not touch the past, such as num_steps=20000."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",
@@ -25,8 +25,10 @@ def resume(
     from pretrainkit.cli.launching import start
     from pretrainkit.cli.progress import make_watcher
     from pretrainkit.errors import ConfigError
+    from pretrainkit.training.folder import RunFolder
 
     if launch == "local":
+        RunFolder(run).config_tree()  # before a folder for logs is made
         words = ["resume", str(run), *(settings or []), *(["--device", device] if device else [])]
         start([*words, *(["--json"] if json else [])], nproc, run)
     elif launch != "none":

@@ -1,42 +1,52 @@
 """Shows the stages of long work on standard error: a bar on a terminal, plain lines elsewhere."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pretrainkit.errors import Interrupted
+
 if TYPE_CHECKING:
     from pretrainkit.corpus.parallel import Progress
+
+_SECONDS_BETWEEN_LINES = 10
 
 
 @contextmanager
 def shown_stages() -> "Iterator[Progress]":
-    """What to pass as `progress`."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    """What to pass as `progress`. An interrupt says how to go on."""
+    try:
+        if not sys.stderr.isatty():
+            yield _Lines()
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        yield _Bars(bars)
+        done, left = TextColumn("{task.fields[amount]}"), TimeRemainingColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), done, left)
+        with Progress(*columns, console=Console(stderr=True)) as bars:
+            yield _Bars(bars)
+    except KeyboardInterrupt as error:
+        raise Interrupted("stopped\n  finished parts are kept: run the same command again to go on") from error
 
 
 class _Lines:
-    """Plain lines: one per stage and note."""
+    """Plain lines: one per stage and note, and one now and then on the way."""
 
     def stage(self, name: str, total: int, unit: str) -> None:
-        typer.echo(f"{name}, {amount(total, unit)}", err=True)
+        self._name, self._total, self._unit = name, total, unit
+        self._done, self._shown = 0, time.monotonic()
+        typer.echo(f"{name} {amount(total, unit)}", err=True)
 
-    def advance(self, amount: int) -> None: ...
+    def advance(self, number: int) -> None:
+        self._done += number
+        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
+            self._shown = time.monotonic()
+            typer.echo(f"{self._name}: {amount(self._done, self._unit)} of {amount(self._total, self._unit)}", err=True)
 
     def note(self, message: str) -> None:
         typer.echo(message, err=True)
@@ -48,24 +58,22 @@ class _Bars:
     def __init__(self, bars: Any) -> None:
         self._bars = bars
         self._task: Any = None
-        self._done = self._total = 0
-        self._unit = ""
+        self._done = 0
+        self._total, self._unit = 0, ""
 
     def stage(self, name: str, total: int, unit: str) -> None:
         self._done, self._total, self._unit = 0, total, unit
         self._task = self._bars.add_task(name, total=total, amount="")
 
-    def advance(self, amount: int) -> None:
-        self._done += amount
-        self._bars.update(self._task, advance=amount, amount=self._shown())
+    def advance(self, number: int) -> None:
+        self._done += number
+        shown = f"{amount(self._done, self._unit)} of {amount(self._total, self._unit)}"
+        self._bars.update(self._task, advance=number, amount=shown)
 
     def note(self, message: str) -> None:
         self._bars.console.print(message, markup=False, highlight=False)
 
-    def _shown(self) -> str:
-        return f"{amount(self._done, self._unit)} of {amount(self._total, self._unit)}"
-
 
 def amount(number: int, unit: str) -> str:
-    """ "12.3 MB" for the unit B, else "1 file", "2 files"."""
+    """`1,234 documents`, or megabytes for the unit B."""
     return f"{number / 1e6:,.1f} MB" if unit == "B" else f"{number:,} {unit}{'' if number == 1 else 's'}"

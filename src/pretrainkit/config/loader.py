@@ -54,7 +54,7 @@ def resolve(source: str | Path | Mapping[str, Any], overrides: Iterable[str], ca
         except ConfigError as error:
             problems += error.problems
             continue
-        _lay_over(tree, origins, _nested(path, value), "command line")
+        _lay_over(tree, origins, _nested(path, value), "command line", catalog)
     recipe = tree.get("recipe")
     if not isinstance(recipe, str):
         raise ConfigError(
@@ -107,7 +107,7 @@ def fields_under(config_class: type[BaseModel], prefix: str = "") -> dict[str, s
 
 
 def config_classes_in(annotation: Any) -> list[type[BaseModel]]:
-    """The config classes that a field's annotation allows: through Optional, unions and Annotated, not through lists."""
+    """The config classes that an annotation allows: through Optional, unions and Annotated, not through lists."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, BaseModel) else []
     if getattr(annotation, "__origin__", None) in (list, tuple, dict):
@@ -148,24 +148,48 @@ def _extend(tree: Tree, origin: str, folder: Path, catalog: Catalog, trail: tupl
         if base.endswith((".yaml", ".yml")) and not Path(base).is_absolute():
             base = str(folder / base)
         base_tree, base_origins = _load(base, catalog, trail)
-        merged = _merge(merged, base_tree)
+        merged = _merge(merged, base_tree, _tags(merged, catalog))
         origins |= base_origins
-    _lay_over(merged, origins, tree, origin)
+    _lay_over(merged, origins, tree, origin, catalog)
     return merged, origins
 
 
-def _lay_over(tree: Tree, origins: Origins, overlay: Tree, origin: str) -> None:
-    merged = _merge(tree, overlay)
+def _lay_over(tree: Tree, origins: Origins, overlay: Tree, origin: str, catalog: Catalog) -> None:
+    merged = _merge(tree, overlay, _tags(tree, catalog))
     tree.clear()
     tree.update(merged)
     for path in flatten(overlay):
         origins[path] = origin
 
 
-def _merge(base: Any, overlay: Any) -> Any:
-    if isinstance(base, Mapping) and isinstance(overlay, Mapping):
-        return {**base, **{key: _merge(base.get(key), value) for key, value in overlay.items()}}
-    return overlay
+def _merge(base: Any, overlay: Any, tags: Mapping[str, str], path: str = "") -> Any:
+    """`overlay` over `base`, key by key; where it names another member of a union, it replaces the old member whole."""
+    if not (isinstance(base, Mapping) and isinstance(overlay, Mapping)):
+        return overlay
+    tag = tags.get(path)
+    if tag is not None and tag in overlay and overlay[tag] != base.get(tag):
+        return dict(overlay)
+    under = f"{path}." if path else ""
+    return {**base, **{key: _merge(base.get(key), value, tags, under + key) for key, value in overlay.items()}}
+
+
+def _tags(tree: Tree, catalog: Catalog) -> dict[str, str]:
+    """Dotted path of each field that is a union of configs, to the name of the field that tells its members apart."""
+    recipe = tree.get("recipe")
+    return _union_tags(catalog.config_class(recipe)) if isinstance(recipe, str) else {}
+
+
+def _union_tags(config_class: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, info in config_class.model_fields.items():
+        members, path = config_classes_in(info.annotation), f"{prefix}{name}"
+        if len(members) > 1:
+            for field in set.intersection(*(set(member.model_fields) for member in members)):
+                if all(len(get_args(member.model_fields[field].annotation)) == 1 for member in members):
+                    found[path] = field
+        for member in members:
+            found |= _union_tags(member, f"{path}.")
+    return found
 
 
 def _nested(path: Sequence[str], value: Any) -> Tree:
@@ -239,7 +263,7 @@ def _literals(config_class: type[BaseModel]) -> set[str]:
 
 
 def nearest(path: str, known: Mapping[str, str]) -> str | None:
-    """The known dotted path that `path` most likely meant: by spelling, by place, and by the words of its documentation."""
+    """The known dotted path that `path` most likely meant: by spelling, place, and the words of the documentation."""
     parent, _, leaf = path.rpartition(".")
     words = set(re.findall(r"[a-z]{2,}", leaf.lower()))
 

@@ -6,6 +6,7 @@ Dimensions: B examples.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,10 @@ class BatchSource(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Changes whenever the examples would."""
+
+    def summary(self) -> dict[str, Any]:
+        """What the data are, as JSON values for people: the run keeps it."""
+        return {"fingerprint": self.fingerprint, "examples": sum(self.sizes)}
 
     @property
     def document_sizes(self) -> Sequence[NDArray[np.int64]]:

@@ -19,7 +19,7 @@ from pretrainkit.demo.prose import standard_library_documents
 from pretrainkit.errors import DataError, InputError, RunError
 
 VOCAB_SIZE = 4096
-NUM_STEPS = 1200
+NUM_STEPS = 1500
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 225
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
@@ -61,11 +61,11 @@ def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -
     _say(
         4,
         "Pretraining",
-        f"bert/tiny for {num_steps} steps; killed without warning after step {KILL_AFTER_STEP}, then resumed",
+        f"bert/modern-tiny for {num_steps} steps; killed without warning after step {KILL_AFTER_STEP}, then resumed",
     )
     run = folder / "run"
     command = [
-        *("train", "bert/tiny", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
+        *("train", "bert/modern-tiny", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
         *(f"num_steps={num_steps}", f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "--out", run),
     ]
     before = _train_until_killed(command, run)

@@ -1,12 +1,12 @@
 """Output folders and files that are complete or absent."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pretrainkit.corpus.manifest import sync
 from pretrainkit.errors import InputError
 
 
@@ -29,21 +29,12 @@ def new_folder(out: Path) -> Iterator[Path]:
     try:
         yield aside
         for path in [*aside.rglob("*"), aside]:
-            flush(path)
+            sync(path)
         aside.chmod(0o755)  # mkdtemp makes it private
         if out.exists():
             out.rmdir()
         aside.rename(out)
-        flush(out.parent)
+        sync(out.parent)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-
-
-def flush(path: Path) -> None:
-    """fsync a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -81,7 +81,7 @@ class Recipes:
         recipe_name, _, preset_name = name.rpartition("/")
         if not recipe_name:
             raise ConfigError(
-                f"there is no preset {name!r}\n  presets are written recipe/preset, e.g. bert/tiny; files end in .yaml\n"
+                f"there is no preset {name!r}\n  presets are written recipe/preset, like bert/tiny; files end in yaml\n"
                 "  all presets: pretrainkit recipes"
             )
         recipe = find_recipe(recipe_name)

@@ -34,7 +34,6 @@ _WIDE_TILDE, _TILDE_ASIDE = "\uff5e", "\ufdd1"
 def tokenizer_json(model: bytes) -> str:
     """From the bytes of a model of `train_unigram`."""
     from sentencepiece import sentencepiece_model_pb2
-
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]

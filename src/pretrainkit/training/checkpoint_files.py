@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from pretrainkit.corpus.manifest import file_sha256, sync
 from pretrainkit.errors import CheckpointError
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ FORMAT_VERSION = 1
 META_NAME = "meta.json"
 _STEP_FOLDER = re.compile(r"step-(\d{8,})")
 _INCOMPLETE, _DELETED, _SET_ASIDE = ".incomplete-", ".deleted-", "set-aside-"
-_HASH_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def file_record(path: Path) -> dict[str, Any]:
     """Size in bytes and SHA-256 of a file, after making sure that it is on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def publish(folder: Path, step: int, world_size: int, files: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
@@ -101,11 +101,11 @@ def publish(folder: Path, step: int, world_size: int, files: Mapping[str, Any], 
         json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    _fsync_folder(incomplete)
+    sync(incomplete)
     if final.exists():
         delete(final)
     incomplete.rename(final)
-    _fsync_folder(folder)
+    sync(folder)
     return final
 
 
@@ -139,7 +139,7 @@ def problem(path: Path, check_content: bool = True) -> str | None:
     if check_content and files:
         with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as pool:
             for (name, record), digest in zip(
-                files.items(), pool.map(_sha256, [path / name for name in files]), strict=True
+                files.items(), pool.map(file_sha256, [path / name for name in files]), strict=True
             ):
                 if digest != record["sha256"]:
                     return f"{name} does not have the SHA-256 of {META_NAME}"
@@ -260,19 +260,3 @@ def _read_meta(path: Path) -> dict[str, Any]:
 
 def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(_HASH_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _fsync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

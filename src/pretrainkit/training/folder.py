@@ -38,16 +38,32 @@ class RunFolder:
         """Whether anything was saved here (maybe torn: the checkpoint store finds that out)."""
         return any(self.checkpoints.glob("step-*"))
 
-    def create(self, config: Any, provenance: Mapping[str, Any]) -> None:
-        """Make the folder and write config and provenance. Raises InputError where that cannot be written."""
+    def prepare(self) -> None:
+        """Make the folder for a new run. What a run left that never saved anything is cleared away.
+
+        Raises:
+            InputError: It holds a run with checkpoints, or something else; or it cannot be written.
+        """
+        if self.has_checkpoint:
+            raise InputError(
+                f"{self.path} already holds a run\n  go on with it: pretrainkit resume {self.path}\n"
+                "  or give another place: --out FOLDER"
+            )
+        if self.path.is_dir() and not self.exists and any(entry.name != "logs" for entry in self.path.iterdir()):
+            raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
-            _write(self.path / PROVENANCE, json.dumps(provenance, indent=2, ensure_ascii=False) + "\n")
+            for name in (CONFIG, PROVENANCE, EVENTS, EVALUATIONS):
+                (self.path / name).unlink(missing_ok=True)
         except OSError as error:
             raise InputError(
                 f"cannot write the run folder {self.path}\n  {error}\n  give another place: --out FOLDER"
             ) from None
+
+    def record(self, config: Any, provenance: Mapping[str, Any]) -> None:
+        """Write config and provenance. Raises DataError where that cannot be written."""
+        _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
+        self.write_json(PROVENANCE, provenance)
 
     def config_tree(self) -> dict[str, Any]:
         """The resolved config as nested plain values. Raises DataError when this is no run folder."""
@@ -55,7 +71,10 @@ class RunFolder:
         try:
             tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
         except OSError as error:
-            raise DataError(f"{self.path} is not a run folder: {error.strerror or error}: {path}") from None
+            raise DataError(
+                f"{self.path} is not a run folder: {error.strerror or error}: {path}\n"
+                "  give a folder that `pretrainkit train` wrote, such as runs/NAME"
+            ) from None
         if not isinstance(tree, dict) or not isinstance(tree.get("recipe"), str):
             raise DataError(f"{path} does not hold a config\n  it should name its recipe")
         return tree

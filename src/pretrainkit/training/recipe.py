@@ -78,7 +78,7 @@ class Recipe(ABC):
         return ()
 
     def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
-        """Write weights, config and tokenizer into the new folder `out`, complete or absent, for `transformers` to load."""
+        """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""
         raise InputError(f"recipe {self.name!r} has no Hugging Face form")
 
     def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:

@@ -23,6 +23,8 @@ class SourceConfig(Config):
 
 
 def _as_sources(value: object) -> object:
+    if value is None:  # as in data.valid=null on the command line
+        return ()
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
     if isinstance(value, (list, tuple)):
@@ -50,7 +52,7 @@ class DataConfig(Config):
     microbatch_size: PositiveInt | None = None
     """Examples of one forward pass on one rank; null: all of the rank's examples at once."""
     num_epochs: PositiveFloat | None = None
-    """Stop with an error before compute when num_steps needs more than this many passes over the data; null: no limit."""
+    """Refuse a run whose num_steps needs more than this many passes over the data; null: no limit."""
     prefetch: NonNegativeInt = 2
     """Steps to prepare ahead in a background thread; 0: none."""
 
@@ -59,7 +61,7 @@ class OptimizerConfig(Config):
     """How gradients become updates."""
 
     name: Literal["adamw", "lamb"] = "adamw"
-    """adamw: Adam with bias correction and decoupled weight decay. lamb: the same update with a trust ratio per tensor."""
+    """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor."""
     peak_lr: PositiveFloat
     """Learning rate after warm-up."""
     beta1: Rate = 0.9
@@ -98,7 +100,7 @@ class PrecisionConfig(Config):
     """Number formats. Master weights and optimiser state are always float32."""
 
     compute: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 on a GPU that has it and on CPUs with AVX512_BF16 or AMX, else float32. float16 uses loss scaling."""
+    """auto: bfloat16 on GPUs that have it and CPUs with AVX512_BF16 or AMX, else float32. float16 scales the loss."""
     matmul_tf32: bool = True
     """Let float32 matrix products use TF32 on GPUs that have it."""
 
@@ -209,7 +211,7 @@ class RunConfig(Config):
             )
         if self.schedule.num_warmup_steps > self.num_steps:
             found.append(
-                f"schedule.num_warmup_steps is {self.schedule.num_warmup_steps}, more than num_steps = {self.num_steps}\n"
+                f"schedule.num_warmup_steps {self.schedule.num_warmup_steps} is more than num_steps {self.num_steps}\n"
                 "  shorten the warm-up or train longer"
             )
         if self.schedule.name == "wsd" and not self.schedule.num_decay_steps:

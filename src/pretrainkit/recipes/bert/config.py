@@ -206,8 +206,8 @@ class BertRun(RunConfig):
         wanted = int(max(objective.masking_rate, objective.valid_masking_rate) * data.max_seq_length)
         if objective.max_predictions is not None and objective.max_predictions < wanted:
             found.append(
-                f"objective.max_predictions {objective.max_predictions} would quietly lower the masking rate: a full example "
-                f"of {data.max_seq_length} tokens has {wanted} predictions\n"
+                f"objective.max_predictions {objective.max_predictions} would quietly lower the masking rate: "
+                f"a full example of {data.max_seq_length} tokens has {wanted} predictions\n"
                 f"  set objective.max_predictions={wanted + 1} or null, or a lower objective.masking_rate"
             )
         if objective.max_predictions is not None and objective.max_predictions >= data.max_seq_length:

@@ -49,7 +49,7 @@ def _fill(config: BertRun, model: BertForPretraining, tokenizer: Tokenizer, prom
     ids.append(special.sep)
     if len(ids) > config.data.max_seq_length:
         raise InputError(
-            f"the prompt has {len(ids)} tokens, the model was trained on {config.data.max_seq_length}: {prompt[:60]!r}…\n"
+            f"a prompt has {len(ids)} tokens, the model was trained on {config.data.max_seq_length}: {prompt[:60]!r}\n"
             "  give it less at a time"
         )
     inputs, _ = read_batch(_as_batch(ids, places), config.data.max_seq_length)

@@ -48,6 +48,26 @@ def tiny() -> BertRun:
     )
 
 
+def modern_tiny() -> BertRun:
+    """2 layers x 128 of the ModernBERT design: what the demo trains. Learns about twice as fast per step as bert/tiny.
+
+    0.33 M parameters in the blocks; with the embeddings of 4 096 pieces 0.89 M. Rotary positions let so small a model
+    look at a word's neighbours from the start, which learned positions must find out first. With sentence order, and
+    all layers see the whole example. Takes the vocabulary of its data.
+    """
+    return BertRun(
+        num_steps=1_500,
+        model=ModernModelConfig(
+            hidden_size=128, num_layers=2, num_heads=2, intermediate_size=256, global_every=1, max_positions=512
+        ),
+        data=BertDataConfig(batch_size=32),
+        optimizer=OptimizerConfig(peak_lr=3e-3, beta2=0.98, weight_decay=0.01),
+        schedule=ScheduleConfig(num_warmup_steps=100),
+        checkpoint=CheckpointConfig(every_steps=250),
+        evaluate=EvaluateConfig(every_steps=250, num_examples=512),
+    )
+
+
 def mini() -> BertRun:
     """4 layers x 256: the smallest model worth fine-tuning. About an hour on 2 CPU cores for 6 000 steps.
 
@@ -152,6 +172,7 @@ def recipe_b() -> BertRun:
 
 PRESETS: dict[str, Callable[[], BertRun]] = {
     "tiny": tiny,
+    "modern-tiny": modern_tiny,
     "mini": mini,
     "base": base,
     "large": large,

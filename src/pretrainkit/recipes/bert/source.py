@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,12 +99,13 @@ class BertSource(BatchSource):
         )
         return lost / max(1, self.num_tokens)
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> dict[str, Any]:
         """Figures for logs and the report, from stored lengths alone: nothing is lost or capped without a trace."""
         lengths = np.concatenate([self._lengths(c, np.arange(len(c.chunks))) for c in self.components])
         num_inner = np.concatenate([component.chunks.num_inner for component in self.components])
         num_text = lengths - 2 - ((num_inner > 0) & self.config.objective.sentence_order)
         return {
+            "fingerprint": self.fingerprint,
             "examples": len(lengths),
             "documents": sum(len(documents) for documents in self.document_sizes),
             "tokens": self.num_tokens,
@@ -332,5 +333,5 @@ def _check_held_out(train: Sequence[TokenShards], valid: Sequence[TokenShards]) 
                     f"{is_shared.sum()} of the {len(hashes)} different documents of data.valid={held_out.folder} are "
                     f"also in data.train={shards.folder}: a loss on them would say nothing\n"
                     "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
-                    "pretrainkit corpus shards --valid-share 0.01"
+                    "pretrainkit corpus shards --heldout 0.01"
                 )

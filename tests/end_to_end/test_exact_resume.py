@@ -1,0 +1,316 @@
+"""A run that was stopped, killed or torn and then resumed = a run that never was, bit for bit."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import NO_DROPOUT, files_below, losses, metric_lines, pretrainkit, refused, succeed
+
+import pretrainkit as pk
+from pretrainkit.errors import Interrupted
+from pretrainkit.training.checkpoint import read_weights
+from pretrainkit.training.watch import Watcher
+
+EMA = "ema_decay=0.9"
+
+
+def last_checkpoint(run: Path) -> Path:
+    return max((run / "checkpoints").glob("step-*"))
+
+
+def assert_same_ending(run: Path, reference: Path) -> None:
+    """Equal losses, norms and learning rates at every step; all tensors of the last checkpoint bit-equal."""
+    assert metric_lines(run) == metric_lines(reference)
+    tensors, expected = (read_weights(last_checkpoint(path), prefix="") for path in (run, reference))
+    assert last_checkpoint(run).name == last_checkpoint(reference).name
+    assert tensors.keys() == expected.keys()
+    assert {name.split(".")[0] for name in tensors} == {"model", "optimizer", "ema"}
+    for name, value in expected.items():
+        assert torch.equal(tensors[name], value), name
+
+
+def copy_until(run: Path, step: int, target: Path) -> Path:
+    """A copy of a finished run as if it had been killed right after its checkpoint of `step`."""
+    shutil.copytree(run, target)
+    for path in (target / "checkpoints").glob("step-*"):
+        if int(path.name.removeprefix("step-")) > step:
+            shutil.rmtree(path)
+    return target
+
+
+def stop_training(name: str, step: int, *words: object) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).with_name("stopped_training.py")
+    return subprocess.run(
+        [sys.executable, str(script), name, str(step), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+class StopAfter(Watcher):
+    """Sends this process a signal after a step."""
+
+    def __init__(self, step: int, number: signal.Signals) -> None:
+        self.step, self.number = step, number
+
+    def stepped(self, step: int, num_steps: int) -> None:
+        if step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+def test_ctrl_c_saves_exits_with_130_and_resumes_exactly(settings: list[str], finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = stop_training("SIGINT", 6, "train", *settings, EMA, "--out", run)
+    assert ended.returncode == 130, ended.stderr
+    assert f"pretrainkit resume {run}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert last_checkpoint(run).name == "step-00000006"
+    assert "from step 6" in pretrainkit("resume", run).err
+    assert_same_ending(run, finished)
+    events = [json.loads(line)["event"] for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [event for event in events if event != "checkpoint"] == ["started", "stopped", "resumed", "finished"]
+
+
+def test_kill_9_between_checkpoints_resumes_exactly(settings: list[str], finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = stop_training("SIGKILL", 7, "train", *settings, EMA, "checkpoint.asynchronous=false", "--out", run)
+    assert ended.returncode == -signal.SIGKILL
+    assert last_checkpoint(run).name == "step-00000004"
+    assert metric_lines(run) == metric_lines(finished)[:7]
+    succeed("resume", run)
+    assert_same_ending(run, finished)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_of_schedulers_save_too(
+    settings: list[str], finished: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    config = pk.load_config(settings[0], [*settings[1:], EMA])
+    with pytest.raises(Interrupted, match=rf"{number.name} at step 3 of 12[\s\S]*pretrainkit resume"):
+        pk.train(config, tmp_path / "run", watcher=StopAfter(3, number))
+    pk.resume(tmp_path / "run")
+    assert_same_ending(tmp_path / "run", finished)
+
+
+def test_a_run_stopped_at_every_step_is_the_run_that_never_stopped(
+    settings: list[str], finished: Path, tmp_path: Path
+) -> None:
+    config = pk.load_config(settings[0], [*settings[1:], EMA])
+    with pytest.raises(Interrupted):
+        pk.train(config, tmp_path / "run", watcher=StopAfter(1, signal.SIGTERM))
+    for step in range(2, 12, 3):
+        with pytest.raises(Interrupted):
+            pk.resume(tmp_path / "run", watcher=StopAfter(step, signal.SIGTERM))
+    pk.resume(tmp_path / "run")
+    assert_same_ending(tmp_path / "run", finished)
+
+
+def torn_by_truncation(checkpoint: Path) -> None:
+    weights = next(checkpoint.glob("*.safetensors"))
+    os.truncate(weights, weights.stat().st_size - 1)
+
+
+def torn_by_a_flipped_bit(checkpoint: Path) -> None:
+    weights = next(checkpoint.glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-100] ^= 1
+    weights.write_bytes(content)
+
+
+def torn_by_a_missing_file(checkpoint: Path) -> None:
+    next(checkpoint.glob("*.safetensors")).unlink()
+
+
+def torn_by_an_edited_manifest(checkpoint: Path) -> None:
+    meta = checkpoint / "meta.json"
+    meta.write_text(meta.read_text().replace('"step": 8', '"step": 9'))
+
+
+@pytest.mark.parametrize(
+    "tear", [torn_by_truncation, torn_by_a_flipped_bit, torn_by_a_missing_file, torn_by_an_edited_manifest]
+)
+def test_of_a_torn_checkpoint_the_one_before_is_used_with_a_warning(
+    finished: Path, tmp_path: Path, tear: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = copy_until(finished, 8, tmp_path / "run")
+    tear(run / "checkpoints" / "step-00000008")
+    answer = pretrainkit("resume", run)
+    assert answer.code == 0, answer.err
+    assert "from step 4" in answer.err
+    assert any("step-00000008" in record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert_same_ending(run, finished)
+
+
+def test_the_warning_of_a_torn_checkpoint_is_printed(finished: Path, tmp_path: Path) -> None:
+    """Python prints warnings of the logging module that nothing handles; pytest handles them, hence a new process."""
+    run = copy_until(finished, 8, tmp_path / "run")
+    torn_by_truncation(run / "checkpoints" / "step-00000008")
+    code = "from pretrainkit.cli.main import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "evaluate", str(run)], capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "step-00000008" in ended.stderr
+    assert "bytes instead of" in ended.stderr
+
+
+def test_when_all_checkpoints_are_torn_the_run_is_refused_and_left_alone(finished: Path, tmp_path: Path) -> None:
+    run = copy_until(finished, 8, tmp_path / "run")
+    for checkpoint in (run / "checkpoints").glob("step-*"):
+        torn_by_truncation(checkpoint)
+    before = contents(run)
+    assert "no valid checkpoint" in refused("resume", run)
+    assert contents(run) == before
+    assert "no valid checkpoint" in refused("evaluate", run)
+
+
+def contents(run: Path) -> Mapping[str, bytes]:
+    """All files of a run but the lock of its checkpoints."""
+    return {name: (run / name).read_bytes() for name in files_below(run) if (run / name).is_file() and ".lock" not in name}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("seed=1", "seed: checkpoint has 0, now it is 1"),
+        ("data.batch_size=4", "data.batch_size: checkpoint has 8, now it is 4"),
+        ("data.train={valid} data.valid=", "the data itself: checkpoint has "),
+        ("data.max_seq_length=24", "the data itself: checkpoint has "),
+        ("data.order=sequential", "data.order: checkpoint has shuffle, now it is sequential"),
+        ("objective.masking_rate=0.1", "the data itself: checkpoint has "),
+        ("model.hidden_size=64", "checkpoint"),
+        ("model.num_layers=2", "checkpoint"),
+        ("optimizer.name=lamb ema_decay=0.99 objective.sentence_order=false", "checkpoint"),
+    ],
+)
+def test_a_change_of_the_past_is_refused_and_nothing_is_touched(
+    finished: Path, tokens: Path, tmp_path: Path, change: str, named: str
+) -> None:
+    run = copy_until(finished, 8, tmp_path / "run")
+    before = contents(run)
+    words = change.format(valid=tokens / "valid").split()
+    assert named in refused("resume", run, *words)
+    assert contents(run) == before
+    succeed("resume", run)
+    assert_same_ending(run, finished)
+
+
+def test_a_finished_run_is_not_resumed_but_says_how(finished: Path, tmp_path: Path) -> None:
+    run = copy_until(finished, 12, tmp_path / "run")
+    before = contents(run)
+    message = refused("resume", run)
+    assert "step 12 of 12" in message
+    assert "num_steps=24" in message
+    assert contents(run) == before
+
+
+def test_resume_longer_goes_on(settings: list[str], tmp_path: Path) -> None:
+    constant = [*settings, "schedule.name=constant"]
+    succeed("train", *constant, "--out", tmp_path / "short")
+    succeed("resume", tmp_path / "short", "num_steps=16")
+    succeed("train", *constant, "num_steps=16", "--out", tmp_path / "long")
+    assert metric_lines(tmp_path / "short") == metric_lines(tmp_path / "long")
+    assert "num_steps: 16" in (tmp_path / "short" / "config.yaml").read_text()
+    weights, expected = (pk.load_model(tmp_path / name).state_dict() for name in ("short", "long"))
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+def test_a_folder_without_checkpoint_or_without_run_is_refused(finished: Path, tmp_path: Path) -> None:
+    run = copy_until(finished, 0, tmp_path / "run")
+    assert "no checkpoint to go on from" in refused("resume", run)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "is not a run folder" in refused("resume", empty)
+    assert "is not a run folder" in refused("resume", tmp_path / "absent")
+    assert "is not a run folder" in refused("resume", tmp_path / "absent", "--launch", "local", "--nproc", 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "run"]
+    assert not list(empty.iterdir())
+
+
+def test_train_never_writes_over_a_run(settings: list[str], finished: Path, tmp_path: Path) -> None:
+    run = copy_until(finished, 8, tmp_path / "run")
+    before = contents(run)
+    assert f"pretrainkit resume {run}" in refused("train", *settings, "--out", run)
+    assert contents(run) == before
+    succeed("train", *settings, EMA, "--resume", "--out", run)  # as a scheduler restarts it
+    assert_same_ending(run, finished)
+
+
+def test_train_with_resume_starts_where_there_is_nothing_yet(
+    settings: list[str], finished: Path, tmp_path: Path
+) -> None:
+    """A scheduler gives the same command again, also after a kill before the first checkpoint."""
+    run = tmp_path / "run"
+    ended = stop_training("SIGKILL", 2, "train", *settings, EMA, "--resume", "--out", run)
+    assert ended.returncode == -signal.SIGKILL
+    assert not list((run / "checkpoints").glob("step-*"))
+    succeed("train", *settings, EMA, "checkpoint.keep_last=9", "--resume", "--out", run)
+    assert_same_ending(run, finished)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_microbatches_of_any_size_give_equal_losses(
+    settings: list[str], finished_without_dropout: Path, tmp_path: Path, size: int
+) -> None:
+    """Sums in another order: equal up to rounding, which 12 updates enlarge."""
+    succeed("train", *settings, *NO_DROPOUT, f"data.microbatch_size={size}", "--out", tmp_path / "run")
+    assert losses(tmp_path / "run") == pytest.approx(losses(finished_without_dropout), rel=1e-4)
+
+
+def test_microbatches_of_tokens_give_equal_losses(
+    settings: list[str], finished_without_dropout: Path, tmp_path: Path
+) -> None:
+    succeed("train", *settings, *NO_DROPOUT, "data.microbatch_tokens=96", "--out", tmp_path / "run")
+    assert losses(tmp_path / "run") == pytest.approx(losses(finished_without_dropout), rel=1e-4)
+
+
+def test_rows_and_packed_give_equal_losses(
+    settings: list[str], finished_without_dropout: Path, tmp_path: Path
+) -> None:
+    succeed("train", *settings, *NO_DROPOUT, "data.batching=rows", "--out", tmp_path / "run")
+    assert losses(tmp_path / "run") == pytest.approx(losses(finished_without_dropout), rel=1e-4)
+
+
+def launched(*words: object) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pretrainkit", *map(str, words), "--launch", "local", "--nproc", "2"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped(
+    settings: list[str], finished_without_dropout: Path, tmp_path: Path
+) -> None:
+    expected = losses(finished_without_dropout)
+    both = tmp_path / "two-ranks"
+    launched("train", *settings, *NO_DROPOUT, "checkpoint.keep_last=9", "--out", both)
+    assert losses(both) == pytest.approx(expected, rel=1e-5)
+    alone = copy_until(both, 8, tmp_path / "alone")
+    succeed("resume", alone)
+    assert losses(alone) == pytest.approx(expected, rel=1e-5)
+    assert losses(alone)[:8] == losses(both)[:8]
+
+
+@pytest.mark.slow
+def test_two_ranks_with_a_sharded_model_go_on_where_one_stopped(
+    settings: list[str], finished_without_dropout: Path, tmp_path: Path
+) -> None:
+    run = copy_until(finished_without_dropout, 4, tmp_path / "run")
+    launched("resume", run, "parallel.strategy=fsdp2")
+    assert losses(run) == pytest.approx(losses(finished_without_dropout), rel=1e-5)
+    weights, expected = (pk.load_model(path).state_dict() for path in (run, finished_without_dropout))
+    for name, value in expected.items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-3, atol=1e-4, msg=name)

@@ -1,0 +1,186 @@
+"""From text to an evaluated, exported model, the way README.md says."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import pretrainkit, refused, succeed
+
+import pretrainkit as pk
+
+
+def evaluation(*words: object) -> dict[str, float]:
+    return json.loads(succeed("evaluate", *words, "--json"))
+
+
+@pytest.fixture(scope="module")
+def exports(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("exports")
+    for name in ("huggingface", "safetensors"):
+        succeed("export", finished, "--format", name, "--out", folder / name)
+    return {name: folder / name for name in ("huggingface", "safetensors")}
+
+
+def test_a_run_folder_holds_what_the_documentation_promises(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert {"config.yaml", "provenance.json", "metrics.jsonl", "eval.jsonl", "events.jsonl", "checkpoints"} <= names
+    assert sorted(path.name for path in (finished / "checkpoints").glob("step-*")) == [
+        "step-00000004",
+        "step-00000008",
+        "step-00000012",
+    ]
+    assert not list(finished.rglob(".incomplete*"))
+
+
+def test_training_lowers_the_loss(made: Path, finished: Path) -> None:
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.2
+    valid = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])
+    assert valid["step"] == 12
+    assert valid["masked_lm_loss"] < json.loads((finished / "summary.json").read_text())["uniform_loss"]
+
+
+def test_evaluate_gives_what_training_gave_at_its_end(finished: Path) -> None:
+    recorded = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])
+    again = evaluation(finished)
+    assert again == {name: recorded[name] for name in again}
+
+
+def test_evaluate_reads_runs_checkpoints_and_exports_alike(
+    finished: Path, exports: dict[str, Path], tokens: Path
+) -> None:
+    of_run = evaluation(finished)
+    assert evaluation(finished / "checkpoints" / "step-00000012") == of_run
+    assert evaluation(exports["safetensors"]) == of_run
+    assert evaluation(finished / "checkpoints" / "step-00000004") != of_run
+
+
+def test_an_import_of_an_export_evaluates_as_the_run(
+    finished: Path, exports: dict[str, Path], tokens: Path, tmp_path: Path
+) -> None:
+    succeed("import", exports["huggingface"], "--out", tmp_path / "back")
+    data = f"{tokens}/valid"
+    # An import knows neither the length nor the precision of the training: both sides take those of bert/base.
+    long = tmp_path / "long"
+    shutil.copytree(exports["safetensors"], long)
+    config = (long / "config.yaml").read_text()
+    assert "max_seq_length: 32" in config
+    assert "compute: float32" in config
+    config = config.replace("max_seq_length: 32", "max_seq_length: 128").replace("compute: float32", "compute: auto")
+    (long / "config.yaml").write_text(config)
+    of_run = evaluation(long, "--data", data, "--num-examples", 20)
+    of_import = evaluation(tmp_path / "back", "--data", data, "--num-examples", 20)
+    assert of_import.keys() == of_run.keys()
+    for name, value in of_run.items():
+        assert of_import[name] == pytest.approx(value, rel=1e-6), name
+
+
+def test_load_model_gives_equal_outputs_for_run_checkpoint_and_exports(
+    finished: Path, exports: dict[str, Path]
+) -> None:
+    weights = pk.load_model(finished).state_dict()
+    for path in (finished / "checkpoints" / "step-00000012", exports["safetensors"], exports["huggingface"]):
+        other = pk.load_model(path).state_dict()
+        assert other.keys() == weights.keys()
+        for name, value in weights.items():
+            assert torch.equal(other[name], value), f"{path}: {name}"
+    earlier = pk.load_model(finished / "checkpoints" / "step-00000004").state_dict()
+    assert any(not torch.equal(earlier[name], weights[name]) for name in weights)
+
+
+def test_transformers_predicts_what_the_run_predicts(finished: Path, exports: dict[str, Path], made: Path) -> None:
+    from transformers import AutoTokenizer, BertForPreTraining
+
+    tokenizer = AutoTokenizer.from_pretrained(exports["huggingface"])
+    theirs = BertForPreTraining.from_pretrained(exports["huggingface"]).eval()
+    sentence = (made / "my_text" / "part-0.txt").read_text().splitlines()[0]
+    words = sentence.split()
+    prompt = " ".join([words[0], "<mask>", *words[2:]])
+    inputs = tokenizer(prompt, return_tensors="pt")
+    position = int((inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero())
+    with torch.no_grad():
+        logits = theirs(**inputs).prediction_logits[0, position]
+    best = [tokenizer.decode([index]).strip() for index in logits.topk(3).indices.tolist()]
+
+    row = json.loads(succeed("generate", finished, prompt, "--top", 3, "--json"))
+    ours = [answer["piece"].strip() for answer in row["masks"][0]]
+    assert ours == best
+
+
+def test_generate_answers_from_runs_and_exports_alike(finished: Path, exports: dict[str, Path]) -> None:
+    answers = {
+        succeed("generate", path, "Bada <mask> koli.", "--top", 2) for path in (finished, *exports.values())
+    }
+    assert len(answers) == 1
+    assert "<mask>" not in answers.pop()
+
+
+def test_init_from_starts_with_the_weights_of_a_run_checkpoint_or_export(
+    settings: list[str], finished: Path, exports: dict[str, Path], tmp_path: Path
+) -> None:
+    trained = pk.load_model(finished).state_dict()
+    seen = []
+    for number, path in enumerate((finished, finished / "checkpoints" / "step-00000012", exports["huggingface"])):
+        # The learning rate of update 0 is 0: after one step the weights are still those it started with.
+        words = [word for word in settings if not word.startswith("num_steps")]
+        out = tmp_path / str(number)
+        succeed("train", *words, "num_steps=2", "checkpoint.every_steps=1", f"init_from={path}", "--out", out)
+        started = pk.load_model(out / "checkpoints" / "step-00000001").state_dict()
+        for name, value in trained.items():
+            assert torch.equal(started[name], value), f"{path}: {name}"
+        seen.append((out / "metrics.jsonl").read_text().splitlines()[0].split('"grad_norm"')[0])
+    assert len(set(seen)) == 1
+
+
+def test_report_is_one_page_with_the_last_loss(finished: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    succeed("report", finished, "--out", page)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<html") == 1
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    value = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])["masked_lm_loss"]
+    assert f"{value:.3f}"[:4] in text
+
+
+def test_an_export_is_never_written_over_something(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("mine")
+    assert "precious" not in refused("export", finished, "--out", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_unknown_export_formats_are_named(finished: Path, tmp_path: Path) -> None:
+    assert "huggingface, safetensors" in refused("export", finished, "--format", "onnx", "--out", tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_output_is_json_and_nothing_else(settings: list[str], tmp_path: Path) -> None:
+    out = succeed("train", *settings, "num_steps=3", "--json", "--out", tmp_path / "run")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["step"] for row in rows if row["event"] == "metrics"] == [1, 2, 3]
+    assert rows[0]["event"] == "started"
+    assert {"finished", "evaluation"} <= {row["event"] for row in rows}
+
+
+def test_the_python_api_of_the_readme(settings: list[str], finished: Path, tmp_path: Path) -> None:
+    config = pk.load_config(settings[0], settings[1:])
+    batch = next(pk.batches(config))
+    assert all(isinstance(array, np.ndarray) for array in batch.values())
+    pk.train(config.model_copy(update={"num_steps": 2}), tmp_path / "run")
+    model = pk.load_model(tmp_path / "run")
+    assert isinstance(model, torch.nn.Module)
+    assert not model.training
+    assert pk.export(tmp_path / "run", "huggingface", tmp_path / "exported") == tmp_path / "exported"
+    assert (tmp_path / "exported" / "model.safetensors").is_file()
+
+
+def test_help_needs_no_torch_and_lists_all_verbs() -> None:
+    answer = pretrainkit("--help")
+    assert answer.code == 0
+    for verb in ("corpus", "tokenizer", "train", "resume", "evaluate", "generate", "export", "import", "report"):
+        assert f"\n  {verb} " in answer.out
