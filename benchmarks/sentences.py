@@ -5,7 +5,7 @@ that a busy machine slows all alike. Ours starts each round with nothing remembe
 characters that are no spaces; the agreement is the share of the boundaries of either engine that both have. Packages
 that are not installed are left out.
 
-    python benchmarks/sentences.py [--data shared/data] [--rounds 3] [--megabytes 4]
+    python benchmarks/sentences.py [--data FOLDER] [--rounds 3] [--megabytes 4] [--quick]
 
 Without sample data the help texts of Python are split.
 """
@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import io
 import json
+import os
 import pydoc_data.topics
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from pathlib import Path
 from pretrainkit.tokenizers.sentences import PlainSplitter, PunktParameters, PunktSplitter, train_punkt
 
 Split = Callable[[str], list[str]]
+SAMPLE = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 
 
 def novels(path: Path) -> list[str]:
@@ -109,10 +111,13 @@ def compare(name: str, texts: list[str], parameters: PunktParameters, num_rounds
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("shared/data"), help="folder of sample texts")
+    parser.add_argument("--data", type=Path, default=SAMPLE, help="folder of sample texts")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=4, help="size of the sample that Punkt learns from")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
     args = parser.parse_args()
+    if args.quick:
+        args.data, args.rounds, args.megabytes = Path(), 1, 0.5
     to_learn, to_split = load_texts(args.data)
     started = time.process_time()
     parameters = train_punkt(to_learn, max_bytes=int(args.megabytes * 2**20))

@@ -5,7 +5,7 @@ all alike. Figures are MB of UTF-8 text per CPU-second of all processes (best ro
 same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2
 threads or processes the figure that counts is the wall time, on a machine that has two idle cores.
 
-    python benchmarks/tokenizing.py [--rounds 3] [--megabytes 8] [--text FILE.jsonl...]
+    python benchmarks/tokenizing.py [--rounds 3] [--megabytes 8] [--quick] [--text FILE.jsonl...]
 """
 
 import argparse
@@ -74,7 +74,10 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--vocab-size", type=int, default=16_000)
     parser.add_argument("--text", nargs="*", default=[], help="JSONL files to encode instead of the sample")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.megabytes, arguments.vocab_size = 1, 1, 4000
     with tempfile.TemporaryDirectory() as name:
         run(
             Path(name),

@@ -132,5 +132,6 @@ def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Ten
     if config.max_grad_norm:
         size = norm.square() if config.clip == "squared_norm_legacy" else norm
         factor = torch.where(size < config.max_grad_norm, 1.0, config.max_grad_norm / size)
-        torch._foreach_mul_(shards, factor)
+        if factor.device.type != "cpu" or factor.item() != 1:  # on a CPU it can be read without waiting
+            torch._foreach_mul_(shards, factor)
     return norm.float()
