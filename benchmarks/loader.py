@@ -4,7 +4,7 @@ A memory map of 400 000 rows of 128 uint16 tokens is read in shuffled order. All
 that a busy machine slows all alike; the figure is the best round. The last column is the ratio to ours within the
 same run.
 
-    python benchmarks/loader.py [--rounds 5] [--rows 400000]
+    python benchmarks/loader.py [--rounds 5] [--rows 400000] [--quick]
 """
 
 import argparse
@@ -198,7 +198,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
     args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.rows = 1, 100_000
     with tempfile.TemporaryDirectory() as folder:
         rows = make_rows(Path(folder), args.rows)
         for batch_size in (64, 1024):

@@ -5,7 +5,7 @@ token types, 15 % masking 80/10/10. Hugging Face: `datasets` (memory-mapped Arro
 `DataCollatorForLanguageModeling` over the same examples, stored as finished rows of 128; it does no split, no trimming
 and no sentence order, so it does less. The engines take turns in each round; all run in one process without workers.
 
-    python benchmarks/pipeline.py [--rounds 5] [--documents 20000]
+    python benchmarks/pipeline.py [--rounds 5] [--documents 20000] [--quick]
 """
 
 import argparse
@@ -174,7 +174,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--documents", type=int, default=20_000)
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.documents = 1, 4000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         long, short = (

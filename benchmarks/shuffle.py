@@ -1,6 +1,7 @@
 """Global shuffle: peak memory of all processes and bytes written, against the size of the corpus.
 
-    python benchmarks/shuffle.py [--size 2GB] [--memory 300MB] [--workers 2] [--compress none] [--folder DIR]
+    python benchmarks/shuffle.py [--size 400MB] [--memory 300MB] [--workers 2] [--compress none] [--folder DIR]
+        [--quick]
 
 The corpus is made on the fly (JSONL, documents of log-normal length around 3 kB) and removed afterwards, as is the
 output. Runs the command `pretrainkit corpus shuffle`. Memory is the sum of the resident sizes of its processes,
@@ -66,13 +67,16 @@ def tree_resident_bytes(root: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="2GB")
+    parser.add_argument("--size", default="400MB")
     parser.add_argument("--memory", default="300MB")
     parser.add_argument("--workers", default="2")
     parser.add_argument("--num-shards", default="16")
     parser.add_argument("--compress", default="none")
     parser.add_argument("--folder", help="where to work; the system's folder for temporary files if left out")
+    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it runs")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.size = "40MB"
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
         (folder / "in").mkdir()

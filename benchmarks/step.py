@@ -1,6 +1,6 @@
 """One training step of our BERT against `transformers.BertForPreTraining` on the same batches, optimiser and threads.
 
-    python benchmarks/step.py [--shape mini] [--rows full,mixed] [--rounds 7] [--threads 1]
+    python benchmarks/step.py [--shape mini] [--rows full,mixed] [--rounds 9] [--threads 1] [--quick]
 
 Both: forward, backward, clip to norm 1, fused AdamW, float32, dropout 0.1. Contestants take turns within each round;
 what counts is the median CPU time of a step and the ratio of the medians. Before timing, both get the same weights and
@@ -9,7 +9,6 @@ on padding; ours only where a prediction or a token is: that is the point.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -180,17 +179,25 @@ def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | s
 
 
 def main() -> None:
-    """Print one JSON line per comparison."""
+    """Print a table with a row per comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="tiny,mini,base", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--rows", default="full,mixed")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
     options = parser.parse_args()
+    if options.quick:
+        options.shape, options.rounds = "mini", 1
     torch.set_num_threads(options.threads)
+    has_head = False
     for shape in options.shape.split(","):
         for rows in options.rows.split(","):
-            print(json.dumps(compare(shape, rows, options.rounds)), flush=True)
+            row = compare(shape, rows, options.rounds)
+            if not has_head:
+                print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}", flush=True)
+                has_head = True
+            print(f"| {' | '.join(map(str, row.values()))} |", flush=True)
 
 
 if __name__ == "__main__":

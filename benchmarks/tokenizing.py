@@ -5,7 +5,7 @@ all alike. Figures are MB of UTF-8 text per CPU-second of all processes (best ro
 same run. `shards` reads JSONL, encodes, hashes and writes; `shards, punkt` also finds the sentences first. With 2
 threads or processes the figure that counts is the wall time, on a machine that has two idle cores.
 
-    python benchmarks/tokenizing.py [--rounds 3] [--megabytes 8] [--text FILE.jsonl...]
+    python benchmarks/tokenizing.py [--rounds 3] [--megabytes 8] [--quick] [--text FILE.jsonl...]
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.sources import find_sources
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.load import HuggingFaceTokenizer, SentencePieceTokenizer
-from pretrainkit.tokenizers.sentences import learn_punkt
+from pretrainkit.tokenizers.sentences import PunktSplitter, learn_punkt
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
 SAMPLE = Path(os.environ.get("PRETRAINKIT_SAMPLE_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
@@ -74,7 +74,10 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--vocab-size", type=int, default=16_000)
     parser.add_argument("--text", nargs="*", default=[], help="JSONL files to encode instead of the sample")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.megabytes, arguments.vocab_size = 1, 1, 4000
     with tempfile.TemporaryDirectory() as name:
         run(
             Path(name),
@@ -92,7 +95,8 @@ def run(folder: Path, texts: list[str], vocab_size: int, rounds: int) -> None:
     punkt = learn_punkt(find_sources([documents]))
     tokenizer = folder / "tokenizer"
     train_tokenizer([folder / "words.tsv"], tokenizer, TokenizerSettings(vocab_size=vocab_size), punkt=punkt)
-    per_document = [[" ".join(sentence.split()) for sentence in punkt.split(text)] for text in texts]
+    split = PunktSplitter(punkt)
+    per_document = [[" ".join(sentence.split()) for sentence in split(text)] for text in texts]
     sentences = [sentence for document in per_document for sentence in document]
     lines = write_jsonl(folder / "lines", ["\n".join(document) for document in per_document])
     num_bytes = sum(len(sentence.encode()) for sentence in sentences)

@@ -1,7 +1,7 @@
 """Word counts: ours, compiled and plain, against Python's Counter and pyarrow. CPU seconds and peak memory,
 interleaved rounds.
 
-    python benchmarks/words.py [--size 200MB] [--rounds 3] [--text FILE...]
+    python benchmarks/words.py [--size 200MB] [--rounds 3] [--text FILE...] [--quick]
 
 Every measurement is a process of its own. The text is made on the fly: words with Zipf's frequencies (exponent 1.1
 over a million) and English-like lengths, one sentence per line; or the files given by --text, repeated to the size.
@@ -120,7 +120,10 @@ def main() -> None:
     parser.add_argument("--size", default="200MB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--text", nargs="*", default=[], help="plain text to repeat instead of made words")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: to see that it runs")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.size, arguments.rounds = "20MB", 1
     context = multiprocessing.get_context("spawn")
     best: dict[str, tuple[float, float, int]] = {}
     with tempfile.TemporaryDirectory() as folder:

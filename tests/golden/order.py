@@ -1,5 +1,4 @@
-"""Writes order.json: the first records of some orders. Run it only where a change of the order is meant, and say so
-in the commit."""
+"""The first records of some orders, as checked in as order.json; `refresh.py` writes it anew."""
 
 import json
 from pathlib import Path
@@ -34,6 +33,7 @@ def records_of(case: dict, start: int, num: int = 12) -> dict[str, list[int]]:
     return {name: getattr(records, name).tolist() for name in ("source", "epoch", "index", "key")}
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Make order.json what the code does now."""
     lines = [json.dumps({"order": case, "start": start, **records_of(case, start)}) for case, start in CASES]
     Path(__file__).with_name("order.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")

@@ -20,7 +20,7 @@ def test_from_words_to_shards(words, corpus, tmp_path):
     result = run("train", words, "--vocab-size", 1200, "--sentences-from", corpus / "train", "--out", folder)
     assert result.exit_code == 0, result.output
     assert "1,200 pieces" in result.stdout
-    assert (folder / "sentences.json").is_file()
+    assert (folder / "punkt.json").is_file()
     result = run("encode", corpus, "--tokenizer", folder, "--out", out, "--workers", 1, "--json")
     assert result.exit_code == 0, result.output
     manifests = json.loads(result.stdout)
@@ -32,6 +32,27 @@ def test_from_words_to_shards(words, corpus, tmp_path):
     assert "documents" in shown
     pieces = run("show", "The value. The object.", "--tokenizer", folder, "--json").stdout.splitlines()
     assert [len(json.loads(line)["ids"]) > 0 for line in pieces] == [True, True]
+
+
+def test_punkt_rules(words, tmp_path):
+    folder = tmp_path / "tokenizer"
+    (tmp_path / "text.jsonl").write_text('{"text": "\\"It rains.\\" He goes on. It ends."}\n')
+    inputs = ["--sentences-from", tmp_path / "text.jsonl"]
+    assert run("train", words, "--vocab-size", 1200, *inputs, "--out", folder).exit_code == 0
+    shown = {
+        rules: run("show", '"It rains." He goes on.', "--tokenizer", folder, "--punkt-rules", rules).stdout.splitlines()
+        for rules in ("default", "nltk", "sabertooth")
+    }
+    assert shown["default"] == shown["nltk"]
+    assert [len(lines) for lines in shown.values()] == [2, 2, 2]
+    assert shown["default"] != shown["sabertooth"]
+    result = run("encode", tmp_path / "text.jsonl", "--tokenizer", folder, "--out", tmp_path / "tokens", "--json")
+    manifest = json.loads(result.stdout)[""]
+    assert manifest["splitter"]["rules"] == "default"
+    assert manifest["splitter"]["parameters"] == json.loads((folder / "manifest.json").read_bytes())["punkt"]
+    wrong = run("encode", tmp_path, "--tokenizer", folder, "--out", "x", "--splitter", "none", "--punkt-rules", "nltk")
+    assert isinstance(wrong.exception, InputError)
+    assert "has no rules" in str(wrong.exception)
 
 
 def test_a_tokenizer_that_is_not_the_shards_is_refused(unigram, wordpiece, corpus, tmp_path):

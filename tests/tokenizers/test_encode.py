@@ -17,7 +17,8 @@ from pretrainkit.tokenizers import encode as encode_module
 from pretrainkit.tokenizers import shard_encoder
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus, shard_groups
 from pretrainkit.tokenizers.load import load_tokenizer
-from pretrainkit.tokenizers.sentences import make_splitter, read_punkt
+from pretrainkit.tokenizers.punkt import FORMAT, VERSION, PunktParameters
+from pretrainkit.tokenizers.sentences import PlainSplitter, load_splitter
 from pretrainkit.tokenizers.shards import TokenShards
 
 
@@ -36,11 +37,12 @@ def test_tokens_are_those_of_every_sentence_by_itself(corpus, unigram, tmp_path)
     tokenizer = load_tokenizer(unigram)
     for split in manifests:
         shards = TokenShards.open(tmp_path / "out" / split, verify=True)
-        punkt = read_punkt(shards.tokenizer_folder / "sentences.json")
+        split_text = load_splitter("punkt", shards.tokenizer_folder / "punkt.json")
+        assert manifests[split]["splitter"] == split_text.settings | {"fingerprint": split_text.fingerprint}
         texts = [text for text in texts_of(corpus / split) if text.strip("\u200b ")]
         assert shards.num_documents == len(texts)
         for index, text in enumerate(texts):
-            expected = [ids for ids in tokenizer.encode_batch(punkt.split(text)) if len(ids)]
+            expected = [ids for ids in tokenizer.encode_batch(split_text(text)) if len(ids)]
             assert [ids.tolist() for ids in shards.document(index)] == [ids.tolist() for ids in expected]
         hashes = np.concatenate([shards.document_hashes(shard) for shard in range(shards.num_shards)])
         assert hashes.tolist() == [text_hash(text) for text in texts]
@@ -72,14 +74,29 @@ def test_many_shards_are_made_whole_by_workers(prose, unigram, tmp_path):
     shards = TokenShards.open(tmp_path / "one")
     assert shards.num_shards == 5
     # Lines of BERT text are sentences, whatever the splitter.
-    assert len(shards.document(0)) == len(make_splitter("newline")("\n".join(prose[0].split(". "))))
+    assert len(shards.document(0)) == len(PlainSplitter("newline")("\n".join(prose[0].split(". "))))
+
+
+def test_a_file_that_has_changed_since_is_read_again(corpus, unigram, tmp_path):
+    """In one process, with everything at the same place."""
+    folder, manifests = tmp_path / "tokenizer", []
+    shutil.copytree(unigram, folder)
+    for abbreviations in [["value", "object"], []]:
+        content = {"collocations": [], "sentence_starters": [], "orthography": {}, "abbreviations": abbreviations}
+        PunktParameters.from_dict({"format": FORMAT, "version": VERSION} | content, "").save(folder / "punkt.json")
+        manifests.append(encode_corpus([corpus / "valid"], folder, tmp_path / "out", workers=1)[""])
+        shutil.rmtree(tmp_path / "out")
+    first, second = manifests
+    assert first["num_sentences"] < second["num_sentences"]
+    assert first["fingerprint"] != second["fingerprint"]
+    assert first["splitter"] != second["splitter"]
 
 
 def test_parameters_beside_the_tokenizer_are_used(corpus, unigram, tmp_path):
     folder = tmp_path / "tokenizer"
     shutil.copytree(unigram, folder)
     first = encode_corpus([corpus], folder, tmp_path / "one", workers=1)["train"]
-    shutil.copy(tmp_path / "one/train/tokenizer/sentences.json", folder)
+    shutil.copy(tmp_path / "one/train/tokenizer/punkt.json", folder)
     assert encode_corpus([corpus], folder, tmp_path / "two", workers=1)["train"] == first
 
 
@@ -92,8 +109,9 @@ def test_complete_output_is_kept_and_other_output_refused(corpus, unigram, wordp
     content = files(out)
     with pytest.raises(DataError, match="another corpus, tokenizer or splitter"):
         encode_corpus([corpus], wordpiece, out)
-    with pytest.raises(DataError, match="another corpus, tokenizer or splitter"):
-        encode_corpus([corpus], unigram, out, EncodeSettings(splitter="none"))
+    for other in [{"splitter": "none"}, {"splitter": "regex", "pattern": "x"}, {"punkt_rules": "sabertooth"}]:
+        with pytest.raises(DataError, match="another corpus, tokenizer or splitter"):
+            encode_corpus([corpus], unigram, out, EncodeSettings(**other))
     assert files(out) == content
 
 
@@ -177,7 +195,7 @@ def test_output_that_is_not_ours_is_left_alone(corpus, unigram, tmp_path):
 def test_wrong_settings_and_input_are_refused_before_any_work(corpus, unigram, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(DataError, match="not a regular expression"):
-        encode_corpus([corpus], unigram, out, EncodeSettings(splitter="regex", pattern="("))
+        EncodeSettings(splitter="regex", pattern="(")
     with pytest.raises(DataError, match="does not exist"):
         encode_corpus([tmp_path / "absent"], unigram, out)
     with pytest.raises(DataError, match="holds no tokenizer"):

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Show, check and document configs.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show, check and document configs.")
 
 Source = Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset such as bert/tiny, or a YAML file.")]
-Settings = Annotated[list[str] | None, typer.Argument(metavar="[PATH=VALUE]...", help="Settings to lay over it.")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings to lay over it.")]
 
 
 @app.command()
@@ -43,7 +43,7 @@ def show(
         for path, value in flatten(tree).items():
             print(f"{prefix + path:<40} {value!s:<24} {resolved.origins.get(prefix + path, '')}")
     elif plain or not isinstance(tree, dict):
-        print(dump_yaml(tree), end="")
+        print(dump_yaml(tree).removesuffix("...\n"), end="")  # which ends a bare value
     else:
         print(to_commented_yaml(part), end="")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -13,7 +13,7 @@ def demo(
     text: Annotated[
         list[Path] | None, typer.Option(help="Your own text files instead; repeat the option for more.")
     ] = None,
-    files: Annotated[list[Path] | None, typer.Argument(help="More files for --text.", metavar="[FILE]...")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="More files for --text.", metavar="FILE")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write; an earlier demo in it is replaced.")] = Path("runs/demo"),
     num_steps: Annotated[int, typer.Option(min=300, help="Optimizer updates.")] = 1500,
     json: Annotated[bool, typer.Option("--json", help="End with one JSON object of the headline numbers.")] = False,

@@ -1,5 +1,6 @@
 """The command line: `pretrainkit VERB ...`. Each verb lives in its own file and is imported when it is named."""
 
+import difflib
 import importlib
 import os
 import sys
@@ -37,7 +38,9 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
-            return None
+            close = difflib.get_close_matches(cmd_name, VERBS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(VERBS)}."
+            ctx.fail(f"No such command {cmd_name!r}.{hint}")
         module = importlib.import_module(f"pretrainkit.cli.{'import_' if cmd_name == 'import' else cmd_name}")
         command = get_command(module.app)
         command.name = cmd_name
@@ -64,7 +67,7 @@ def _root(debug: bool = typer.Option(False, "--debug", help="Show tracebacks of 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad input or config, 130 interrupted (state saved)."""
     try:
-        app()
+        app(prog_name="pretrainkit")
     except PretrainKitError as error:
         if os.environ.get("PRETRAINKIT_DEBUG"):
             traceback.print_exc()

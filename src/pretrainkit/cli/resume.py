@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -13,7 +13,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH=VALUE]...", help="Settings that do not touch the past, such as num_steps=20000."),
+        typer.Argument(metavar="PATH=VALUE", help="Settings that do not touch the past, such as num_steps=20000."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",

@@ -26,6 +26,14 @@ class KindName(StrEnum):
     bpe = "bpe"
 
 
+class PunktRulesChoice(StrEnum):
+    """Rules of the Punkt splitter."""
+
+    default = "default"
+    nltk = "nltk"
+    sabertooth = "sabertooth"
+
+
 class SplitterChoice(StrEnum):
     """Ways to cut documents into sentences."""
 
@@ -37,6 +45,13 @@ class SplitterChoice(StrEnum):
 
 TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
 MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
+PunktRulesOption = Annotated[
+    PunktRulesChoice,
+    typer.Option(
+        help="For punkt. default: NLTK's, but '. . .' is an ellipsis and Unicode spaces are spaces; nltk: NLTK's; "
+        "sabertooth: closing quotes open the next sentence."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -101,6 +116,7 @@ def encode(
         SplitterChoice,
         typer.Option(help="punkt: learned boundaries; newline: one per line; regex: --pattern; none: whole documents."),
     ] = SplitterChoice.punkt,
+    punkt_rules: PunktRulesOption = PunktRulesChoice.default,
     pattern: Annotated[
         str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
     ] = None,
@@ -115,7 +131,9 @@ def encode(
     """
     from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 
-    settings = EncodeSettings(splitter=splitter.value, pattern=pattern, text_key=text_key, max_bad=max_bad)
+    settings = EncodeSettings(
+        splitter=splitter.value, punkt_rules=punkt_rules.value, pattern=pattern, text_key=text_key, max_bad=max_bad
+    )
     with shown_stages() as progress:
         manifests = encode_corpus(inputs, tokenizer, out, settings, workers=workers, progress=progress)
     if json_output:
@@ -171,16 +189,18 @@ def show(
     text: Annotated[str, typer.Argument(help="Text to encode.")],
     *,
     tokenizer: Annotated[Path, typer.Option(help="Tokenizer folder.", show_default=False)],
+    punkt_rules: PunktRulesOption = PunktRulesChoice.default,
     json_output: Json = False,
 ) -> None:
     """Show the sentences of a text and their pieces."""
-    from pretrainkit.tokenizers.folder import SENTENCES_JSON
+    from pretrainkit.tokenizers.folder import PUNKT_JSON
     from pretrainkit.tokenizers.load import load_tokenizer
-    from pretrainkit.tokenizers.sentences import read_punkt
+    from pretrainkit.tokenizers.sentences import load_splitter
 
     loaded = load_tokenizer(tokenizer)
-    stored = tokenizer / SENTENCES_JSON
-    sentences = read_punkt(stored).split(text) if stored.is_file() else [text]
+    stored = tokenizer / PUNKT_JSON
+    name, parameters = ("punkt", stored) if stored.is_file() else ("none", None)
+    sentences = load_splitter(name, parameters, rules=punkt_rules.value)(text)
     pieces = loaded.pieces()
     for ids in loaded.encode_batch(sentences):
         if json_output:

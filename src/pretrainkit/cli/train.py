@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH=VALUE]...", help="Settings, such as data.batch_size=64.")
+    list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings, such as data.batch_size=64.")
 ]
 
 

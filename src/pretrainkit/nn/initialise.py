@@ -1,7 +1,27 @@
 """Initial weights."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+class SkipInitialisation(TorchFunctionMode):
+    """A context in which the drawing functions of `torch.nn.init` leave tensors as they are: weights are raw memory.
+
+    For models that initialise themselves afterwards. Building on the meta device and then calling `to_empty` does the
+    same, but loads torch's whole compiler (1.5 CPU-seconds): what those calls do to meta tensors is written for it.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:  # some methods lack it
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
 @torch.no_grad()

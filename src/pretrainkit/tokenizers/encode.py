@@ -23,9 +23,10 @@ from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile, find_sources
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
-from pretrainkit.tokenizers.folder import SENTENCES_JSON, write_json
+from pretrainkit.tokenizers.folder import PUNKT_JSON
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
-from pretrainkit.tokenizers.sentences import SplitterName, learn_punkt, make_splitter, read_punkt
+from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules
+from pretrainkit.tokenizers.sentences import Splitter, SplitterName, check_splitter, learn_punkt, load_splitter
 from pretrainkit.tokenizers.shard_encoder import Encoder, ShardTask, encode_shard, encode_together, finished_record
 from pretrainkit.tokenizers.shard_writer import finish_shards
 from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
@@ -39,12 +40,17 @@ class EncodeSettings:
 
     splitter: SplitterName = "punkt"
     """How documents are cut into sentences."""
+    punkt_rules: PunktRules = "default"
+    """For punkt: what becomes of ellipses, closing quotes and the like; see punkt.py."""
     pattern: str | None = None
-    """What lies between two sentences, for the regex splitter."""
+    """For regex: what lies between two sentences."""
     text_key: str = "text"
     """Key or column that holds the text."""
     max_bad: int = 0
     """Pieces of bad input that may be skipped."""
+
+    def __post_init__(self) -> None:
+        check_splitter(self.splitter, self.punkt_rules, self.pattern)
 
 
 def encode_corpus(
@@ -77,19 +83,18 @@ def encode_corpus(
     splits = corpus_splits(inputs)
     punkt = None
     if settings.splitter == "punkt":
-        stored = Path(tokenizer) / SENTENCES_JSON
+        stored = Path(tokenizer) / PUNKT_JSON
         if stored.is_file():
-            punkt = read_punkt(stored)
+            punkt = PunktParameters.load(stored)
         else:
             progress.note("learning sentence boundaries from the text")
             first, _ = next(iter(splits.values()))
             punkt = learn_punkt(first, text_key=settings.text_key, max_bad=settings.max_bad)
-    make_splitter(settings.splitter, punkt=punkt, pattern=settings.pattern)  # refuses wrong settings before any work
-    parameters = punkt.as_dict() if punkt else None
+    splitter = load_splitter(settings.splitter, punkt, rules=settings.punkt_rules, pattern=settings.pattern)
     manifests = {}
     for split, (sources, corpus) in splits.items():
         manifests[split] = _encode_split(
-            sources, corpus, loaded, out / split, settings, parameters, workers, progress, split or out.name
+            *(sources, corpus, loaded, splitter, punkt, out / split, settings, workers, progress, split or out.name)
         )
     return manifests
 
@@ -118,19 +123,19 @@ def _encode_split(
     sources: list[SourceFile],
     corpus: str | None,
     tokenizer: Tokenizer,
+    splitter: Splitter,
+    punkt: PunktParameters | None,
     out: Path,
     settings: EncodeSettings,
-    punkt: dict[str, Any] | None,
     workers: int | None,
     progress: Progress,
     name: str,
 ) -> dict[str, Any]:
     groups = shard_groups(sources)
-    splitter = {"name": settings.splitter, "pattern": settings.pattern, "punkt": fingerprint(punkt) if punkt else None}
     plan = {
         "input": [corpus, [len(group) for group in groups]] if corpus else [source.identity for source in sources],
         "tokenizer": tokenizer.fingerprint,
-        "splitter": splitter,
+        "splitter": splitter.fingerprint,
         "text_key": settings.text_key,
     }
     plan_key = fingerprint(plan)
@@ -140,11 +145,15 @@ def _encode_split(
     num_bytes = sum(source.num_bytes for source in sources)
     processes = num_processes(workers, 1 << 30, num_bytes, 1 << 40)
     with work_folder(out / ".work", plan, out) as work:
-        punkt_path = work / SENTENCES_JSON
         if punkt is not None:
-            write_json(punkt_path, punkt)
+            punkt.save(work / PUNKT_JSON)
         encoder = Encoder(
-            str(tokenizer.folder), settings.splitter, settings.pattern, str(punkt_path) if punkt else None
+            tokenizer=str(tokenizer.folder),
+            splitter=settings.splitter,
+            punkt=work / PUNKT_JSON if punkt else None,
+            punkt_rules=settings.punkt_rules,
+            pattern=settings.pattern,
+            fingerprint=plan_key,
         )
         tasks = [
             ShardTask(
@@ -185,7 +194,7 @@ def _encode_split(
             special=tokenizer.special,
             tokenizer=tokenizer.fingerprint,
             corpus=corpus or content,
-            splitter=splitter,
+            splitter=splitter.settings | {"fingerprint": splitter.fingerprint},
             skipped=skips.for_manifest() | {reason: {"count": num, "examples": []} for reason, num in empty.items()},
             settings=asdict(settings),
             plan=plan_key,
@@ -233,12 +242,12 @@ def _refuse_strangers(out: Path) -> None:
         raise DataError(f"{out} is not empty and holds no unfinished token shards\n  name another --out")
 
 
-def _copy_tokenizer(origin: Path, out: Path, punkt: dict[str, Any] | None) -> None:
+def _copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None) -> None:
     target, aside = out / TOKENIZER_FOLDER, out / f".{TOKENIZER_FOLDER}.partial"
     with explained_write_errors(target):
         for folder in (aside, target):
             shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(origin, aside)
         if punkt is not None:
-            write_json(aside / SENTENCES_JSON, punkt)
+            punkt.save(aside / PUNKT_JSON)
         aside.rename(target)

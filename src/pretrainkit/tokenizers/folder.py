@@ -2,7 +2,7 @@
 
 tokenizer.json  tokenizer_config.json     what `transformers.AutoTokenizer.from_pretrained(folder)` loads
 sentencepiece.model  sentencepiece.vocab  unigram only; what we encode with
-sentences.json                            Punkt parameters, where they were trained
+punkt.json                                Punkt parameters, where they were trained
 manifest.json                             kind, vocabulary size, special ids, settings, fingerprints
 """
 
@@ -23,7 +23,7 @@ MODEL = "sentencepiece.model"
 VOCAB = "sentencepiece.vocab"
 TOKENIZER_JSON = "tokenizer.json"
 CONFIG_JSON = "tokenizer_config.json"
-SENTENCES_JSON = "sentences.json"
+PUNKT_JSON = "punkt.json"
 FORMAT = "pretrainkit tokenizer 1"
 
 
@@ -94,9 +94,16 @@ def transformers_config(tokens: Mapping[str, str], max_length: int) -> dict[str,
 
 
 def write_manifest_of(
-    folder: Path, *, kind: str, vocab_size: int, special: SpecialIds, settings: Mapping[str, Any], source: str
+    folder: Path,
+    *,
+    kind: str,
+    vocab_size: int,
+    special: SpecialIds,
+    settings: Mapping[str, Any],
+    source: str,
+    punkt: str | None,
 ) -> dict[str, Any]:
-    """Writes and returns manifest.json; `source` is the fingerprint of the word counts."""
+    """Writes and returns manifest.json; `source` and `punkt` are fingerprints of the word counts and parameters."""
     manifest = {
         "format": FORMAT,
         "kind": kind,
@@ -104,6 +111,7 @@ def write_manifest_of(
         "special": special.as_dict(),
         "settings": dict(settings),
         "source": source,
+        "punkt": punkt,
         "fingerprint": model_fingerprint(folder),
     }
     write_json(folder / "manifest.json", manifest)

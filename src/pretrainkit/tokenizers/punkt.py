@@ -1,241 +1,383 @@
-"""Punkt: sentence boundaries from abbreviations, collocations and the case of words, learned without supervision.
+"""Punkt: sentence boundaries from what a text itself shows about its abbreviations, initials and sentence starters.
 
-Source: Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection",
-https://aclanthology.org/J06-4003. NLTK has the maintained implementation. We train with it, on the user's own text,
-because no package index carries its English parameters; but we split by ourselves: the same rules, looked up for
-a candidate's two neighbours instead of tokenising them again, at equal output (tests compare whole documents and random
-text). On English novels NLTK's splitter handles 2.8 MB per CPU-second, this one 24 in the same run (8.7 times as much),
-and no import of NLTK (1.4 CPU-seconds) is needed to encode.
+Source: Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection", https://aclanthology.org/J06-4003,
+with the deviations of NLTK and of the Punkt crate that Sabertooth uses.
 
-Others, on 0.3 MB of a novel, in MB per CPU-second and agreement of boundaries with Punkt (F1): this one 52, sentencex
-1.0.32 85 (0.89), blingfire 0.1.8 31 (returns altered text), segtok 1.5.11 1.6 (0.98), pysbd 0.3.4 0.3 (0.33). Only
-sentencex is faster, but it has fixed rules per language, ends sentences at blank lines, and cannot learn from the text.
+The choice. The maintained implementation is NLTK's. Its trainer learns the parameters here (`train_punkt`: PyPI carries
+no trained ones, and one's own text fits better). Its tokenizer is slower than a subword tokenizer, so `PunktSplitter`
+makes its decisions: candidates by one compiled expression, and each decision remembered by the text it depends on.
 
-What follows for users: newlines are no boundaries, so a heading without a full stop merges with the sentence behind
-it; quotes and brackets that close behind a full stop stay with their sentence; "…", "。" and the like are no endings.
+Measured by benchmarks/sentences.py on one core, parameters learned from 4 MB of novels, MB of text per CPU-second:
+
+                                  novels    WikiText-2    Python's help    boundaries as NLTK's
+    NLTK 3.10                        3.1           4.5              3.4
+    PunktSplitter, `nltk`           41            79               42      100 % of 26 400
+    PunktSplitter, `default`        41            73               39      99.97, 99.79, 100 %
+
+Of other packages on PyPI, sentencex (Rust; 166 MB/s in novels, 0.2 in WikiText-2 as one document) and blingfire (33)
+have rules of their own for quotations and line breaks: 69 % and 94 % of boundaries in novels are as NLTK's.
+segtok (1.6) and pysbd (0.3), tried on 0.3 MB of a novel, are slower than NLTK.
+
+Newlines are no boundaries: a heading without a stop goes with the sentence behind it. Stops of other scripts and "…"
+are none either.
+
+Rules:
+    default     those of NLTK, but `. . .` is an ellipsis as `...` is (NLTK: three sentences; 0.8 % of all in 60 novels)
+                and no-break and other Unicode spaces stand between words as ASCII ones do
+    nltk        the boundaries of NLTK 3.10: closing quotes and brackets belong to the sentence that they close
+    sabertooth  as `default`, but closing quotes and brackets open the next sentence, curly quotes end no word, a single
+                last word is no sentence of its own, and spaces around the text are kept
 """
 
+import hashlib
+import json
+import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, Literal
 
+from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError
 
-_CANNOT_BE_INSIDE = r"""[)";}\]*:@'({\[‘’“”«»?!]"""
-_RUNS = r"(?:-{2,}|\.{2,}|(?:\.\s){2,}\.)"
-_WORD = re.compile(
-    rf"""{_RUNS}|(?=[^("`{{\[:;&#*@)}}\]\-,])\S+?(?=\s|$|{_CANNOT_BE_INSIDE}|{_RUNS}|,(?=$|\s|{_CANNOT_BE_INSIDE}|{_RUNS}))|\S"""
+PunktRules = Literal["default", "nltk", "sabertooth"]
+FORMAT: Final = "pretrainkit-punkt"
+VERSION: Final = 1
+
+# Where a word was seen, as NLTK's bits: at the beginning of a sentence, inside one, or unknown; upper or lower case.
+BEGIN_UPPER, INSIDE_UPPER, UNKNOWN_UPPER, BEGIN_LOWER, INSIDE_LOWER, UNKNOWN_LOWER = (1 << bit for bit in range(1, 7))
+ANY_UPPER = BEGIN_UPPER | INSIDE_UPPER | UNKNOWN_UPPER
+ANY_LOWER = BEGIN_LOWER | INSIDE_LOWER | UNKNOWN_LOWER
+
+_CURLY = "\u2018\u2019\u201c\u201d\xab\xbb"
+_CLOSING = "\"')]}" + _CURLY
+_REALIGN = re.compile(rf"[{re.escape(_CLOSING)}]+?(?:\s+|(?=--)|$)", re.MULTILINE)
+_NO_WORD = r"?!)\";}\]*:@'({\["
+"""What ends a word, as the inside of a character class."""
+_SEVERAL = r"-{2,}|\.{2,}|\.(?:\s\.){2,}"
+_NUMBER_TYPE = "##number##"
+_NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*")
+_INITIAL = re.compile(r"[^\W\d]\.")
+_ELLIPSIS = re.compile(r"\.(?:\s?\.)+")
+_ASCII_SPACES = "\n\t\r\v\f"
+_SPACES = (
+    _ASCII_SPACES
+    + "\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+    + "".join(map(chr, range(0x2000, 0x200B)))
 )
-_CANDIDATE = re.compile(rf"[.?!](?={_CANNOT_BE_INSIDE}|\s+(\S+))")
-_CLOSING = frozenset("\"')]}‘’“”«»")
-_REALIGN = re.compile(r"""["')\]}‘’“”«»]+?(?:\s+|(?=--)|$)""", re.MULTILINE)
-_ASCII_BLANKS = " \t\n\r\x0b\x0c"
-_BLANKS = re.compile(f"[{_ASCII_BLANKS}]")
-_NUMERIC = re.compile(r"^-?[.,]?\d[\d,.\-]*\.?$")
-_INITIAL = re.compile(r"[^\W\d]\.$")
-_ELLIPSIS = re.compile(r"\.\.+$")
-_PUNCTUATION = frozenset(";:,.!?")
-_NUMBER = "##number##"
-_BEGINS_LOWER = 1 << 4
-_INSIDE_UPPER = 1 << 2
-_UPPER = 1 << 1 | 1 << 2 | 1 << 3
-_LOWER = 1 << 4 | 1 << 5 | 1 << 6
-_MAX_REMEMBERED = 1 << 18
-FORMAT = "pretrainkit punkt 1"
+
+_MAX_REMEMBERED = 200_000
+"""Decisions kept by one splitter (about 25 MB); then it starts afresh."""
+_MAX_REMEMBERED_LENGTH = 48
+_ADVICE = "learn the parameters again: pretrainkit tokenizer train, or pretrainkit.tokenizers.punkt.train_punkt"
 
 
 @dataclass(frozen=True)
-class Punkt:
-    """Parameters of a language and a kind of text, and the splitting by them."""
+class PunktParameters:
+    """What Punkt knows about a language. Words are lower case, numbers are `##number##`."""
 
     abbreviations: frozenset[str]
-    """Lower case, without the final period."""
+    """Without their last period."""
     collocations: frozenset[tuple[str, str]]
-    """Pairs of types around a period that does not end a sentence."""
-    starters: frozenset[str]
-    """Types that often begin a sentence."""
-    orthography: Mapping[str, int]
-    """Type to bits: in which places it was seen in upper and lower case."""
-    _decisions: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
-
-    def split(self, text: str) -> list[str]:
-        """The sentences of `text` in order, without the white space between them."""
-        return [text[begin:end] for begin, end in self.spans(text)]
-
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """(begin, end) of each sentence. Empty ones are left out."""
-        cuts = self._cuts(text)
-        cuts.append((len(text.rstrip()), len(text)))
-        spans, begin = [], 0
-        realigned = 0
-        for index, (end, following) in enumerate(cuts):
-            start, begin = begin + realigned, following
-            realigned = 0
-            closing = None
-            if index + 1 < len(cuts) and text[following : following + 1] in _CLOSING:
-                # Quotes and brackets that close behind the full stop move from the next sentence to this one.
-                closing = _REALIGN.match(text, following, max(following, cuts[index + 1][0]))
-            if closing:
-                spans.append((start, following + len(closing[0].rstrip())))
-                realigned = closing.end() - following
-            elif start < end:
-                spans.append((start, end))
-        return spans
-
-    def _cuts(self, text: str) -> list[tuple[int, int]]:
-        """(end of a sentence, begin of the next) for every boundary."""
-        cuts: list[tuple[int, int]] = []
-        find_blank, uncertain = text.rfind, self._uncertain
-        searched = chunk_begin = 0  # the chunk: from the last blank before a candidate to the candidate
-        waiting: tuple[int, int, str] | None = None
-        for match in _CANDIDATE.finditer(text):
-            place = match.start()
-            begin = find_blank(" ", searched, place) + 1
-            word = text[begin:place]
-            if not begin or not word.isalpha():
-                begin, word = _chunk(text, searched, place, chunk_begin)
-            if waiting is not None:
-                # A candidate within the same chunk takes the place of the one before.
-                if waiting[0] <= begin and self._is_boundary(waiting[2]):
-                    cuts.append((waiting[0] + 1, waiting[1]))
-                waiting = None
-            searched, chunk_begin = place, begin
-            following = match.start(1)
-            if following < 0:
-                waiting = (place, place + 1, text[begin : place + 2])
-            elif text[place + 1] not in _ASCII_BLANKS:
-                waiting = (place, following, text[begin : match.end(1)])
-            elif (text[place] != "." or (word.isalpha() and word.lower() not in uncertain and len(word) > 1)) or (
-                self._is_boundary(text[begin : match.end(1)])
-            ):
-                cuts.append((place + 1, following))
-        if waiting is not None and self._is_boundary(waiting[2]):
-            cuts.append((waiting[0] + 1, waiting[1]))
-        return cuts
-
-    @cached_property
-    def _uncertain(self) -> frozenset[str]:
-        """Words behind which a period needs a closer look."""
-        return self.abbreviations | {first for first, _ in self.collocations}
-
-    def _is_boundary(self, context: str) -> bool:
-        """Whether a sentence ends inside `context`: the chunk with the candidate, and what follows it."""
-        decision = self._decisions.get(context)
-        if decision is None:
-            if len(self._decisions) >= _MAX_REMEMBERED:
-                self._decisions.clear()
-            decision = self._decisions[context] = self._decide(context)
-        return decision
-
-    def _decide(self, context: str) -> bool:
-        words = [word for line in context.split("\n") for word in _WORD.findall(line)]
-        return any(self._ends_sentence(word, following) for word, following in pairwise(words))
-
-    def _ends_sentence(self, word: str, following: str) -> bool:
-        is_ellipsis = bool(_ELLIPSIS.match(word))
-        is_break, is_abbreviation = self._first_pass(word)
-        if not word.endswith("."):
-            return is_break
-        kind = _without_period(_type(word))
-        next_kind = _type(following)
-        if self._first_pass(following)[0]:
-            next_kind = _without_period(next_kind)
-        is_initial = bool(_INITIAL.match(word))
-        if (kind, next_kind) in self.collocations:
-            return False
-        if (is_abbreviation or is_ellipsis) and not is_initial:
-            if self._starts_sentence(following, next_kind):
-                return True
-            if following[0].isupper() and next_kind in self.starters:
-                return True
-        if is_initial or kind == _NUMBER:
-            starts = self._starts_sentence(following, next_kind)
-            is_always_upper = following[0].isupper() and not self.orthography.get(next_kind, 0) & _LOWER
-            if starts is False or (starts is None and is_initial and is_always_upper):
-                return False
-        return is_break
-
-    def _first_pass(self, word: str) -> tuple[bool, bool]:
-        """(ends a sentence, is an abbreviation), by the word alone."""
-        if word in (".", "?", "!"):
-            return True, False
-        if not word.endswith(".") or word.endswith(".."):
-            return False, False
-        bare = word[:-1].lower()
-        is_abbreviation = bare in self.abbreviations or bare.rsplit("-", 1)[-1] in self.abbreviations
-        return not is_abbreviation, is_abbreviation
-
-    def _starts_sentence(self, word: str, kind: str) -> bool | None:
-        """By the case in which the word was seen elsewhere; None: undecided."""
-        if word in _PUNCTUATION:
-            return False
-        seen = self.orthography.get(kind, 0)
-        if word[0].isupper() and seen & _LOWER and not seen & _INSIDE_UPPER:
-            return True
-        if word[0].islower() and (seen & _UPPER or not seen & _BEGINS_LOWER):
-            return False
-        return None
+    """Words around a period that does not end a sentence."""
+    sentence_starters: frozenset[str]
+    orthography: dict[str, int]
+    """Word to the contexts it was seen in: a sum of BEGIN_UPPER ... UNKNOWN_LOWER."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; equal parameters give equal text."""
+        """As it is written: sorted, so that equal parameters give equal files."""
         return {
             "format": FORMAT,
+            "version": VERSION,
             "abbreviations": sorted(self.abbreviations),
-            "collocations": [list(pair) for pair in sorted(self.collocations)],
-            "starters": sorted(self.starters),
+            "collocations": sorted(list(pair) for pair in self.collocations),
+            "sentence_starters": sorted(self.sentence_starters),
             "orthography": dict(sorted(self.orthography.items())),
         }
 
+    @property
+    def fingerprint(self) -> str:
+        """128 bits in hex of all parameters."""
+        return _digest(self.as_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON, whole or not at all."""
+        with atomic_file(Path(path)) as file:
+            file.write(json.dumps(self.as_dict(), ensure_ascii=False, indent=0).encode() + b"\n")
+
     @classmethod
-    def from_dict(cls, content: Any, where: str) -> "Punkt":
-        """From `as_dict`.
+    def load(cls, path: str | os.PathLike[str]) -> "PunktParameters":
+        """Read what `save` wrote.
 
         Raises:
-            DataError: It is something else; `where` names the file.
+            DataError: The file is missing, is no JSON, has another version, or a field of it is broken.
         """
         try:
-            if content["format"] != FORMAT:
-                raise ValueError(f"format {content['format']!r}")
-            orthography = {str(key): int(value) for key, value in content["orthography"].items()}
-            pairs = frozenset((str(first), str(second)) for first, second in content["collocations"])
-            return cls(frozenset(content["abbreviations"]), pairs, frozenset(content["starters"]), orthography)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(
-                f"{where} does not hold parameters of a sentence splitter: {error!r}\n"
-                "  remove it, and they will be learned from the text that is encoded"
-            ) from error
+            content = json.loads(Path(path).read_bytes())
+        except OSError as error:
+            raise DataError(f"Punkt parameters {path} cannot be read: {error.strerror}\n  {_ADVICE}") from error
+        except ValueError as error:
+            raise DataError(f"Punkt parameters {path} are no JSON: {error}\n  {_ADVICE}") from error
+        return cls.from_dict(content, str(path))
+
+    @classmethod
+    def from_dict(cls, content: object, where: str) -> "PunktParameters":
+        """From what `as_dict` gives; `where` names its file.
+
+        Raises:
+            DataError: It has another format or version, or a field of it is broken.
+        """
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise DataError(f"{where} holds no Punkt parameters (no format {FORMAT!r})\n  {_ADVICE}")
+        if content.get("version") != VERSION:
+            given = content.get("version")
+            raise DataError(f"Punkt parameters {where} have version {given}; this release reads {VERSION}\n  {_ADVICE}")
+        pairs, contexts = content.get("collocations"), content.get("orthography")
+        is_good = {
+            "abbreviations": _are_words(content.get("abbreviations")),
+            "collocations": isinstance(pairs, list) and all(_are_words(pair) and len(pair) == 2 for pair in pairs),
+            "sentence_starters": _are_words(content.get("sentence_starters")),
+            "orthography": isinstance(contexts, dict) and all(type(value) is int for value in contexts.values()),
+        }
+        if not all(is_good.values()):
+            broken = ", ".join(name for name, good in is_good.items() if not good)
+            raise DataError(f"Punkt parameters {where} are broken in {broken}\n  {_ADVICE}")
+        return cls(
+            abbreviations=frozenset(content["abbreviations"]),
+            collocations=frozenset((first, second) for first, second in content["collocations"]),
+            sentence_starters=frozenset(content["sentence_starters"]),
+            orthography=content["orthography"],
+        )
 
 
-def train_punkt(texts: Iterable[str]) -> Punkt:
-    """Learns parameters from documents. Takes about 2.5 CPU-seconds per MB; a few MB are enough."""
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = "texts") -> PunktParameters:
+    """Learn the parameters from running text with NLTK's trainer: 3 CPU-seconds and 100 MB of memory per MB.
+
+    The sample is the beginning of the given texts, in their order, until `max_bytes` are reached. No text gives more
+    than an eighth of that, so that one book does not speak for a library, unless all texts together give less than
+    `max_bytes`: then the rests of the first ones follow. Equal texts give equal parameters.
+
+    Args:
+        texts: Documents; no more are read than are needed.
+        max_bytes: Size of the sample in UTF-8.
+        where: What the texts are, for the message.
+
+    Raises:
+        DataError: The texts hold no word.
+    """
+    sample: list[str] = []
+    rests: list[str] = []
+    num_bytes = 0
+    for text in texts:
+        begin = first_bytes(text, min(-(-max_bytes // 8), max_bytes - num_bytes))
+        sample.append(begin)
+        num_bytes += len(begin.encode())
+        if num_bytes >= max_bytes:
+            break
+        rests.append(text[len(begin) : max_bytes])
+    for rest in rests:
+        sample.append(first_bytes(rest, max_bytes - num_bytes))
+        num_bytes += len(sample[-1].encode())
+    if not any(character.isalpha() for text in sample for character in text):
+        raise DataError(
+            f"{where}: no word to learn Punkt parameters from in {len(sample)} documents of {num_bytes} bytes\n"
+            "  give running text, or take --splitter newline, regex or none"
+        )
+
+    # NLTK loads all of itself (scipy, sklearn) whichever part is named: more than a CPU-second.
     from nltk.tokenize.punkt import PunktTrainer
 
     trainer = PunktTrainer()
-    trainer.train("\n\n".join(texts), finalize=True)
-    found = trainer.get_params()
-    return Punkt(
-        frozenset(found.abbrev_types),
-        frozenset((str(first), str(second)) for first, second in found.collocations),
-        frozenset(found.sent_starters),
-        {kind: bits for kind, bits in found.ortho_context.items() if bits},
+    # One call for all: the trainer decides about abbreviations after each call, from what it has seen until then.
+    trainer.train("\n\n".join(_short_lines(sample)), finalize=True)
+    learned = trainer.get_params()
+    return PunktParameters(
+        abbreviations=frozenset(learned.abbrev_types),
+        collocations=frozenset(learned.collocations),
+        sentence_starters=frozenset(learned.sent_starters),
+        orthography={word: contexts for word, contexts in learned.ortho_context.items() if contexts},
     )
 
 
-def _chunk(text: str, searched: int, place: int, begin: int) -> tuple[int, str]:
-    """Where the chunk that ends at `place` begins, and its text. Without a blank, the chunk `begin` goes on."""
-    chunk = text[searched:place]
-    blanks = [match.end() for match in _BLANKS.finditer(chunk)]
-    if blanks and blanks[-1] > 1:
-        begin = searched + blanks[-1]
-    return begin, text[begin:place]
+def first_bytes(text: str, num: int) -> str:
+    """The beginning of a text, as much as fits into `num` bytes of UTF-8; lone surrogates become question marks."""
+    return text[:num].encode(errors="replace")[:num].decode(errors="ignore")
 
 
-def _type(word: str) -> str:
-    return _NUMERIC.sub(_NUMBER, word.lower())
+def _short_lines(texts: Iterable[str], length: int = 10_000) -> Iterator[str]:
+    """Texts with longer lines cut at spaces: NLTK gives up on a line that takes it five seconds."""
+    for text in texts:
+        lines = []
+        for line in text.split("\n"):
+            while len(line) > length:
+                cut = line.rfind(" ", 1, length)
+                cut = length if cut < 0 else cut
+                lines.append(line[:cut])
+                line = line[cut:]
+            lines.append(line)
+        yield "\n".join(lines)
 
 
-def _without_period(kind: str) -> str:
-    return kind[:-1] if len(kind) > 1 and kind[-1] == "." else kind
+class PunktSplitter:
+    """Text to sentences. Picklable; calls are independent of each other.
+
+    Candidates are stops (`.`, `?`, `!`) before a space and another word, or before a character that ends words. Several
+    in one run of non-spaces count as one, at the last. Whether a sentence ends there depends on this run and, unless a
+    plain word ends it, on what follows; decisions are remembered by these. The time is linear in the text.
+    """
+
+    def __init__(self, parameters: PunktParameters, rules: PunktRules = "default") -> None:
+        self.parameters = parameters
+        self.rules = rules
+        self.settings: dict[str, Any] = {"name": "punkt", "rules": rules, "parameters": parameters.fingerprint}
+        self.fingerprint = _digest(self.settings)
+        no_word = _NO_WORD if rules == "sabertooth" else _NO_WORD + _CURLY
+        stop = r"[.?!]"
+        if rules != "nltk":
+            # An ellipsis with spaces is one stop, and so is a stop before a lone period.
+            stop += r"(?:(?!\s\.(?:\s|$))|(?<=\.)(?<!\.\s\.)(?:\s\.){2,}+)"
+        next_word = r"(\S++)(?=\s)" if rules == "sabertooth" else r"(\S++)"
+        self._candidates = re.compile(rf"{stop}(?=([{no_word}]|\s++{next_word}))")
+        end = rf"\s|$|[{no_word}]|{_SEVERAL}"
+        self._word = re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
+        self._collocated = frozenset(first for first, _ in parameters.collocations)
+        self._certain: set[str] = set()
+        self._uncertain: dict[str, bool] = {}
+
+    def __reduce__(self) -> tuple[type["PunktSplitter"], tuple[PunktParameters, PunktRules]]:
+        return PunktSplitter, (self.parameters, self.rules)
+
+    def __call__(self, text: str) -> list[str]:
+        """Sentences of a document, without the spaces around them; none is empty."""
+        flat = text
+        for space in _ASCII_SPACES if self.rules == "nltk" else _SPACES:
+            flat = flat.replace(space, " ")
+        realigns = self.rules != "sabertooth"
+        start, end = (len(text) - len(text.lstrip()), len(text.rstrip())) if realigns else (0, len(text))
+        sentences = []
+        for run, candidate in self._runs(flat):
+            stop, next_start = candidate.end(), candidate.start(2)
+            head = flat[run:stop]
+            if head not in self._certain and not self._decide(head, flat[stop : candidate.end(1)]):
+                continue
+            if next_start < 0:
+                next_start = stop
+            if realigns and text[next_start] in _CLOSING and (closing := _REALIGN.match(text, next_start, end)):
+                stop, next_start = next_start + len(closing.group().rstrip()), closing.end()
+            sentences.append(text[start:stop])
+            start = next_start
+        if start < end and not text[start:end].isspace():
+            sentences.append(text[start:end])
+        return sentences
+
+    def many(self, texts: Iterable[str]) -> list[list[str]]:
+        """Sentences of each document."""
+        return [self(text) for text in texts]
+
+    def _runs(self, flat: str) -> Iterator[tuple[int, re.Match[str]]]:
+        """(Start of a run of non-spaces, last candidate in it), as NLTK finds them; spaces in `flat` are " "."""
+        run, last = 0, 0
+        found: re.Match[str] | None = None
+        for candidate in self._candidates.finditer(flat):
+            space = flat.rfind(" ", last, candidate.start())
+            if found is not None and (space > last or run == last):
+                yield run, found
+            if space > last:
+                run = space + 1
+            found, last = candidate, candidate.end() - 1
+        if found is not None:
+            yield run, found
+
+    def _decide(self, head: str, after: str) -> bool:
+        """Whether a sentence ends in a run of non-spaces up to its last stop, with what follows; remembered."""
+        context = head + after
+        known = self._uncertain.get(context)
+        if known is not None:
+            return known
+        if len(self._certain) + len(self._uncertain) >= _MAX_REMEMBERED:
+            self._certain.clear()
+            self._uncertain.clear()
+        if self._is_certain(head):
+            if len(head) <= _MAX_REMEMBERED_LENGTH:
+                self._certain.add(head)
+            return True
+        ends_here = self._ends_within(self._word.findall(context))
+        if len(context) <= _MAX_REMEMBERED_LENGTH:
+            self._uncertain[context] = ends_here
+        return ends_here
+
+    def _is_certain(self, head: str) -> bool:
+        """Whether a sentence ends in it whatever follows: it is no abbreviation, initial, number or part of a pair."""
+        if head.split() != [head]:
+            return False  # An ellipsis with spaces, or a part of one.
+        tokens = self._word.findall(head)
+        if self._ends_within(tokens):
+            return True
+        word = _word_without_period(tokens[-1])
+        is_special = word in self._collocated or word == _NUMBER_TYPE or _INITIAL.fullmatch(tokens[-1])
+        return self._first_pass(tokens[-1])[0] and not is_special
+
+    def _ends_within(self, tokens: list[str]) -> bool:
+        return any(self._ends_between(first, second) for first, second in pairwise(tokens) if first[-1] in ".?!")
+
+    def _ends_between(self, first: str, second: str) -> bool:
+        """Whether a sentence ends after `first` when `second` follows: both passes over two neighbouring tokens."""
+        is_break, is_abbreviation = self._first_pass(first)
+        if first[-1] != ".":
+            return is_break
+        word = _word_without_period(first)
+        next_word = _word_without_period(second) if self._first_pass(second)[0] else _word_type(second)
+        if (word, next_word) in self.parameters.collocations:
+            return False
+        is_initial = _INITIAL.fullmatch(first) is not None
+        starts = self._starts_sentence(second, next_word)
+        if not is_initial and (is_abbreviation or _ELLIPSIS.fullmatch(first)):
+            is_starter = second[0].isupper() and next_word in self.parameters.sentence_starters
+            return starts is True or is_starter
+        if is_initial or word == _NUMBER_TYPE:
+            is_seen_lower = self.parameters.orthography.get(next_word, 0) & ANY_LOWER
+            is_name = is_initial and starts is None and second[0].isupper() and not is_seen_lower
+            if starts is False or is_name:
+                return False
+        return is_break
+
+    def _first_pass(self, token: str) -> tuple[bool, bool]:
+        """(ends a sentence, is an abbreviation), as far as the token itself tells."""
+        if token in (".", "?", "!"):
+            return True, False
+        if token[-1] != "." or token.endswith(("..", " .")):
+            return False, False
+        word, known = token[:-1].lower(), self.parameters.abbreviations
+        is_abbreviation = word in known or word.rpartition("-")[2] in known
+        return not is_abbreviation, is_abbreviation
+
+    def _starts_sentence(self, token: str, word: str) -> bool | None:
+        """The orthographic heuristic; None: undecided."""
+        if token in (";", ":", ",", ".", "!", "?"):
+            return False
+        seen = self.parameters.orthography.get(word, 0)
+        if token[0].isupper() and seen & ANY_LOWER and not seen & INSIDE_UPPER:
+            return True
+        if token[0].islower() and (seen & ANY_UPPER or not seen & BEGIN_LOWER):
+            return False
+        return None
+
+
+def _word_type(token: str) -> str:
+    word = token.lower()
+    return _NUMBER_TYPE if _NUMBER.fullmatch(word) else word
+
+
+def _word_without_period(token: str) -> str:
+    word = _word_type(token)
+    return word.removesuffix(".") if len(word) > 1 else word

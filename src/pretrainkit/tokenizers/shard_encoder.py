@@ -20,11 +20,13 @@ from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
-from pretrainkit.tokenizers.sentences import Splitter, SplitterName, make_splitter, read_punkt, split_lines
+from pretrainkit.tokenizers.punkt import PunktRules
+from pretrainkit.tokenizers.sentences import PlainSplitter, Splitter, load_splitter
 from pretrainkit.tokenizers.shard_writer import ShardWriter
 from pretrainkit.tokenizers.shards import PARTS, part_name, token_dtype
 
 BATCH_CHARACTERS = 1 << 20
+_split_lines = PlainSplitter("newline")
 
 Text = tuple[str, bool]
 """A document's text, and whether its lines are its sentences."""
@@ -46,10 +48,14 @@ class Encoder:
     """What a worker needs to encode; built where it is used."""
 
     tokenizer: str
-    splitter: SplitterName
+    """Its folder."""
+    splitter: str
+    punkt: Path | None
+    """File of the parameters."""
+    punkt_rules: PunktRules
     pattern: str | None
-    punkt: str | None
-    """Path of the parameters."""
+    fingerprint: str
+    """Of the content of all, so that files which have changed since are read again."""
 
     def parts(self) -> tuple[Tokenizer, Splitter]:
         """The tokenizer and the splitter, made once per process."""
@@ -58,8 +64,8 @@ class Encoder:
 
 @lru_cache(maxsize=2)
 def _parts(encoder: Encoder) -> tuple[Tokenizer, Splitter]:
-    punkt = read_punkt(Path(encoder.punkt)) if encoder.punkt else None
-    return load_tokenizer(encoder.tokenizer), make_splitter(encoder.splitter, punkt=punkt, pattern=encoder.pattern)
+    splitter = load_splitter(encoder.splitter, encoder.punkt, rules=encoder.punkt_rules, pattern=encoder.pattern)
+    return load_tokenizer(encoder.tokenizer), splitter
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
     num_sentences = np.empty(len(texts), np.int64)
     with _no_garbage_collection():
         for index, (text, has_lines) in enumerate(texts):
-            found = split_lines(text) if has_lines else split(text)
+            found = _split_lines(text) if has_lines else split(text)
             num_sentences[index] = len(found)
             sentences += found
         tokens, lengths = tokenizer.encode_flat(sentences)

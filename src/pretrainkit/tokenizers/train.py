@@ -9,7 +9,7 @@ from pretrainkit.corpus.manifest import atomic_file, fingerprint
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers import folder as files
 from pretrainkit.tokenizers import subwords, unigram
-from pretrainkit.tokenizers.punkt import Punkt
+from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.word_counts import read_word_counts
 
 Kind = Literal["unigram", "wordpiece", "bpe"]
@@ -40,7 +40,11 @@ class TokenizerSettings:
 
 
 def train_tokenizer(
-    words: Sequence[str | Path], out: str | Path, settings: TokenizerSettings, *, punkt: Punkt | None = None
+    words: Sequence[str | Path],
+    out: str | Path,
+    settings: TokenizerSettings,
+    *,
+    punkt: PunktParameters | None = None,
 ) -> dict[str, Any]:
     """Trains and writes a tokenizer folder; returns its manifest. Equal counts and settings give equal bytes.
 
@@ -48,7 +52,7 @@ def train_tokenizer(
         words: TSVs of word counts; equal words are added up, and the order of rows does not matter.
         out: The folder to be made.
         settings: What to train.
-        punkt: Sentence splitter to keep beside the tokenizer.
+        punkt: Parameters of the sentence splitter to keep beside the tokenizer.
 
     Raises:
         DataError: The input or the vocabulary size cannot be used, or `out` exists. Nothing is written then.
@@ -77,7 +81,7 @@ def train_tokenizer(
                 file.write(content)
         files.write_json(aside / files.CONFIG_JSON, files.transformers_config(tokens, settings.max_length))
         if punkt is not None:
-            files.write_json(aside / files.SENTENCES_JSON, punkt.as_dict())
+            punkt.save(aside / files.PUNKT_JSON)
         return files.write_manifest_of(
             aside,
             kind=settings.kind,
@@ -85,4 +89,5 @@ def train_tokenizer(
             special=special,
             settings=asdict(settings) | {"num_words": len(counts), "num_occurrences": sum(counts.values())},
             source=source,
+            punkt=punkt.fingerprint if punkt else None,
         )

@@ -80,8 +80,8 @@ class RunFolder:
             tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
         except OSError as error:
             raise DataError(
-                f"{self.path} is not a run folder: {path}: {error.strerror or error}\n"
-                "  give the folder that pretrainkit train wrote"
+                f"{self.path} is not a run folder: {error.strerror or error}: {path}\n"
+                "  give a folder that `pretrainkit train` wrote, such as runs/NAME"
             ) from None
         if not isinstance(tree, dict) or not isinstance(tree.get("recipe"), str):
             raise DataError(f"{path} does not hold a config\n  it should name its recipe")

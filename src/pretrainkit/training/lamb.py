@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from pretrainkit.training.eager import EagerOptimizer
 from pretrainkit.training.parameters import local_tensors, tensor_norms
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(EagerOptimizer):
     """u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p;  p -= lr * (|p| / |u|) * u, per tensor.
 
     Norms are of the whole tensor, also where FSDP2 keeps a shard of it per rank.

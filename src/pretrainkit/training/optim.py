@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.training.eager import EagerAdamW
 from pretrainkit.training.lamb import Lamb
 from pretrainkit.training.parameters import local_tensors, plain_name, tensor_norms
 from pretrainkit.training.precision import Precision
@@ -75,7 +76,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     if config.name == "lamb":
         return Lamb(groups, **settings)
     is_fused = all(parameters[name].device.type in _FUSED_DEVICES for name in decays)
-    return torch.optim.AdamW(groups, **settings, fused=is_fused)
+    return EagerAdamW(groups, **settings, fused=is_fused)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -131,5 +132,6 @@ def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Ten
     if config.max_grad_norm:
         size = norm.square() if config.clip == "squared_norm_legacy" else norm
         factor = torch.where(size < config.max_grad_norm, 1.0, config.max_grad_norm / size)
-        torch._foreach_mul_(shards, factor)
+        if factor.device.type != "cpu" or factor.item() != 1:  # on a CPU it can be read without waiting
+            torch._foreach_mul_(shards, factor)
     return norm.float()

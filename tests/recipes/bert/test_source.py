@@ -300,7 +300,7 @@ def test_held_out_documents_in_training_data_are_refused(folders, tmp_path):
     leak = shards_of(tmp_path / "leak", documents_of(4, seed=2)[1:3] + documents_of(3, seed=9))
     with pytest.raises(DataError, match="2 of the 5 different documents") as caught:
         bind(run_of([folders["a"], folders["valid"]], leak))
-    assert "--valid-share" in str(caught.value)
+    assert "--heldout" in str(caught.value)
 
 
 def test_other_tokenizers_and_sizes_are_refused(folders, tmp_path):

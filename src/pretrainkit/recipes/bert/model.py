@@ -9,7 +9,7 @@ Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805; Warner et al. 202
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.nn.tied_table import TiedTable, look_up
@@ -25,9 +25,8 @@ from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs
 
 
-@dataclass(frozen=True, eq=False)
-class BertOutputs:
-    """What the model says about a batch."""
+class BertOutputs(NamedTuple):
+    """What the model says about a batch. A tuple, so that DDP and FSDP2 find the tensors in it."""
 
     masked_lm: TokenLoss | None
     """Per prediction, when the true tokens were given."""
@@ -224,10 +223,8 @@ def _pre_norm_block(config: ModernModelConfig, layer: int) -> PreNormBlock:
 
 def build(config: BertModelConfig | ModernModelConfig, *, has_sentence_order: bool) -> BertForPretraining:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    device = torch.get_default_device()
-    with torch.device("meta"):  # so that torch's own initialisation costs nothing and draws nothing
+    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
         model = BertForPretraining(config, has_sentence_order=has_sentence_order)
-    if device.type != "meta":
-        model.to_empty(device=device)
+    if torch.get_default_device().type != "meta":
         model.initialise()
     return model

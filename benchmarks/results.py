@@ -1,0 +1,248 @@
+"""What the benchmarks must reach, and the file RESULTS.md that says what they did."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+RUST_TOOL_SLOWER_THAN_COUNTER = 10.7 / 7.9
+"""CPU-s of the original's word counter over those of Python's Counter, both on 200 MB on one machine."""
+BY_HAND = "## By hand"
+"""From this heading on, the file is left as it is."""
+_PACKAGES = ("torch", "numpy", "transformers", "datasets", "tokenizers", "sentencepiece", "nltk", "pyarrow")
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """The outcome of one benchmark."""
+
+    command: str
+    machine: str
+    """Where and when."""
+    markdown: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure that a benchmark must reach."""
+
+    text: str
+    benchmark: str
+    measure: Callable[[list[Row]], float]
+    """From the rows of the benchmark's tables; a KeyError says that they lack the figure."""
+    least: float | None = None
+    most: float | None = None
+    form: str = "{:.2f}"
+
+    def goal(self) -> str:
+        at_least = self.least is not None
+        return f"{'>=' if at_least else '<='} {self.form.format(self.least if at_least else self.most)}"
+
+    def is_reached(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+
+def parse_tables(markdown: str) -> list[Row]:
+    """Every row of every table: column to cell; the first cell is under "" as well, the heading above under "#"."""
+    rows: list[Row] = []
+    heading, columns = "", []
+    for line in markdown.splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        if not line.startswith("|"):
+            columns = []
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not columns:
+            columns = cells
+        elif not set(line) <= set("|-: "):
+            rows.append({"#": heading, **dict(zip(columns, cells, strict=False)), "": cells[0], "last": cells[-1]})
+    return rows
+
+
+def number(cell: str) -> float:
+    """The first number of a cell."""
+    found = re.search(r"-?\d[\d,]*\.?\d*", cell)
+    if found is None:
+        raise KeyError(cell)
+    return float(found.group().replace(",", ""))
+
+
+def cells(rows: list[Row], column: str, heading: str = "", first: str = "") -> list[float]:
+    """The numbers of `column` in the rows under a heading, and with a first cell, that start so."""
+    found = [
+        number(row[column])
+        for row in rows
+        if row["#"].startswith(heading) and row[""].startswith(first) and column in row
+    ]
+    if not found:
+        raise KeyError(f"{heading} {first} {column}")
+    return found
+
+
+def cell(rows: list[Row], name: str, column: str, heading: str = "") -> float:
+    """The number in the row whose first cell is exactly `name`."""
+    return cells([row for row in rows if row[""] == name], column, heading)[0]
+
+
+_RATE, _RATIO = "examples / CPU-s, best", "first engine is faster by"
+_MB, _WALL_MB = "MB per CPU-second", "MB per second"
+
+TARGETS = (
+    Target(
+        "loader, rows of 128 tokens, batches of 1024: examples per CPU-second",
+        "loader",
+        lambda rows: cell(rows, "ours: Loader.step", _RATE, "Batches of 1024"),
+        least=2e6,
+        form="{:,.0f}",
+    ),
+    Target(
+        "loader, the same in batches of 64",
+        "loader",
+        lambda rows: cell(rows, "ours: Loader.step", _RATE, "Batches of 64"),
+        least=2e6,
+        form="{:,.0f}",
+    ),
+    Target(
+        "loader with masking and packing, batches of 1024: examples per CPU-second",
+        "pipeline",
+        lambda rows: cell(rows, "ours, packed", _RATE, "Batches of 1024"),
+        least=1e5,
+        form="{:,.0f}",
+    ),
+    Target("loader, state: bytes", "loader", lambda rows: cell(rows, "state", "last"), most=256, form="{:.0f}"),
+    Target(
+        "loader, restore at any step and order: ms, the slowest",
+        "loader",
+        lambda rows: max(cells(rows, "last", "Resuming", first="restore")),
+        most=50,
+        form="{:.1f}",
+    ),
+    Target(
+        "train step, 4 x 256, full rows: times transformers",
+        "step",
+        lambda rows: cells([row for row in rows if row["rows"] == "full"], "ratio", first="mini")[0],
+        least=3.3,
+    ),
+    Target(
+        "train step, 4 x 256, mixed lengths: times transformers",
+        "step",
+        lambda rows: cells([row for row in rows if row["rows"] == "mixed"], "ratio", first="mini")[0],
+        least=5,
+    ),
+    Target(
+        "train step, any shape: times transformers, the least", "step", lambda rows: min(cells(rows, "ratio")), least=1
+    ),
+    Target(
+        "pipeline, shards to batches: times the Hugging Face stack, the least",
+        "pipeline",
+        lambda rows: min(cells(rows, _RATIO, "Batches of", first="Hugging Face")),
+        least=5,
+        form="{:.1f}",
+    ),
+    Target(
+        "tokenising to shards, one core: times SentencePiece (CPU)",
+        "tokenizing",
+        lambda rows: cell(rows, "shards", _MB) / cell(rows, "SentencePiece, lists", _MB),
+        least=1,
+    ),
+    Target(
+        "tokenising to shards, one core: times the tokenizers library (CPU)",
+        "tokenizing",
+        lambda rows: cell(rows, "shards", _MB) / cell(rows, "tokenizers library, Unigram", _MB),
+        least=6,
+        form="{:.1f}",
+    ),
+    Target(
+        "tokenising to shards, 2 workers: times SentencePiece on one core (wall)",
+        "tokenizing",
+        lambda rows: cell(rows, "shards, 2 workers", _WALL_MB) / cell(rows, "SentencePiece, lists", _WALL_MB),
+        least=1.9,
+    ),
+    Target(
+        "word counts: times the original's Rust tool (which takes 1.35 times Counter's CPU seconds)",
+        "words",
+        lambda rows: cell(rows, "ours, the whole command", "times Counter") * RUST_TOOL_SLOWER_THAN_COUNTER,
+        least=2.3,
+    ),
+    Target("shuffle: peak memory, MB", "shuffle", lambda rows: cells(rows, "peak RSS MB")[0], most=300, form="{:.0f}"),
+    Target("shuffle: written / corpus", "shuffle", lambda rows: cells(rows, "written / corpus")[0], most=2.2),
+    Target("pretrainkit --help: CPU-s", "start", lambda rows: cell(rows, "pretrainkit --help", "CPU-s"), most=0.15),
+    Target("config check: CPU-s", "start", lambda rows: cells(rows, "CPU-s", first="pretrainkit config")[0], most=0.4),
+    Target(
+        "train, tiny preset, cold, to the first update: CPU-s",
+        "start",
+        lambda rows: cells(rows, "CPU-s", first="pretrainkit train")[0],
+        most=3.5,
+    ),
+)
+
+
+def compare_with_targets(outputs: Mapping[str, str]) -> str:
+    """A table of the targets of the benchmarks that were run. `outputs`: name to Markdown."""
+    lines = ["| what | goal | measured | reached | benchmark |", "|---|---|---|---|---|"]
+    for target in TARGETS:
+        if target.benchmark not in outputs:
+            continue
+        try:
+            value = target.measure(parse_tables(outputs[target.benchmark]))
+        except KeyError as missing:
+            measured, reached = f"no figure ({missing.args[0]})", "?"
+        else:
+            measured, reached = target.form.format(value), "yes" if target.is_reached(value) else "**no**"
+        lines.append(f"| {target.text} | {target.goal()} | {measured} | {reached} | {target.benchmark} |")
+    return "\n".join(lines)
+
+
+def describe_machine() -> str:
+    """Processor, cores, date and versions, on one line."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        found = re.search(r"^model name\s*: (.+)$", info.read_text(encoding="utf-8"), re.MULTILINE)
+        model = found.group(1) if found else model
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    versions = [f"Python {platform.python_version()}"]
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return f"{time.strftime('%Y-%m-%d')}, {model}, {cores} cores; {', '.join(versions)}"
+
+
+def read_results(path: Path, names: Collection[str]) -> tuple[dict[str, Section], str]:
+    """The sections of a file of `write_results`, and what stands there by hand."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    text, mark, by_hand = text.partition(BY_HAND)
+    sections: dict[str, Section] = {}
+    for name, body in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
+        found = re.match(r"\n`(.+)`, (.+)\n\n", body)
+        if name in names and found:
+            sections[name] = Section(found.group(1), found.group(2), body[found.end() :].strip())
+    return sections, mark + by_hand
+
+
+def write_results(path: Path, sections: Mapping[str, Section], by_hand: str) -> None:
+    """The targets, then each benchmark's tables, then what stood there by hand; aside first, then renamed."""
+    parts = [
+        "# Speed",
+        "What the benchmarks of this folder measured, against the goals. Written by\n"
+        "`python benchmarks/run.py --large --write`; each section says where and when it was measured. Contestants take\n"
+        "turns in rounds and figures are CPU time unless a column says otherwise, so that ratios hold on a busy machine.\n"
+        "The text at the top of each script says what both sides do, and what the other side leaves out.",
+        "## Targets",
+        compare_with_targets({name: section.markdown for name, section in sections.items()}),
+    ]
+    for name, section in sections.items():
+        parts += [f"## {name}", f"`{section.command}`, {section.machine}", section.markdown]
+    parts += [by_hand.strip()] if by_hand.strip() else []
+    aside = path.with_name(path.name + ".incomplete")
+    aside.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    aside.replace(path)

@@ -1,0 +1,32 @@
+"""Optimizers whose step is never compiled, so that a run does not load torch's compiler to make its first update.
+
+`torch.optim` prepares every optimizer for `torch.compile(optimizer.step)`: its methods are wrapped in guards that
+import `torch._dynamo` (and sympy with it) when first called, about 1.5 CPU-seconds of every cold start. Here only the
+blocks of a model are ever compiled, so the guards guard nothing; the classes below use torch's own methods without
+them. The arithmetic, the state and the hooks of `step` are torch's, and so is the fused kernel. A torch that has no
+such guards is served as well.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class EagerOptimizer(torch.optim.Optimizer):
+    """`torch.optim.Optimizer` without the guards. Not for use inside a compiled function."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
+    """`torch.optim.AdamW` without the guards: the same update to the bit, and the same state."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient."""
+        return inspect.unwrap(torch.optim.AdamW.step)(self, closure)

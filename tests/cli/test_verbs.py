@@ -1,0 +1,131 @@
+"""Every verb: its help, the line that lists it, and what bad words on the command line do."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pretrainkit.cli.main import VERBS
+
+HELP_OF_ALL = """
+import contextlib, io, json, sys
+from pretrainkit.cli.main import VERBS, main
+found = {}
+for words in [[], *([verb] for verb in VERBS)]:
+    sys.argv = ["pretrainkit", *words, "--help"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main()
+    found[" ".join(words)] = out.getvalue()
+heavy = ("torch", "transformers", "datasets", "pyarrow", "sentencepiece", "tokenizers", "nltk", "datatrove")
+json.dump({"help": found, "heavy": [name for name in heavy if name in sys.modules]}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def helped() -> dict:
+    done = subprocess.run([sys.executable, "-c", HELP_OF_ALL], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_help_of_all_verbs_imports_nothing_heavy(helped):
+    assert helped["heavy"] == []
+
+
+def test_help_lists_every_verb_with_its_line(helped):
+    lines = [line.split(maxsplit=1) for line in helped["help"][""].splitlines()]
+    for verb, line in VERBS.items():
+        assert [verb, line] in lines
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(helped, verb):
+    text = helped["help"][verb]
+    assert f"Usage: pretrainkit {verb}" in text
+    assert "completion" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "Did you mean 'train'?"),
+        (["nosuch"], "There are: demo, recipes"),
+        (["corpus", "shard"], "Did you mean 'shards'?"),
+        (["train"], "Missing argument"),
+        (["train", "bert/tiny", "--nope"], "No such option: --nope"),
+        (["--nope"], "No such option: --nope"),
+        (["train", "bert/tiny", "--nproc", "two"], "Invalid value for '--nproc'"),
+        (["tokenizer", "train", "words.tsv", "--out", "x", "--kind", "morse"], "'morse' is not one of"),
+        (["train", "bert/tinny"], "did you mean bert/tiny?"),
+        (["train", "bret/tiny"], "did you mean 'bert'?"),
+        (["train", "tiny"], "presets are written recipe/preset"),
+        (["train", "nosuch.yaml"], "there is no config file nosuch.yaml"),
+        (["train", "bert/tiny", "data.batchsize=3"], "closest: data.batch_size"),
+        (["train", "bert/tiny", "seed"], "settings are given as dotted.path=value"),
+        (["train", "bert/tiny", "--launch", "mars"], "ways to launch: none, local"),
+        (["train", "bert/tiny", "--launch", "local", "--nproc", "7"], "cannot be split over 7 ranks"),
+        (["train", "bert/tiny", "--out", "OUT"], "data.train"),
+        (["config", "show", "bert/tiny", "--under", "optimiser"], "parts: recipe, seed"),
+        (["config", "check", "bert/tiny", "data.batch_size=10", "--nproc", "4"], "nearest that fit"),
+        (["config", "schema", "bart"], "did you mean 'bert'?"),
+        (["resume", "NOWHERE"], "is not a run folder"),
+        (["evaluate", "NOWHERE"], "there is no folder"),
+        (["generate", "NOWHERE", "text"], "there is no folder"),
+        (["export", "NOWHERE", "--out", "OUT"], "there is no folder"),
+        (["import", "NOWHERE", "--out", "OUT"], "there is no folder"),
+        (["report", "NOWHERE"], "does not exist"),
+        (["corpus", "shards", "--out", "OUT"], "nothing to read"),
+        (["corpus", "stats", "NOWHERE"], "does not exist or holds no file"),
+        (["corpus", "count-words", "NOWHERE"], "does not exist or holds no file"),
+        (["tokenizer", "train", "NOWHERE", "--out", "OUT"], "NOWHERE"),
+        (["tokenizer", "encode", "NOWHERE", "--tokenizer", "NOWHERE", "--out", "OUT"], "NOWHERE"),
+        (["tokenizer", "inspect", "NOWHERE"], "NOWHERE"),
+        (["demo", "--text", "NOWHERE"], "there is no file NOWHERE"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_words_end_with_code_2_one_message_and_nothing_written(cli, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    result = cli(*words)
+    assert result.code == 2
+    assert said in " ".join(result.err.replace("│", " ").split())
+    assert "Traceback" not in result.err
+    assert result.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback_and_the_message(cli):
+    result = cli("--debug", "train", "bert/tinny")
+    assert result.code == 2
+    assert "Traceback" in result.err
+    assert result.err.rstrip().splitlines()[-2] == (
+        "error: recipe 'bert' has no preset 'tinny'; did you mean bert/tiny?"
+    )
+
+
+def test_an_interrupt_ends_with_130_and_no_traceback(cli, monkeypatch):
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pretrainkit.api.resolve_config", interrupted)
+    result = cli("train", "bert/tiny")
+    assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+def test_a_failure_of_the_work_ends_with_1(cli, monkeypatch):
+    from pretrainkit.errors import RunError
+
+    def failed(*args: object, **kwargs: object) -> None:
+        raise RunError("the disk is full\n  make room")
+
+    monkeypatch.setattr("pretrainkit.api.train", failed)
+    result = cli("train", "bert/tiny", "data.train=x")
+    assert (result.code, result.err) == (1, "error: the disk is full\n  make room\n")
+
+
+def test_module_and_command_are_the_same():
+    done = subprocess.run([sys.executable, "-m", "pretrainkit", "nosuch"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Usage: pretrainkit" in done.stderr

@@ -1,0 +1,27 @@
+"""Makes the golden files what the code does now: python tests/golden/refresh.py [configs] [order] [batches] [losses]
+
+Do it only where the change is meant, read the difference before you commit it, and say in the commit why it is right.
+Without names all are made anew.
+"""
+
+import sys
+from collections.abc import Callable
+
+import bert_runs
+import configs
+import order
+
+WRITERS: dict[str, Callable[[], None]] = {
+    "configs": configs.write,
+    "order": order.write,
+    "batches": bert_runs.write_batches,
+    "losses": bert_runs.write_losses,
+}
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or list(WRITERS)
+    if unknown := [name for name in names if name not in WRITERS]:
+        sys.exit(f"there is no golden file {unknown[0]!r}; there are: {', '.join(WRITERS)}")
+    for name in names:
+        WRITERS[name]()
+        print(f"{name}: written")

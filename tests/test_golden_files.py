@@ -1,0 +1,71 @@
+"""What is checked in under golden/ is what the code does. Where a change is meant: python tests/golden/refresh.py"""
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+import pretrainkit
+from pretrainkit.recipes.registry import Recipes
+
+GOLDEN = Path(__file__).with_name("golden")
+CONFIGS = runpy.run_path(str(GOLDEN / "configs.py"))
+RUNS = runpy.run_path(str(GOLDEN / "bert_runs.py"))
+LOSS_TOLERANCE = 2e-5
+"""Relative. Ten steps differ by less than 2e-7 between AVX2 and SSE kernels, between rows and packed, and between one
+and four microbatches; this leaves a factor of 100 for other processors and libraries. Dropout changes 1e-3."""
+
+
+def how_to_refresh(what: str) -> str:
+    return f"where this is meant, run: python tests/golden/refresh.py {what}"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("golden") / "tokens"
+    RUNS["make_token_shards"](folder)
+    return folder
+
+
+def test_every_preset_has_its_resolved_config_and_no_file_is_left_over():
+    assert {path.name for path in CONFIGS["FOLDER"].iterdir()} == set(CONFIGS["resolved"]()), how_to_refresh("configs")
+
+
+@pytest.mark.parametrize("name", CONFIGS["resolved"]())
+def test_resolved_configs_are_golden(name):
+    golden = (CONFIGS["FOLDER"] / name).read_text(encoding="utf-8")
+    assert CONFIGS["resolved"]()[name] == golden, how_to_refresh("configs")
+
+
+@pytest.mark.parametrize("name", CONFIGS["resolved"]())
+def test_golden_configs_load_as_the_preset_they_are_of(name):
+    path = CONFIGS["FOLDER"] / name
+    preset = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    assert pretrainkit.load_config(path) == Recipes().preset(preset)
+
+
+def test_first_batches_are_golden(shards):
+    golden = json.loads(RUNS["BATCHES"].read_text())
+    found = RUNS["first_batches"](shards)
+    assert found.keys() == golden.keys(), how_to_refresh("batches")
+    for case, batches in found.items():
+        assert batches == golden[case], f"{case}: {how_to_refresh('batches')}"
+
+
+@pytest.mark.parametrize("case", RUNS["CASES"])
+def test_ten_losses_are_golden(shards, case):
+    if "dropout" in case and not torch.backends.mkl.is_available():
+        pytest.skip("without MKL, torch draws other dropout masks")
+    golden = json.loads(RUNS["LOSSES"].read_text())
+    assert RUNS["ten_losses"](case, shards) == pytest.approx(golden[case], rel=LOSS_TOLERANCE), how_to_refresh("losses")
+
+
+def test_layouts_and_microbatches_have_one_golden_loss():
+    """They are the same mathematics: were one refreshed without the others, it would show here."""
+    golden = json.loads(RUNS["LOSSES"].read_text())
+    same = [["tiny rows", "tiny packed", "tiny packed, microbatches"], ["modern tiny rows", "modern tiny"]]
+    for first, *others in same:
+        for other in others:
+            assert golden[other] == pytest.approx(golden[first], rel=LOSS_TOLERANCE)
