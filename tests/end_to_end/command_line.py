@@ -1,4 +1,4 @@
-"""The command line within this process, and what tests of whole runs share. Starting Python and torch anew costs seconds."""
+"""The command line within this process, and what tests of whole runs share: starting torch anew costs seconds."""
 
 import contextlib
 import io

@@ -175,7 +175,8 @@ def test_when_all_checkpoints_are_torn_the_run_is_refused_and_left_alone(finishe
 
 def contents(run: Path) -> Mapping[str, bytes]:
     """All files of a run but the lock of its checkpoints."""
-    return {name: (run / name).read_bytes() for name in files_below(run) if (run / name).is_file() and ".lock" not in name}
+    names = [name for name in files_below(run) if (run / name).is_file() and ".lock" not in name]
+    return {name: (run / name).read_bytes() for name in names}
 
 
 @pytest.mark.parametrize(
@@ -273,9 +274,7 @@ def test_microbatches_of_tokens_give_equal_losses(
     assert losses(tmp_path / "run") == pytest.approx(losses(finished_without_dropout), rel=1e-4)
 
 
-def test_rows_and_packed_give_equal_losses(
-    settings: list[str], finished_without_dropout: Path, tmp_path: Path
-) -> None:
+def test_rows_and_packed_give_equal_losses(settings: list[str], finished_without_dropout: Path, tmp_path: Path) -> None:
     succeed("train", *settings, *NO_DROPOUT, "data.batching=rows", "--out", tmp_path / "run")
     assert losses(tmp_path / "run") == pytest.approx(losses(finished_without_dropout), rel=1e-4)
 

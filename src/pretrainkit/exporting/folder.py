@@ -38,7 +38,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise InputError(
-            f"cannot write {out}: {error.strerror or error}\n  make room, or give another place; nothing was left behind"
+            f"cannot write {out}: {error.strerror or error}\n  make room or give another place; nothing was left behind"
         ) from None
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
