@@ -86,6 +86,7 @@ def train(
     origins: Origins | None = None,
     watcher: Watcher | None = None,
     device: str | None = None,
+    resume: bool = False,
 ) -> dict[str, float]:
     """Train from the start in the run folder `out`; returns the last metrics.
 
@@ -95,12 +96,16 @@ def train(
         origins: Where each value of the config came from, for the record.
         watcher: Told what happens.
         device: Such as "cpu" or "cuda"; None: the best there is.
+        resume: Go on, with this config, when `out` already holds a checkpoint: for schedulers, which give the same
+            command again. A config that changes the past is refused, as in `resume`.
 
     Raises:
         ConfigError, DataError: What was given does not hold together; nothing was computed.
         Interrupted: Stopped by a signal; the state was saved.
     """
-    return _run(config, RunFolder(out), origins or {}, watcher or Watcher(), device, resuming=False)
+    folder = RunFolder(out)
+    resuming = resume and folder.has_checkpoint
+    return _run(config, folder, origins or {}, watcher or Watcher(), device, resuming=resuming)
 
 
 def resume(
@@ -255,6 +260,11 @@ def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
     """
     from pretrainkit.exporting.native import write_native
 
+    if not (Path(path) / "config.json").is_file():
+        raise DataError(
+            f"{path} is not a folder that transformers wrote: it has no config.json\n"
+            "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
+        )
     opened = open_model(path, recipe=recipe)
     write_native(opened.config, opened.model, opened.tokenizer, Path(out))
     return Path(out)
@@ -458,9 +468,12 @@ def _tokenizer_fingerprint(folder: Path) -> str | None:
 
 def _keep_tokenizer(folder: RunFolder, config: RunConfig) -> None:
     """Copy the tokenizer of the training data into the run, so that the run can be used when the data is gone."""
+    from pretrainkit.exporting.folder import new_folder
+
     origin, target = Path(config.data.train[0].path) / "tokenizer", folder.path / "tokenizer"
     if origin.is_dir() and not target.exists():
-        shutil.copytree(origin, target)
+        with new_folder(target) as aside:
+            shutil.copytree(origin, aside, dirs_exist_ok=True)
 
 
 def _sources(config: Any, path: str) -> Any:

@@ -10,7 +10,7 @@ from generated_text import documents
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Sums over another number of threads differ in their last bits, and some runs are compared with subprocesses."""
+    """Sums over another number of threads differ in their last bits, and runs here are compared with subprocesses."""
     import torch
 
     before = torch.get_num_threads()

@@ -35,7 +35,6 @@ def train(
     from pretrainkit import api
     from pretrainkit.cli.launching import check_launch, start
     from pretrainkit.cli.progress import make_watcher
-    from pretrainkit.training.folder import RunFolder
 
     check_launch(launch, nproc)
     resolved = api.resolve_config(source, settings or [])
@@ -46,7 +45,5 @@ def train(
         words = ["train", source, *(settings or []), "--out", str(out), *(["--device", device] if device else [])]
         start([*words, *(["--resume"] if resume else []), *(["--json"] if json else [])], nproc, out)
         return
-    if resume and RunFolder(out).has_checkpoint:
-        api.resume(out, settings or [], watcher=make_watcher(json), device=device)
-    else:
-        api.train(resolved.config, out, origins=resolved.origins, watcher=make_watcher(json), device=device)
+    watcher = make_watcher(json)
+    api.train(resolved.config, out, origins=resolved.origins, watcher=watcher, device=device, resume=resume)

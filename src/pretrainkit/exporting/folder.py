@@ -37,8 +37,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         sync(out.parent)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
         raise InputError(
-            f"cannot write {out}: {error.strerror or error}\n  make room or give another place; nothing was left behind"
+            f"cannot write {out}: {reason}\n  make room, or give another place; nothing was left behind"
         ) from None
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
