@@ -27,7 +27,7 @@ def test_a_microbatch_without_examples_adds_nothing_to_loss_and_gradient(config:
         batch["next_sentence_label"] = np.zeros(0, np.int64)
     model = build(config.model, has_sentence_order=config.objective.sentence_order)
     terms = BertObjective(config).losses(model, {name: torch.from_numpy(array) for name, array in batch.items()})
-    assert {float(part) for term in terms.values() for part in term} == {0.0}
+    assert {float(part.detach()) for term in terms.values() for part in term} == {0.0}
     sum(term.total for term in terms.values()).backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     assert all(gradient is not None for gradient in gradients)  # DDP waits for every one
