@@ -14,7 +14,7 @@ from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputErr
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
 from pretrainkit.training.recipe import Recipe
-from pretrainkit.training.run import RunConfig
+from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def train(
     origins: Origins | None = None,
     watcher: Watcher | None = None,
     device: str | None = None,
+    resume: bool = False,
 ) -> dict[str, float]:
     """Train from the start in the run folder `out`; returns the last metrics.
 
@@ -95,12 +96,16 @@ def train(
         origins: Where each value of the config came from, for the record.
         watcher: Told what happens.
         device: Such as "cpu" or "cuda"; None: the best there is.
+        resume: Go on, with this config, when `out` already holds a checkpoint: for schedulers, which give the same
+            command again. A config that changes the past is refused, as in `resume`.
 
     Raises:
         ConfigError, DataError: What was given does not hold together; nothing was computed.
         Interrupted: Stopped by a signal; the state was saved.
     """
-    return _run(config, RunFolder(out), origins or {}, watcher or Watcher(), device, resuming=False)
+    folder = RunFolder(out)
+    resuming = resume and folder.has_checkpoint
+    return _run(config, folder, origins or {}, watcher or Watcher(), device, resuming=resuming)
 
 
 def resume(
@@ -149,6 +154,7 @@ def evaluate(
         config = config.model_copy(
             update={"evaluate": config.evaluate.model_copy(update={"num_examples": num_examples})}
         )
+    _require_same_tokenizer(opened, path, config.data.valid)
     world = init_world(device)
     try:
         model = opened.model.to(world.device)
@@ -254,6 +260,11 @@ def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
     """
     from pretrainkit.exporting.native import write_native
 
+    if not (Path(path) / "config.json").is_file():
+        raise DataError(
+            f"{path} is not a folder that transformers wrote: it has no config.json\n"
+            "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
+        )
     opened = open_model(path, recipe=recipe)
     write_native(opened.config, opened.model, opened.tokenizer, Path(out))
     return Path(out)
@@ -328,7 +339,13 @@ def _run(
             _load_initial(model, config)
         if not resuming:
             world.on_main(folder.prepare)
-        trainer = Trainer(config, folder, world, model, recipe.build_objective(config), loader, evaluate_model, watcher)
+        objective = recipe.build_objective(config)
+        try:
+            trainer = Trainer(config, folder, world, model, objective, loader, evaluate_model, watcher)
+        except InputError:  # such as a disk without room for one checkpoint
+            if world.is_main and not resuming:
+                folder.discard()
+            raise
         if resuming and not trainer.restore():
             raise CheckpointError(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
@@ -416,19 +433,47 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
 
 
 def _load_initial(model: nn.Module, config: Any) -> None:
-    """Copy the weights of `init_from` into a fresh model of the same architecture."""
+    """Copy the weights of `init_from` into a fresh model of the same architecture, for data of the same tokenizer."""
+    from pretrainkit.dist.weights import require_same_tensors
+
     opened = open_model(config.init_from)
-    try:
-        model.load_state_dict(opened.model.state_dict())
-    except RuntimeError as error:
-        raise CheckpointError(f"init_from={config.init_from} is another model\n  {error}") from None
+    found = opened.model.state_dict()
+    wanted, given = (
+        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
+    )
+    require_same_tensors(wanted, given, f"init_from={config.init_from}")
+    _require_same_tokenizer(opened, config.init_from, config.data.train)
+    model.load_state_dict(found)
+
+
+def _require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
+    """Refuse token shards whose ids mean other pieces than the model's. Without copies of both, nothing is known."""
+    own = _tokenizer_fingerprint(opened.tokenizer) if opened.tokenizer is not None else None
+    for source in sources:
+        theirs = _tokenizer_fingerprint(Path(source.path) / "tokenizer")
+        if own is not None and theirs is not None and own != theirs:
+            raise DataError(
+                f"{source.path} was made with another tokenizer ({theirs[:12]}) than the model in {path} ({own[:12]})\n"
+                "  encode the text with the model's: "
+                f"pretrainkit tokenizer encode CORPUS --tokenizer {opened.tokenizer} --out FOLDER"
+            )
+
+
+def _tokenizer_fingerprint(folder: Path) -> str | None:
+    from pretrainkit.tokenizers.folder import MODEL, TOKENIZER_JSON, model_fingerprint
+
+    is_there = any((folder / name).is_file() for name in (MODEL, TOKENIZER_JSON))
+    return model_fingerprint(folder) if is_there else None
 
 
 def _keep_tokenizer(folder: RunFolder, config: RunConfig) -> None:
     """Copy the tokenizer of the training data into the run, so that the run can be used when the data is gone."""
+    from pretrainkit.exporting.folder import new_folder
+
     origin, target = Path(config.data.train[0].path) / "tokenizer", folder.path / "tokenizer"
     if origin.is_dir() and not target.exists():
-        shutil.copytree(origin, target)
+        with new_folder(target) as aside:
+            shutil.copytree(origin, aside, dirs_exist_ok=True)
 
 
 def _sources(config: Any, path: str) -> Any:

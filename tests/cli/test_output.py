@@ -1,6 +1,5 @@
 """What machines read: --json, YAML that reads back, and the list of recipes with one that is broken."""
 
-import importlib.metadata
 import json
 
 import pytest
@@ -88,14 +87,13 @@ def test_json_of_corpus_and_tokenizer_verbs(cli, tmp_path):
 
 
 @pytest.fixture
-def broken_plugin(monkeypatch):
-    """As if a package were installed whose recipe cannot be imported."""
-    point = importlib.metadata.EntryPoint("shaky", "no_such_package.recipe:RECIPE", registry.GROUP)
-
-    def entry_points(*, group: str) -> list[importlib.metadata.EntryPoint]:
-        return [point] if group == registry.GROUP else []
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+def broken_plugin(tmp_path, monkeypatch):
+    """An installed package whose recipe cannot be imported."""
+    installed = tmp_path / "shaky-1.0.dist-info"  # what pip writes
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: shaky\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[{registry.GROUP}]\nshaky = no_such_package.recipe:RECIPE\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     registry.entries.cache_clear()
     yield
     registry.entries.cache_clear()

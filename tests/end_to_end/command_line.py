@@ -1,8 +1,9 @@
-"""The command line within this process, and what tests of whole runs share. Starting Python and torch anew costs seconds."""
+"""The command line within this process (starting Python and torch anew costs seconds), and what whole runs share."""
 
 import contextlib
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,9 +61,10 @@ def refused(*words: object, code: int = 2) -> str:
     """The message of a command that must be refused: one message, on standard error, without a traceback."""
     answer = pretrainkit(*words)
     assert answer.code == code, f"{' '.join(map(str, words))}\nended with {answer.code}\n{answer.out}{answer.err}"
-    assert answer.err.count("error: ") == 1, answer.err
+    starts = [match.start() for match in re.finditer("^error: ", answer.err, re.MULTILINE)]
+    assert len(starts) == 1, answer.err
     assert "Traceback" not in answer.err
-    message = answer.err[answer.err.index("error: ") :]
+    message = answer.err[starts[0] :]
     assert len(message.strip().splitlines()) > 1, f"it should also say what to do: {message}"
     return message
 

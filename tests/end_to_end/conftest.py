@@ -1,6 +1,5 @@
 """One small corpus with tokenizer and token shards, and one finished run on it, made by the commands of README.md."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from generated_text import documents
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Sums over another number of threads differ in their last bits, and some runs here are compared with subprocesses."""
+    """Sums over another number of threads differ in their last bits, and runs here are compared with subprocesses."""
     import torch
 
     before = torch.get_num_threads()

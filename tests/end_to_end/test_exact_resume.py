@@ -175,7 +175,9 @@ def test_when_all_checkpoints_are_torn_the_run_is_refused_and_left_alone(finishe
 
 def contents(run: Path) -> Mapping[str, bytes]:
     """All files of a run but the lock of its checkpoints."""
-    return {name: (run / name).read_bytes() for name in files_below(run) if (run / name).is_file() and ".lock" not in name}
+    return {
+        name: (run / name).read_bytes() for name in files_below(run) if (run / name).is_file() and ".lock" not in name
+    }
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,10 @@ def test_train_never_writes_over_a_run(settings: list[str], finished: Path, tmp_
     before = contents(run)
     assert f"pretrainkit resume {run}" in refused("train", *settings, "--out", run)
     assert contents(run) == before
-    succeed("train", *settings, EMA, "--resume", "--out", run)  # as a scheduler restarts it
+    resumed = ("--resume", "--out", run)  # as a scheduler restarts it
+    assert "belongs to another model" in refused("train", *settings, EMA, "model.num_layers=2", *resumed)
+    assert contents(run) == before
+    succeed("train", *settings, EMA, *resumed)
     assert_same_ending(run, finished)
 
 
@@ -273,9 +278,7 @@ def test_microbatches_of_tokens_give_equal_losses(
     assert losses(tmp_path / "run") == pytest.approx(losses(finished_without_dropout), rel=1e-4)
 
 
-def test_rows_and_packed_give_equal_losses(
-    settings: list[str], finished_without_dropout: Path, tmp_path: Path
-) -> None:
+def test_rows_and_packed_give_equal_losses(settings: list[str], finished_without_dropout: Path, tmp_path: Path) -> None:
     succeed("train", *settings, *NO_DROPOUT, "data.batching=rows", "--out", tmp_path / "run")
     assert losses(tmp_path / "run") == pytest.approx(losses(finished_without_dropout), rel=1e-4)
 

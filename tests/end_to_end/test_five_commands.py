@@ -112,9 +112,7 @@ def test_transformers_predicts_what_the_run_predicts(finished: Path, exports: di
 
 
 def test_generate_answers_from_runs_and_exports_alike(finished: Path, exports: dict[str, Path]) -> None:
-    answers = {
-        succeed("generate", path, "Bada <mask> koli.", "--top", 2) for path in (finished, *exports.values())
-    }
+    answers = {succeed("generate", path, "Bada <mask> koli.", "--top", 2) for path in (finished, *exports.values())}
     assert len(answers) == 1
     assert "<mask>" not in answers.pop()
 

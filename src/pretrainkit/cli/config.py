@@ -52,7 +52,7 @@ def show(
 def check(
     source: Source,
     settings: Settings = None,
-    nproc: Annotated[int, typer.Option(help="How many ranks it is meant for.")] = 1,
+    nproc: Annotated[int, typer.Option(min=1, help="How many ranks it is meant for.")] = 1,
 ) -> None:
     """Check a config without starting anything; reports every problem at once."""
     from pretrainkit import api

@@ -13,7 +13,7 @@ def evaluate(
     path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
     data: Annotated[str | None, typer.Option(help="Token shards; default: the run's data.valid.")] = None,
     num_examples: Annotated[
-        int | None, typer.Option(help="At most so many; default: as the run's config says.")
+        int | None, typer.Option(min=1, help="At most so many; default: as the run's config says.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,

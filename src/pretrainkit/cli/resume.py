@@ -17,20 +17,18 @@ def resume(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
     launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",
-    nproc: Annotated[int, typer.Option(help="Processes of --launch local; may differ from before.")] = 1,
+    nproc: Annotated[int, typer.Option(min=1, help="Processes of --launch local; may differ from before.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
 ) -> None:
     """Go on with a run exactly where its newest valid checkpoint is."""
     from pretrainkit import api
-    from pretrainkit.cli.launching import start
+    from pretrainkit.cli.launching import check_launch, start
     from pretrainkit.cli.progress import make_watcher
-    from pretrainkit.errors import ConfigError
     from pretrainkit.training.folder import RunFolder
 
+    check_launch(launch, nproc)
     if launch == "local":
         RunFolder(run).config_tree()  # before a folder for logs is made
         words = ["resume", str(run), *(settings or []), *(["--device", device] if device else [])]
         start([*words, *(["--json"] if json else [])], nproc, run)
-    elif launch != "none":
-        raise ConfigError(f"--launch {launch!r} is not known\n  ways to launch: none, local")
     api.resume(run, settings or [], watcher=make_watcher(json), device=device)

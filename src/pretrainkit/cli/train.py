@@ -25,7 +25,7 @@ def train(
         bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")
     ] = False,
     launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",
-    nproc: Annotated[int, typer.Option(help="Processes of --launch local, one per GPU or core group.")] = 1,
+    nproc: Annotated[int, typer.Option(min=1, help="Processes of --launch local, one per GPU or core group.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
 ) -> None:
     """Train a preset or a config file.
@@ -33,22 +33,17 @@ def train(
     Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` goes on exactly there.
     """
     from pretrainkit import api
-    from pretrainkit.cli.launching import start
+    from pretrainkit.cli.launching import check_launch, start
     from pretrainkit.cli.progress import make_watcher
-    from pretrainkit.errors import ConfigError
-    from pretrainkit.training.folder import RunFolder
 
+    check_launch(launch, nproc)
     resolved = api.resolve_config(source, settings or [])
     name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")
     out = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if launch != "none":
-        if launch != "local":
-            raise ConfigError(f"--launch {launch!r} is not known\n  ways to launch: none, local")
+    if launch == "local":
         api.check_config(resolved.config, nproc)
         words = ["train", source, *(settings or []), "--out", str(out), *(["--device", device] if device else [])]
         start([*words, *(["--resume"] if resume else []), *(["--json"] if json else [])], nproc, out)
         return
-    if resume and RunFolder(out).has_checkpoint:
-        api.resume(out, settings or [], watcher=make_watcher(json), device=device)
-    else:
-        api.train(resolved.config, out, origins=resolved.origins, watcher=make_watcher(json), device=device)
+    watcher = make_watcher(json)
+    api.train(resolved.config, out, origins=resolved.origins, watcher=watcher, device=device, resume=resume)

@@ -165,14 +165,21 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether the parameters are spread over ranks (FSDP2)."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # half a second to import; whoever sharded has done so
-    return fsdp is not None and isinstance(model, fsdp.FSDPModule)
+    return _is_instance(model, "torch.distributed.fsdp", "FSDPModule")
 
 
 def is_dtensor(tensor: Tensor) -> bool:
     """Whether `tensor` is one rank's part of a larger one."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
+    return _is_instance(tensor, "torch.distributed.tensor", "DTensor")
+
+
+def _is_instance(value: object, module_name: str, class_name: str) -> bool:
+    """As isinstance, without importing the module: it takes half a second, and whoever made `value` has done so.
+
+    The class is missing from a module that another thread (that of checkpoints) is importing just now.
+    """
+    kind = getattr(sys.modules.get(module_name), class_name, None)
+    return kind is not None and isinstance(value, kind)
 
 
 def gather_root_weights(model: nn.Module) -> None:

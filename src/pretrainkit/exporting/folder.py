@@ -15,7 +15,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     """A folder to fill beside `out`; at the end it is flushed to disk and becomes `out`, after an error it is removed.
 
     Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be created.
+        InputError: `out` exists and is not an empty folder, or cannot be written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is not an empty folder\n  give another place, or remove it first")
@@ -35,6 +35,12 @@ def new_folder(out: Path) -> Iterator[Path]:
             out.rmdir()
         aside.rename(out)
         sync(out.parent)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+        raise InputError(
+            f"cannot write {out}: {reason}\n  make room, or give another place; nothing was left behind"
+        ) from None
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise

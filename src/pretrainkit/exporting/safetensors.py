@@ -10,11 +10,19 @@ from pretrainkit.errors import CheckpointError
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write contiguous copies on the CPU of `tensors` to one file; transformers asks for metadata {"format": "pt"}."""
+    """Write contiguous copies on the CPU of `tensors` to one file; transformers asks for metadata {"format": "pt"}.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     found = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(found, path, metadata={"format": "pt", **(metadata or {})})
+    try:
+        save_file(found, path, metadata={"format": "pt", **(metadata or {})})
+    except SafetensorError as error:  # tells of a full disk in its own way
+        raise OSError(str(error)) from error
 
 
 def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:

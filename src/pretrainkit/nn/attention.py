@@ -13,8 +13,8 @@ compute the same numbers:
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -101,10 +101,17 @@ class TiledLayout(AttentionLayout):
 
     lengths: tuple[int, ...]
     """On the host; they add up to T."""
+    padded: PaddedLayout = field(init=False)
+    """The same, for other dtypes and for torch.compile. Made ahead, because a compiled block cannot make it."""
+
+    def __post_init__(self) -> None:
+        cu_seqlens = torch.tensor((0, *self.lengths)).cumsum(0)
+        padded = padded_layout(cu_seqlens, max(self.lengths), sum(self.lengths))
+        object.__setattr__(self, "padded", padded)
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         if not self.is_tiled(qkv_T3HK):
-            return self._padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
+            return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
         tiles = _whole_tiles(self.lengths) if window is None else _window_tiles(self.lengths, window // 2)
         return _TiledAttention.apply(None, qkv_T3HK, tiles, window is None, dropout_rate)
 
@@ -126,11 +133,6 @@ class TiledLayout(AttentionLayout):
     def is_tiled(self, x: Tensor) -> bool:
         """Whether tiles are used for such tensors; else padded rows are."""
         return x.device.type == "cpu" and x.dtype in _TILED_DTYPES and not torch.compiler.is_compiling()
-
-    @cached_property
-    def _padded(self) -> PaddedLayout:
-        cu_seqlens = torch.tensor((0, *self.lengths)).cumsum(0)
-        return padded_layout(cu_seqlens, max(self.lengths), int(cu_seqlens[-1]))
 
     def _tiles_of(self, wanted_W: Tensor, window: int | None) -> tuple[Tile, ...]:
         ends_B = torch.tensor(self.lengths).cumsum(0)
@@ -259,11 +261,16 @@ class VarlenLayout(AttentionLayout):
     """Of an example. A Python number, so that shapes do not depend on the data."""
     num_tokens: int
     """T, with the unused tokens at the end."""
+    padded: PaddedLayout = field(init=False)
+    """The same, where the kernel cannot be used."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "padded", padded_layout(self.cu_seqlens, self.max_length, self.num_tokens))
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         # The flash kernel takes half precision only and no dropout.
         if dropout_rate or qkv_T3HK.dtype not in (torch.bfloat16, torch.float16):
-            return self._padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
+            return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
         from torch.nn.attention.varlen import varlen_attn
 
         reach = (-1, -1) if window is None else (window // 2, window // 2)
@@ -272,10 +279,6 @@ class VarlenLayout(AttentionLayout):
         mixed_THK = varlen_attn(q_THK, k_THK, v_THK, ends, ends, longest, longest, window_size=reach)
         assert isinstance(mixed_THK, Tensor)  # a pair only where more was asked for
         return mixed_THK
-
-    @cached_property
-    def _padded(self) -> PaddedLayout:
-        return padded_layout(self.cu_seqlens, self.max_length, self.num_tokens)
 
 
 def padded_layout(cu_seqlens: Tensor, max_length: int, num_tokens: int) -> PaddedLayout:

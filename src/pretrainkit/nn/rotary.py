@@ -3,14 +3,15 @@
 Dimensions: T tokens, H heads, K width of a head, J = K / 2.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-class Rotation(NamedTuple):
-    """float32 cosines and sines of every token's angles."""
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """float32 cosines and sines of every token's angles. Not a tuple, in which FSDP2 would cast them to bfloat16."""
 
     cos_TJ: Tensor
     sin_TJ: Tensor

@@ -205,7 +205,7 @@ def _vertical(values: Floats, height: int, log: bool, from_zero: bool) -> Axis:
         room = max((high / low) ** 0.05, 1.05)
         return Axis(low / room, high * room, start=bottom, end=top, log=True)
     if from_zero and low >= 0:
-        high = high or 1.0
+        high = high if high > 1e-100 else 1.0
         return Axis(0.0, min(high, 1e300) * 1.06, start=bottom, end=top)
     low, high = widened(low, high)
     room = (high - low) * 0.06

@@ -182,7 +182,8 @@ def _encode_split(
                 path.unlink()
             shutil.rmtree(work)
             raise DataError(
-                f"{name}: no document with any text in {len(sources)} files, the first is {sources[0].address}"
+                f"{name}: no document with any text in {len(sources)} files, the first is {sources[0].address}\n"
+                "  give other files, or name the key of the text by --text-key"
             )
         _copy_tokenizer(tokenizer.folder, out, punkt)
         content = fingerprint([entry["sha256"]["hashes"] for entry in entries])

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.corpus.manifest import atomic_file
-from pretrainkit.errors import DataError, InputError
+from pretrainkit.errors import DataError, InputError, RunError
 
 CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"
 
@@ -60,6 +61,13 @@ class RunFolder:
                 f"cannot write the run folder {self.path}\n  {error}\n  give another place: --out FOLDER"
             ) from None
 
+    def discard(self) -> None:
+        """Remove a folder that `prepare` made, as far as nothing but an empty `checkpoints` is in it."""
+        with suppress(OSError):
+            (self.checkpoints / ".lock").unlink(missing_ok=True)
+            self.checkpoints.rmdir()
+            self.path.rmdir()
+
     def record(self, config: Any, provenance: Mapping[str, Any]) -> None:
         """Write config and provenance. Raises DataError where that cannot be written."""
         _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
@@ -98,8 +106,20 @@ class RunFolder:
         return self.path / name
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        with open(self.path / name, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        try:
+            with open(self.path / name, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise unwritable(self.path / name, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> RunError:
+    """What to say when a file of a run cannot be written any more, such as on a full disk."""
+    return RunError(
+        f"cannot write {path}: {error.strerror or error}\n"
+        "  what was saved before is intact; make room or mend the folder, "
+        f"then go on with: pretrainkit resume {path.parent}"
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ import math
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import DataError, InputError, MissingPackageError
+from pretrainkit.training.folder import unwritable
 from pretrainkit.training.run import LogConfig
 
 _log = logging.getLogger(__name__)
@@ -51,13 +53,21 @@ class JsonLines:
             raise DataError(f"cannot write {path}: {error.strerror}\n  choose another output folder") from error
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append a line; it is in the file when this returns. Numbers that JSON lacks (NaN, infinity) become null."""
+        """Append a line; it is in the file when this returns. Numbers that JSON lacks (NaN, infinity) become null.
+
+        Raises:
+            RunError: The disk is full, say.
+        """
         line = {"step": step} | {name: _json_value(value) for name, value in values.items()}
-        self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise unwritable(self.path, error) from None
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what a failed write left in the buffer fails once more; `write` has told
+            self._file.close()
 
 
 class MetricsLog:

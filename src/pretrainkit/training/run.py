@@ -215,7 +215,10 @@ class RunConfig(Config):
                 "  shorten the warm-up or train longer"
             )
         if self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
-            found.append("schedule.name=wsd needs schedule.num_decay_steps of at least 1")
+            found.append(
+                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
+                f"  a tenth of the run is usual: schedule.num_decay_steps={max(1, self.num_steps // 10)}"
+            )
         num_ramp_steps = self.schedule.num_warmup_steps + self.schedule.num_decay_steps
         if self.schedule.name == "wsd" and num_ramp_steps > self.num_steps >= self.schedule.num_warmup_steps:
             found.append(
@@ -225,12 +228,12 @@ class RunConfig(Config):
         if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
             found.append(
                 f"schedule.floor={self.schedule.floor} is only read by the schedules linear, cosine and wsd, "
-                f"not by {self.schedule.name}"
+                f"not by {self.schedule.name}\n  leave it out, or choose one of those with schedule.name"
             )
         if self.schedule.name != "wsd" and self.schedule.num_decay_steps:
             found.append(
                 f"schedule.num_decay_steps={self.schedule.num_decay_steps} is only read by schedule.name=wsd, "
-                f"not by {self.schedule.name}"
+                f"not by {self.schedule.name}\n  leave it out, or set schedule.name=wsd"
             )
         return found
 

@@ -204,7 +204,9 @@ class Trainer:
         parts = [norm, *(part.float() for term in terms.values() for part in term)]
         grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
         means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
-        loss = sum(self.objective.scales[name] * mean for name, mean in means.items() if not math.isnan(mean))
+        # A term that nothing in the batch has is left out; one that is NaN makes the loss NaN.
+        counted = [name for name, weight in zip(terms, pairs[1::2], strict=True) if weight]
+        loss = sum(self.objective.scales[name] * means[name] for name in counted)
         return {"loss": loss, **means, "grad_norm": grad_norm}
 
     def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:

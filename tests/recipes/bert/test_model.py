@@ -221,3 +221,14 @@ def test_training_uses_dropout_and_evaluation_does_not():
     assert torch.equal(model(inputs).logits_KV, model(inputs).logits_KV)
     model.train()
     assert not torch.equal(model(inputs).logits_KV, model(inputs).logits_KV)
+
+
+@pytest.mark.parametrize("arch", CONFIGS)
+def test_blocks_compile_as_whole_graphs(arch):
+    """Traced only (no code generation, which takes a minute): no break in the graph, the same losses."""
+    model, batch = build_seeded(CONFIGS[arch]), row_batch([5, 9])
+    inputs, targets = read_batch(batch, WIDTH)
+    expected = model(inputs, targets.token_K).masked_lm.nll_K
+    for block in model.blocks()[-2:]:
+        block.compile(fullgraph=True, backend="eager")
+    torch.testing.assert_close(model(inputs, targets.token_K).masked_lm.nll_K, expected, rtol=1e-4, atol=1e-4)

@@ -236,6 +236,6 @@ class BertRun(RunConfig):
         if objective.mask_unit != "span" and objective.mean_span_length != default_length:
             found.append(
                 f"objective.mean_span_length={objective.mean_span_length} is only read by objective.mask_unit=span, "
-                f"not by {objective.mask_unit}"
+                f"not by {objective.mask_unit}\n  leave it out, or set objective.mask_unit=span"
             )
         return found

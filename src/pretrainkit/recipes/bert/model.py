@@ -9,7 +9,7 @@ Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805; Warner et al. 202
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,8 @@ from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs
 
 
-@dataclass(frozen=True, eq=False)
-class BertOutputs:
-    """What the model says about a batch."""
+class BertOutputs(NamedTuple):
+    """What the model says about a batch. A tuple, so that DDP and FSDP2 find the tensors in it."""
 
     masked_lm: TokenLoss | None
     """Per prediction, when the true tokens were given."""

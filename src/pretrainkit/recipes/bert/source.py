@@ -272,6 +272,11 @@ def _components(config: BertRun, split: Split) -> list[Component]:
                 f"{shards.folder} holds no tokens, so there are no examples for data.{split}\n"
                 "  leave it out, or encode a corpus that has text"
             )
+        if config.model.vocab_size is not None and config.model.vocab_size < shards.vocab_size:
+            raise DataError(
+                f"{shards.folder} was made with a tokenizer of {shards.vocab_size} pieces, but the model has "
+                f"{config.model.vocab_size}\n  encode the text with the tokenizer of the model"
+            )
         components.append(Component(shards, index))
     _check_tokenizers([component.shards for component in components])
     return components
