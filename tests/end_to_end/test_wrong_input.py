@@ -5,6 +5,8 @@ import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -378,3 +380,81 @@ def test_prompts_that_cannot_be_answered(finished: Path) -> None:
     assert "trained on 32" in refused("generate", finished, "<mask> " + "bada " * 50)
     assert pretrainkit("generate", finished, "<mask>", "--top", 0).code == 2
     assert pretrainkit("evaluate", finished, "--num-examples", 0).code == 2
+
+
+def test_an_import_of_a_model_with_few_positions_is_evaluated_within_them(
+    settings: list[str], tokens: Path, tmp_path: Path
+) -> None:
+    succeed("train", *settings, "model.max_positions=40", "num_steps=2", "--out", tmp_path / "run")
+    succeed("export", tmp_path / "run", "--out", tmp_path / "export")
+    succeed("import", tmp_path / "export", "--out", tmp_path / "import")
+    assert "loss" in succeed("evaluate", tmp_path / "import", "--data", tokens / "valid", "--num-examples", 8)
+    assert pk.load_config(tmp_path / "import" / "config.yaml").data.max_seq_length == 40
+
+
+# ---- damaged run folders and shards ----
+
+
+def damaged_manifest(shards: Path) -> None:
+    (shards / "manifest.json").write_text("{")
+
+
+def missing_hashes(shards: Path) -> None:
+    next(shards.glob("hashes-*.bin")).unlink()
+
+
+def truncated_tokens(shards: Path) -> None:
+    path = next(shards.glob("tokens-*.bin"))
+    os.truncate(path, path.stat().st_size - 2)
+
+
+@pytest.mark.parametrize("damage", [damaged_manifest, missing_hashes, truncated_tokens])
+def test_damaged_shards(settings: list[str], tokens: Path, tmp_path: Path, empty: Path, damage: Any) -> None:
+    shards = tmp_path / "shards"
+    shutil.copytree(tokens / "train", shards)
+    damage(shards)
+    message = refused("train", *settings, f"data.train={shards}", "--out", empty / "run")
+    assert str(shards) in message
+    assert "pretrainkit tokenizer encode" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("config.yaml", "recipe: [\n"), ("config.yaml", "seed: 1\n"), ("provenance.json", "{")]
+)
+def test_a_damaged_run_folder_is_not_resumed(finished: Path, tmp_path: Path, name: str, content: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / name).write_text(content)
+    answer = pretrainkit("resume", run, "num_steps=14")
+    assert answer.code == 2
+    assert name in answer.err
+    assert "Traceback" not in answer.err
+    assert (run / name).read_text() == content
+
+
+def test_two_trainings_in_one_folder_are_refused(settings: list[str], tmp_path: Path) -> None:
+    """A lock that the operating system drops when its holder dies; here its holder is another process."""
+    run = tmp_path / "run"
+    succeed("train", *settings, "--out", run)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_THE_LOCK, str(run / "checkpoints" / ".lock")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        before = (run / "config.yaml").read_text()
+        assert "another process" in refused("resume", run, "num_steps=14")
+        assert (run / "config.yaml").read_text() == before
+    finally:
+        holder.kill()
+        holder.wait()
+    succeed("resume", run, "num_steps=14")
+
+
+HOLD_THE_LOCK = """
+import fcntl, sys, time
+file = open(sys.argv[1], "a+")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""

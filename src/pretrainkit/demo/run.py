@@ -140,13 +140,14 @@ def _write_prose(path: Path) -> Path:
 
 
 def _pretrainkit(*words: object) -> None:
-    """Print and run a command line of our own. Raises RunError when it fails."""
+    """Print and run a command line of our own. Raises InputError or RunError as it did."""
     print("  $ " + shlex.join(["pretrainkit", *map(str, words)]), flush=True)
     done = subprocess.run([sys.executable, "-m", "pretrainkit", *map(str, words)], check=False)
     if done.returncode == 130:
         raise KeyboardInterrupt
     if done.returncode:
-        raise RunError(f"the command above failed with exit code {done.returncode}")
+        kind = InputError if done.returncode == InputError.exit_code else RunError
+        raise kind(f"the command above ended with exit code {done.returncode}\n  its message says what to do")
 
 
 def _train_until_killed(command: Iterable[object], run: Path) -> dict[int, float]:

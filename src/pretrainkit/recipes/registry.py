@@ -39,7 +39,10 @@ class Entry:
                 "  mend or uninstall the package that provides it"
             ) from error
         if not isinstance(recipe, Recipe):
-            raise ConfigError(f"recipe {self.name!r} ({self.target}) is a {type(recipe).__name__}, not a Recipe")
+            raise ConfigError(
+                f"recipe {self.name!r} ({self.target}) is a {type(recipe).__name__}, not a Recipe\n"
+                "  MODULE:ATTRIBUTE must name an instance of a subclass of pretrainkit.training.recipe.Recipe"
+            )
         return recipe
 
 

@@ -88,9 +88,19 @@ class RunFolder:
         return tree
 
     def provenance(self) -> dict[str, Any]:
-        """Where each value of the config came from, versions, command; empty when missing."""
+        """Where each value of the config came from, versions, command; empty when missing.
+
+        Raises:
+            DataError: The file is damaged.
+        """
         path = self.path / PROVENANCE
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except ValueError as error:
+            raise DataError(
+                f"{path} is damaged: {error}\n"
+                "  it only records where the config came from: restore it, or delete it to go on without"
+            ) from None
 
     def event(self, step: int, kind: str, text: str) -> None:
         """Append to events.jsonl: started, resumed, stopped, checkpoint, skipped, finished."""

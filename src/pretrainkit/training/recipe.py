@@ -70,7 +70,7 @@ class Recipe(ABC):
         self, config: Any, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
         """One answer per prompt, as plain values for people and JSON."""
-        raise InputError(f"recipe {self.name!r} cannot generate")
+        raise InputError(f"recipe {self.name!r} cannot generate\n  load the model in Python: load_model(RUN)")
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:
@@ -79,8 +79,8 @@ class Recipe(ABC):
 
     def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""
-        raise InputError(f"recipe {self.name!r} has no Hugging Face form")
+        raise InputError(f"recipe {self.name!r} has no Hugging Face form\n  use --format safetensors")
 
     def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:
         """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
-        raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders")
+        raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders\n  name another recipe")

@@ -89,7 +89,9 @@ class Bert(Recipe):
         config = base() if model.arch == "bert" else modern_base()
         has_sentence_order = "sentence_order.classifier.weight" in state
         objective = config.objective.model_copy(update={"sentence_order": has_sentence_order})
-        return config.model_copy(update={"model": model, "objective": objective}), state
+        length = min(config.data.max_seq_length, model.max_positions)
+        data = config.data.model_copy(update={"max_seq_length": length})
+        return config.model_copy(update={"model": model, "objective": objective, "data": data}), state
 
 
 RECIPE = Bert()
