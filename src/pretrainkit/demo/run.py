@@ -125,7 +125,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _inputs(text_files: list[Path], target: Path) -> list[str]:
-    """What `corpus shards` reads: corpus files as they are, plain text (or Python's prose) as JSON lines in `target`."""
+    """What `corpus shards` reads: corpus files as they are, plain text or Python's prose as JSON lines in `target`."""
     ready = [path for path in text_files if path.name.endswith(CORPUS_SUFFIXES)]
     plain = [path for path in text_files if path not in ready]
     if plain:
