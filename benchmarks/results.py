@@ -235,8 +235,8 @@ def write_results(path: Path, sections: Mapping[str, Section], by_hand: str) -> 
         "# Speed",
         "What the benchmarks of this folder measured, against the goals. Written by\n"
         "`python benchmarks/run.py --large --write`; each section says where and when it was measured. Contestants\n"
-        "take turns in rounds and figures are CPU time unless a column says otherwise: ratios hold on a busy machine.\n"
-        "The text at the top of each script says what both sides do, and what the other side leaves out.",
+        "take turns in rounds and figures are CPU time unless a column says otherwise, so that ratios hold on a busy\n"
+        "machine. The text at the top of each script says what both sides do, and what the other side leaves out.",
         "## Targets",
         compare_with_targets({name: section.markdown for name, section in sections.items()}),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -311,28 +312,19 @@ def _run(
     config: RunConfig, folder: RunFolder, origins: Origins, watcher: Watcher, device: str | None, *, resuming: bool
 ) -> dict[str, float]:
     """Everything between a config and the last metrics, for `train` and `resume`."""
+    recipe = find_recipe(config.recipe)
+    config = _checked(recipe, config)  # before torch, which takes a second and a half to import
+
     import torch
 
     from pretrainkit.dist.env import init_world
     from pretrainkit.training.trainer import Trainer, initial_seed
 
-    recipe = find_recipe(config.recipe)
     world = init_world(device)
     try:
-        check_config(config, world.world_size)
-        if not config.data.train:
-            raise ConfigError(
-                "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"
-                "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
-            )
-        config = recipe.bind(config)
-        check_config(config, world.world_size)
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         evaluate_model = _evaluator(recipe, config, world, None) if config.data.valid else None
-        if config.parallel.strategy == "fsdp2" and world.world_size == 1:
-            raise ConfigError("parallel.strategy=fsdp2 needs more than one rank\n  start with --launch local --nproc 2")
-
         torch.manual_seed(initial_seed(config.seed))
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
@@ -390,6 +382,23 @@ def _run(
         return metrics
     finally:
         world.close()
+
+
+def _checked(recipe: Recipe, config: Any) -> Any:
+    """The config bound to its data, or ConfigError and DataError with what does not fit on this number of ranks."""
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    num_ranks = int(world_size) if world_size.isdecimal() else 1  # init_world complains about what is no number
+    check_config(config, num_ranks)
+    if not config.data.train:
+        raise ConfigError(
+            "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"
+            "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
+        )
+    if config.parallel.strategy == "fsdp2" and num_ranks == 1:
+        raise ConfigError("parallel.strategy=fsdp2 needs more than one rank\n  start with --launch local --nproc 2")
+    config = recipe.bind(config)
+    check_config(config, num_ranks)
+    return config
 
 
 def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mapping[str, Any], step: int) -> None:

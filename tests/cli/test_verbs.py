@@ -73,7 +73,7 @@ def test_every_verb_has_help(helped, verb):
         (["evaluate", "NOWHERE"], "there is no folder"),
         (["generate", "NOWHERE", "text"], "there is no folder"),
         (["export", "NOWHERE", "--out", "OUT"], "there is no folder"),
-        (["import", "NOWHERE", "--out", "OUT"], "there is no folder"),
+        (["import", "NOWHERE", "--out", "OUT"], "NOWHERE"),
         (["report", "NOWHERE"], "does not exist"),
         (["corpus", "shards", "--out", "OUT"], "nothing to read"),
         (["corpus", "stats", "NOWHERE"], "does not exist or holds no file"),

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from pretrainkit.errors import DataError
+
 SKIPPED_FOLDERS = {
     "test",
     "tests",
@@ -21,6 +23,7 @@ SKIPPED_FOLDERS = {
     "pydoc_data",
     "dist-packages",
 }
+DOCUMENT_CHARACTERS = 5_000
 MIN_WORDS = 4
 """Of a paragraph; shorter ones are headings and signatures."""
 MIN_LETTER_SHARE = 0.75
@@ -41,6 +44,30 @@ def standard_library_documents() -> Iterator[tuple[str, str]]:
         texts = [p for docstring in _docstrings(path) for p in paragraphs(docstring)]
         if texts:
             yield f"library/{path.relative_to(root).with_suffix('').as_posix()}", "\n".join(texts)
+
+
+def plain_text_documents(path: Path) -> Iterator[tuple[str, str]]:
+    """(name, text) of about DOCUMENT_CHARACTERS of a text file each: whole paragraphs, each on one line.
+
+    Paragraphs end at blank lines. So a single book becomes many documents, of which some can be held out.
+
+    Raises:
+        DataError: The file cannot be read, or is not UTF-8.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {path} as UTF-8 text: {error}\n  convert it, or leave it out") from None
+    lines, size, number = [], 0, 0
+    for block in re.split(r"\n\s*\n", text):
+        if line := " ".join(block.split()):
+            lines.append(line)
+            size += len(line)
+        if size >= DOCUMENT_CHARACTERS:
+            yield f"{path.name}/{number}", "\n".join(lines)
+            lines, size, number = [], 0, number + 1
+    if lines:
+        yield f"{path.name}/{number}", "\n".join(lines)
 
 
 def paragraphs(text: str) -> Iterator[str]:

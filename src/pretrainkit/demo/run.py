@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.demo.prose import standard_library_documents
+from pretrainkit.demo.prose import plain_text_documents, standard_library_documents
 from pretrainkit.errors import DataError, InputError, RunError
 
 VOCAB_SIZE = 4096
@@ -24,6 +24,8 @@ CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 225
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
 KILL_TIMEOUT_SECONDS = 600
+MIN_BYTES = 200_000
+CORPUS_SUFFIXES = (".jsonl", ".zst", ".gz", ".parquet")
 MASKED = [
     "If the file cannot be <mask>, an exception is raised.",
     "The function <mask> a list of strings.",
@@ -42,7 +44,7 @@ def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -
     began = time.monotonic()
     _prepare(folder)
     _say(1, "Text", "real English prose" if not text_files else "your files")
-    inputs = [str(path) for path in text_files] or [str(_write_prose(folder / "text.jsonl"))]
+    inputs = _inputs(text_files, folder / "text.jsonl")
 
     _say(2, "Corpus", "checksummed shards; 3 % of the documents are held out by a hash of their text")
     _pretrainkit("corpus", "shards", *inputs, "--out", folder / "corpus", "--num-shards", 4, "--heldout", 0.03)
@@ -122,21 +124,32 @@ def _prepare(folder: Path) -> None:
         raise InputError(f"cannot write {folder}\n  {error}\n  give another place: --out FOLDER") from None
 
 
-def _write_prose(path: Path) -> Path:
-    """The prose of the Python installation as JSON lines."""
+def _inputs(text_files: list[Path], target: Path) -> list[str]:
+    """What `corpus shards` reads: corpus files as they are, plain text or Python's prose as JSON lines in `target`."""
+    ready = [path for path in text_files if path.name.endswith(CORPUS_SUFFIXES)]
+    plain = [path for path in text_files if path not in ready]
+    if plain:
+        documents = (pair for path in plain for pair in plain_text_documents(path))
+        _write_documents(target, documents, f"paragraphs of {len(plain)} file{'s' if len(plain) > 1 else ''}")
+    elif not ready:
+        _write_documents(target, standard_library_documents(), "Python's language reference and docstrings")
+    return [*map(str, ready), *([str(target)] if plain or not ready else [])]
+
+
+def _write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str) -> None:
+    """Write (source, text) pairs as JSON lines and say how much it is."""
     num_documents = num_bytes = 0
     with open(path, "w", encoding="utf-8") as file:
-        for name, text in standard_library_documents():
+        for name, text in documents:
             file.write(json.dumps({"text": text, "meta": {"source": name}}, ensure_ascii=False) + "\n")
             num_documents += 1
             num_bytes += len(text.encode())
-    if num_bytes < 500_000:
+    if num_bytes < MIN_BYTES:
         raise DataError(
-            f"this Python installation has only {num_bytes} bytes of documentation (stripped of docstrings?)\n"
-            "  give text of your own: pretrainkit demo --text FILE..."
+            f"{what}: only {num_bytes:,} bytes of text; the demo needs {MIN_BYTES:,} to learn anything from\n"
+            "  give more text of your own: pretrainkit demo --text FILE..."
         )
-    print(f"  {path}: {num_documents} documents, {num_bytes / 1e6:.1f} MB: Python's language reference and docstrings")
-    return path
+    print(f"  {path}: {num_documents} documents, {num_bytes / 1e6:.1f} MB: {what}")
 
 
 def _pretrainkit(*words: object) -> None:

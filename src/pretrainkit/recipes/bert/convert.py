@@ -129,7 +129,8 @@ def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tens
         found |= zip(theirs, state[ours].chunk(3))
     left_out = sorted(set(state) - set(same) - set(split))
     if left_out:
-        logger.warning("not exported, because ModernBertForMaskedLM has no place for it: %s", ", ".join(left_out))
+        modules = ", ".join(sorted({name.split(".")[0] for name in left_out}))
+        logger.warning("not exported, because ModernBertForMaskedLM has no place for it: %s", modules)
     return found
 
 
