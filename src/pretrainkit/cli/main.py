@@ -52,9 +52,8 @@ class LazyGroup(TyperGroup):
         print("From raw data to an evaluated, exported model trained from scratch.\n")
         width = max(map(len, VERBS))
         print("\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items()))
-        print(
-            "\n  pretrainkit VERB --help tells more. --debug shows tracebacks, --version the version. Start with: pretrainkit demo"
-        )
+        print("\n  pretrainkit VERB --help tells more; --version the version; --debug shows tracebacks of errors.")
+        print("  Start with: pretrainkit demo")
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -52,8 +52,10 @@ def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -
     _say(3, "Vocabulary", "word counts, then SentencePiece and sentence boundaries learned from the same text")
     shards = folder / "corpus" / "train" / "*.jsonl"
     _pretrainkit("corpus", "count-words", shards, "--out", folder / "words.tsv")
+    with open(folder / "words.tsv", encoding="utf-8") as file:
+        vocab_size = min(VOCAB_SIZE, 512 + sum(1 for _ in file) // 4)  # little text has few pieces
     _pretrainkit(
-        *("tokenizer", "train", folder / "words.tsv", "--vocab-size", VOCAB_SIZE),
+        *("tokenizer", "train", folder / "words.tsv", "--vocab-size", vocab_size),
         *("--sentences-from", shards, "--out", folder / "tokenizer"),
     )
     _pretrainkit(
