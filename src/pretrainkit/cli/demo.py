@@ -15,7 +15,7 @@ def demo(
     ] = None,
     files: Annotated[list[Path] | None, typer.Argument(help="More files for --text.", metavar="FILE")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write; an earlier demo in it is replaced.")] = Path("runs/demo"),
-    num_steps: Annotated[int, typer.Option(min=300, help="Optimizer updates.")] = 1500,
+    num_steps: Annotated[int, typer.Option(min=300, help="Optimizer updates.")] = 1200,
     json: Annotated[bool, typer.Option("--json", help="End with one JSON object of the headline numbers.")] = False,
 ) -> None:
     """From English prose on this machine to a trained, evaluated, exported tiny BERT, in minutes on a CPU."""

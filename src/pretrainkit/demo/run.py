@@ -19,7 +19,7 @@ from pretrainkit.demo.prose import plain_text_documents, standard_library_docume
 from pretrainkit.errors import DataError, InputError, RunError
 
 VOCAB_SIZE = 4096
-NUM_STEPS = 1500
+NUM_STEPS = 1200
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 225
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""

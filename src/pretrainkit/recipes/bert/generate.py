@@ -1,6 +1,7 @@
 """Filling in masked words. Dimensions: T tokens, K masks, V vocabulary."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.recipes.bert.model import BertForPretraining
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+
+Encode = Callable[[str], list[int]]
 
 MASK_WORD = re.compile(r"\s*(?:<mask>|\[MASK\])")
 """What a user writes in place of a word; the blank before it belongs to the word."""
@@ -29,24 +32,24 @@ def fill_masks(
     Raises:
         InputError: A prompt without a mask, or longer than the model reads.
     """
+    from tokenizers import Tokenizer as JsonTokenizer
+
     tokenizer = load_tokenizer(tokenizer_folder)
-    return [_fill(config, model, tokenizer, prompt, top) for prompt in prompts]
+    # tokenizer.json knows the mask token within text, and so what stands before and after it without a blank.
+    found = JsonTokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    return [_fill(config, model, tokenizer, lambda text: found.encode(text).ids, prompt, top) for prompt in prompts]
 
 
 @torch.no_grad()
-def _fill(config: BertRun, model: BertForPretraining, tokenizer: Tokenizer, prompt: str, top: int) -> dict[str, Any]:
+def _fill(
+    config: BertRun, model: BertForPretraining, tokenizer: Tokenizer, encode: Encode, prompt: str, top: int
+) -> dict[str, Any]:
+    special, pieces = tokenizer.special, tokenizer.pieces()
     parts = MASK_WORD.split(prompt)
     if len(parts) == 1:
         raise InputError(f"there is nothing to fill in: {prompt!r}\n  write <mask> in place of a word")
-    special = tokenizer.special
-    ids = [special.cls]
-    places = []
-    for number, tokens in enumerate(tokenizer.encode_batch(parts)):
-        if number:
-            places.append(len(ids))
-            ids.append(special.mask)
-        ids += tokens.tolist()
-    ids.append(special.sep)
+    ids = encode(MASK_WORD.sub(f" {pieces[special.mask]}", prompt))
+    places = [place for place, token in enumerate(ids) if token == special.mask]
     if len(ids) > config.data.max_seq_length:
         raise InputError(
             f"a prompt has {len(ids)} tokens, the model was trained on {config.data.max_seq_length}: {prompt[:60]!r}\n"
@@ -56,7 +59,6 @@ def _fill(config: BertRun, model: BertForPretraining, tokenizer: Tokenizer, prom
     logits_KV = model(inputs, None).logits_KV
     logits_KV[:, [special.cls, special.sep, special.mask, special.pad]] = -torch.inf
     best = logits_KV.softmax(-1).topk(min(top, logits_KV.shape[1]), dim=-1)
-    pieces = tokenizer.pieces()
     masks = [
         [{"piece": pieces[i].replace("▁", " "), "probability": p} for p, i in zip(row_p, row_i, strict=True)]
         for row_p, row_i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
