@@ -26,7 +26,8 @@ KILL_AFTER_STEP = 225
 KILL_TIMEOUT_SECONDS = 600
 MIN_BYTES = 200_000
 CORPUS_SUFFIXES = (".jsonl", ".zst", ".gz", ".parquet")
-MASKED = [
+MASKED_IN_ENGLISH = ["He said that <mask> would come.", "There was no <mask> in the house.", "It is one of the <mask>."]
+MASKED_IN_PYTHON = [
     "If the file cannot be <mask>, an exception is raised.",
     "The function <mask> a list of strings.",
     "Return <mask> if the object is an instance of the class.",
@@ -81,10 +82,11 @@ def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -
 
     _say(6, "Export", "to Hugging Face's format, read back by transformers")
     _pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
-    for prompt, answers in _fill_with_transformers(folder / "export", MASKED):
+    prompts = MASKED_IN_ENGLISH if text_files else MASKED_IN_PYTHON
+    for prompt, answers in _fill_with_transformers(folder / "export", prompts):
         print(f"  {prompt}\n    {', '.join(answers)}")
     print("  and the same by ourselves:")
-    _pretrainkit("generate", run, MASKED[0])
+    _pretrainkit("generate", run, prompts[0])
 
     _say(7, "Report", "one HTML page")
     report = folder / "report.html"
