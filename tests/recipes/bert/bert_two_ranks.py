@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch.distributed as dist
-from bert_batches import WIDTH, modern_config, row_batch, run_config
+from bert_batches import WIDTH, modern_config, packed_batch, row_batch, run_config
 from torch import Tensor
 
 from pretrainkit.dist.env import World
@@ -17,8 +17,11 @@ from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.training.run import ParallelConfig
 
 
-def gradients(strategy: str | None, config, world: World) -> dict[str, Tensor]:
-    """Of the mean losses of a batch of four examples with unequal numbers of predictions; None: all on one process."""
+def gradients(strategy: str | None, config, world: World, *, is_packed: bool = False) -> dict[str, Tensor]:
+    """Of the mean losses of a batch of four examples with unequal numbers of predictions; None: all on one process.
+
+    With `is_packed` the first rank has all of them, and the second a microbatch without any.
+    """
     torch.manual_seed(0)
     model = RECIPE.build_model(config)
     objective = BertObjective(config)
@@ -27,7 +30,10 @@ def gradients(strategy: str | None, config, world: World) -> dict[str, Tensor]:
     called = model
     if strategy is not None:
         called = parallelize(model, ParallelConfig(strategy=strategy), world, torch.float32)
-        batch = {name: tensor[2 * world.rank : 2 * world.rank + 2] for name, tensor in batch.items()}
+        if is_packed:
+            batch = packed_batch(row_batch([]) if world.rank else batch, room=WIDTH)
+        else:
+            batch = {name: tensor[2 * world.rank : 2 * world.rank + 2] for name, tensor in batch.items()}
     terms = objective.losses(called, batch)
     factor = 1 if strategy is None else world.world_size  # both average over ranks
     (factor * sum(term.total / weights[name] for name, term in terms.items())).backward()
@@ -45,8 +51,10 @@ def main() -> None:
     for config in (run_config(), modern_config()):
         expected = gradients(None, config, world)
         for strategy in ("ddp", "fsdp2"):
-            for name, gradient in gradients(strategy, config, world).items():
-                torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6, msg=f"{strategy} {name}")
+            for is_packed in (False, True):
+                for name, gradient in gradients(strategy, config, world, is_packed=is_packed).items():
+                    where = f"{strategy} {name} is_packed={is_packed}"
+                    torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6, msg=where)
     dist.destroy_process_group()
 
 

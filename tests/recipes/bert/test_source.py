@@ -1,5 +1,6 @@
 """The source as the loader uses it: acceptance facts 19, 23 and 28, slices of batches, mixtures, and wrong input."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +278,14 @@ def test_the_fingerprint_follows_the_examples(folders):
     fingerprints = [open_bound(config).fingerprint for config in [base, *changed]]
     assert len(set(fingerprints)) == len(fingerprints)
     assert open_bound(run_of(folders["a"], batch_size=8)).fingerprint == fingerprints[0]
+
+
+def test_the_fingerprint_follows_the_ids_of_random_replacements(folders):
+    """They change when the shards lose their copy of the tokenizer: then single bytes cannot be told from the rest."""
+    source = open_bound(run_of(folders["a"]))
+    fewer = dataclasses.replace(source.masking, replacement_ids=source.masking.replacement_ids[1:])
+    other = BertSource(source.config, "train", source.components, fewer)
+    assert other.fingerprint != source.fingerprint
 
 
 def test_a_source_survives_pickling(folders):

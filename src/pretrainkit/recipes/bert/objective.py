@@ -30,8 +30,7 @@ class BertObjective(SeparableObjective):
     def weights(self, batch: Batch) -> dict[str, Tensor]:
         found = {"masked_lm_loss": batch["masked_lm_weights"].sum(dtype=torch.float32)}
         if "next_sentence_loss" in self._scales:
-            labels_B = batch["next_sentence_label"]
-            found["next_sentence_loss"] = torch.tensor(float(len(labels_B)), device=labels_B.device)
+            found["next_sentence_loss"] = _count(batch["next_sentence_label"])
         return found
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
@@ -68,8 +67,13 @@ class BertObjective(SeparableObjective):
             assert targets.is_swapped_B is not None
             logits_B2 = outputs.sentence_order_B2.float()
             total = F.cross_entropy(logits_B2, targets.is_swapped_B.long(), reduction="sum")
-            found["next_sentence_loss"] = LossSum(total, total.new_tensor(float(len(logits_B2))))
+            found["next_sentence_loss"] = LossSum(total, _count(logits_B2))
         return found
+
+
+def _count(rows: Tensor) -> Tensor:
+    """float32 scalar on their device. Filled there: to copy a number from the host would wait for the device."""
+    return torch.full((), len(rows), dtype=torch.float32, device=rows.device)
 
 
 def _has_two_segments(batch: Batch) -> Tensor:

@@ -79,10 +79,16 @@ class BertSource(BatchSource):
         masking = self.masking
         parts += [
             f"{masking.rate} {masking.unit} {masking.mean_span_length if masking.unit == 'span' else ''}",
-            f"{masking.mask_share} {masking.random_share} {objective.random_replacement}",
+            f"{masking.mask_share} {masking.random_share} {self._replacements if masking.random_share else ''}",
             f"{objective.sentence_order} {objective.swap_probability if objective.sentence_order else ''}",
         ]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    @property
+    def _replacements(self) -> str:
+        """Of the ids themselves: they also depend on whether the shards still have their copy of the tokenizer."""
+        ids = np.ascontiguousarray(self.masking.replacement_ids, "<i8")
+        return hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
 
     @property
     def num_tokens(self) -> int:
