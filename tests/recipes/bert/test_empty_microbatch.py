@@ -1,43 +1,8 @@
-<<<<<<< HEAD
-"""A rank that has no example left takes part in the step without changing it."""
-=======
 """A microbatch without examples, as packed training gives to a rank whose last examples already had room."""
->>>>>>> h/rev2
 
 import numpy as np
 import pytest
 import torch
-<<<<<<< HEAD
-from bert_batches import modern_config, run_config
-
-from pretrainkit.recipes.bert.config import BertRun
-from pretrainkit.recipes.bert.model import build
-from pretrainkit.recipes.bert.objective import BertObjective
-
-
-@pytest.mark.parametrize("config", [run_config(), modern_config()], ids=["bert", "modern"])
-def test_a_microbatch_without_examples_adds_nothing_to_loss_and_gradient(config: BertRun) -> None:
-    room = 40  # more than one example may have
-    batch = {
-        "input_ids": np.full(room, 260, np.int32),
-        "token_type_ids": np.zeros(room, np.int32),
-        "positions": np.zeros(room, np.int32),
-        "cu_seqlens": np.zeros(1, np.int32),
-        "lengths": np.zeros(0, np.int32),
-        "masked_lm_positions": np.zeros(8, np.int32),
-        "masked_lm_ids": np.zeros(8, np.int32),
-        "masked_lm_weights": np.zeros(8, np.float32),
-    }
-    if config.objective.sentence_order:
-        batch["next_sentence_label"] = np.zeros(0, np.int64)
-    model = build(config.model, has_sentence_order=config.objective.sentence_order)
-    terms = BertObjective(config).losses(model, {name: torch.from_numpy(array) for name, array in batch.items()})
-    assert {float(part.detach()) for term in terms.values() for part in term} == {0.0}
-    sum(term.total for term in terms.values()).backward()
-    gradients = [parameter.grad for parameter in model.parameters()]
-    assert all(gradient is not None for gradient in gradients)  # DDP waits for every one
-    assert all((gradient == 0).all() for gradient in gradients if gradient is not None)
-=======
 from bert_batches import WIDTH, modern_config, run_config
 
 from pretrainkit.recipes.bert.batch import Examples, Special, packed
@@ -86,4 +51,3 @@ def test_its_inputs_are_one_example_of_padding_that_is_not_counted():
     assert inputs.layout.lengths == (WIDTH,)
     assert len(inputs.first_B) == 0
     assert not targets.weight_K.any()
->>>>>>> h/rev2

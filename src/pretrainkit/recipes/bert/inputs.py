@@ -97,25 +97,18 @@ def _read_rows(batch: Batch) -> tuple[BertInputs, BertTargets]:
 def _read_packed(batch: Batch, max_length: int) -> tuple[BertInputs, BertTargets]:
     ids_T, cu_seqlens = batch["input_ids"], batch["cu_seqlens"]
     num_tokens = len(ids_T)
-<<<<<<< HEAD
-    ends = cu_seqlens
-    if len(cu_seqlens) == 1:
-        # No example, where another rank needs one more microbatch: its padding is one, which nothing is scored on.
-        ends = cu_seqlens.new_tensor([0, min(num_tokens, max_length)])
-=======
     first_B = cu_seqlens[:-1].long()
     if not len(first_B):
         # A microbatch without examples, which a rank gets when another needs one more: the model reads padding as one
         # example, so that every parameter has its (zero) gradient to share. Its predictions have weight 0.
         cu_seqlens = torch.arange(2, dtype=torch.int32, device=ids_T.device) * min(num_tokens, max_length)
->>>>>>> h/rev2
     layout: AttentionLayout
     if ids_T.device.type == "cpu":
-        lengths = tuple(length for length in ends.diff().tolist() if length)
+        lengths = tuple(length for length in cu_seqlens.diff().tolist() if length)
         num_tokens = sum(lengths)  # without the room left at the end
         layout = TiledLayout(lengths)
     else:
-        layout = VarlenLayout(ends, max_length, num_tokens)
+        layout = VarlenLayout(cu_seqlens, max_length, num_tokens)
     inputs = BertInputs(
         ids_T=ids_T[:num_tokens],
         type_ids_T=batch["token_type_ids"][:num_tokens],
