@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins, Resolved, resolve
@@ -149,7 +150,7 @@ def evaluate(
         config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
     if not config.data.valid:
         raise DataError(
-            f"{path} names no held-out data\n  give token shards: pretrainkit evaluate {path} --data FOLDER"
+            f"{path} names no held-out data\n  give token shards: pretrainkit evaluate {quote(str(path))} --data FOLDER"
         )
     if num_examples is not None:
         config = config.model_copy(
@@ -346,7 +347,7 @@ def _run(
         if trainer.step >= config.num_steps:
             raise InputError(
                 f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
-                f"  to train longer: pretrainkit resume {folder.path} num_steps={2 * config.num_steps}"
+                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * config.num_steps}"
             )
         world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
         if world.is_main:

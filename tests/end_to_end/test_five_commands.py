@@ -28,6 +28,7 @@ def test_a_run_folder_holds_what_the_documentation_promises(finished: Path) -> N
     names = {path.name for path in finished.iterdir()}
     assert {"config.yaml", "provenance.json", "metrics.jsonl", "eval.jsonl", "events.jsonl", "checkpoints"} <= names
     assert sorted(path.name for path in (finished / "checkpoints").glob("step-*")) == [
+        "step-00000001",  # fact 38: after the first update, at every multiple, after the last
         "step-00000004",
         "step-00000008",
         "step-00000012",

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, Self
 
 import torch
@@ -234,7 +235,7 @@ class CheckpointStore:
             )
             raise RunError(
                 f"cannot save checkpoint {path}: {failure}\n"
-                f"  {left}; make room or fix the folder, then go on with `pretrainkit resume {self.folder.parent}`"
+                f"  {left}; make room or fix the folder, then go on with `pretrainkit resume {quote(str(self.folder.parent))}`"
             )
         if self.world.is_main:
             _log.info("saved %s in %.1f s", path, time.perf_counter() - started)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
@@ -47,15 +48,16 @@ class RunFolder:
         """
         if self.has_checkpoint:
             raise InputError(
-                f"{self.path} already holds a run\n  go on with it: pretrainkit resume {self.path}\n"
+                f"{self.path} already holds a run\n  go on with it: pretrainkit resume {quote(str(self.path))}\n"
                 "  or give another place: --out FOLDER"
             )
         if self.path.is_dir() and not self.exists and any(entry.name != "logs" for entry in self.path.iterdir()):
             raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in (CONFIG, PROVENANCE, EVENTS, EVALUATIONS):
-                (self.path / name).unlink(missing_ok=True)
+            for name in (CONFIG, PROVENANCE, EVENTS, EVALUATIONS, "summary.json", "samples.json", "skipped-*.json"):
+                for left in self.path.glob(name):
+                    left.unlink()
         except OSError as error:
             raise InputError(
                 f"cannot write the run folder {self.path}\n  {error}\n  give another place: --out FOLDER"
@@ -128,7 +130,7 @@ def unwritable(path: Path, error: OSError) -> RunError:
     return RunError(
         f"cannot write {path}: {error.strerror or error}\n"
         "  what was saved before is intact; make room or mend the folder, "
-        f"then go on with: pretrainkit resume {path.parent}"
+        f"then go on with: pretrainkit resume {quote(str(path.parent))}"
     )
 
 

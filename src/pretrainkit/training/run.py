@@ -117,7 +117,7 @@ class ParallelConfig(Config):
 
 
 class CheckpointConfig(Config):
-    """When the state is saved and what is kept. The last step is always saved."""
+    """When the state is saved and what is kept. The first and the last update are always saved."""
 
     every_steps: PositiveInt = 1000
     """Save after every so many updates."""

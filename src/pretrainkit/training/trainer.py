@@ -10,6 +10,7 @@ import gc
 import math
 import time
 from collections.abc import Callable
+from shlex import quote
 from typing import Any
 
 import torch
@@ -233,9 +234,10 @@ class Trainer:
             self._event("stopped", f"by {by}; saved at step {self.step}")
             raise Interrupted(
                 f"stopped by {by} at step {self.step} of {self.config.num_steps}; the state is saved\n"
-                f"  go on with: pretrainkit resume {self.folder.path}"
+                f"  go on with: pretrainkit resume {quote(str(self.folder.path))}"
             )
-        if self.step % self.config.checkpoint.every_steps == 0 and not is_last:
+        # After the first update too: a disk that cannot be written is found at once.
+        if (self.step == 1 or self.step % self.config.checkpoint.every_steps == 0) and not is_last:
             self._save(blocking=not self.config.checkpoint.asynchronous)
         return metrics
 
