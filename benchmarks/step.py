@@ -1,4 +1,6 @@
-"""One training step of our BERT against `transformers.BertForPreTraining` on the same batches, optimiser and threads.
+"""One training step of our BERT against `transformers` on the same batches, optimiser and threads.
+
+Against `BertForPreTraining`, and the modern shapes against `ModernBertForMaskedLM` (dropout 0 in both).
 
     python benchmarks/step.py [--shape mini] [--rows full,mixed] [--rounds 9] [--threads 1] [--quick]
 
@@ -18,7 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.recipes.bert.config import BertDataConfig, BertModelConfig, BertRun
+from pretrainkit.recipes.bert.config import (
+    BertDataConfig,
+    BertModelConfig,
+    BertObjectiveConfig,
+    BertRun,
+    ModernModelConfig,
+)
 from pretrainkit.recipes.bert.convert import from_huggingface_state, to_huggingface_config
 from pretrainkit.recipes.bert.model import BertForPretraining, build
 from pretrainkit.recipes.bert.objective import BertObjective
@@ -34,26 +42,36 @@ class Shape:
     num_layers: int
     hidden_size: int
     batch_size: int
+    is_modern: bool = False
 
 
 SHAPES = {
     "tiny": Shape(2, 128, 16),
     "mini": Shape(4, 256, 8),
     "base": Shape(12, 768, 2),
+    "large": Shape(24, 1024, 2),
+    "modern-tiny": Shape(2, 128, 16, is_modern=True),
+    "modern-base": Shape(22, 768, 2, is_modern=True),
 }
 
 
 def run_config(shape: Shape, vocab_size: int) -> BertRun:
     """A config with the model of `shape`."""
+    size = {
+        "vocab_size": vocab_size,
+        "hidden_size": shape.hidden_size,
+        "num_layers": shape.num_layers,
+        "num_heads": shape.hidden_size // 64,
+    }
+    model: BertModelConfig | ModernModelConfig
+    if shape.is_modern:
+        model = ModernModelConfig(**size, intermediate_size=shape.hidden_size * 3 // 2)
+    else:
+        model = BertModelConfig(**size, intermediate_size=4 * shape.hidden_size)
     return BertRun(
         num_steps=1,
-        model=BertModelConfig(
-            vocab_size=vocab_size,
-            hidden_size=shape.hidden_size,
-            num_layers=shape.num_layers,
-            num_heads=shape.hidden_size // 64,
-            intermediate_size=4 * shape.hidden_size,
-        ),
+        model=model,
+        objective=BertObjectiveConfig(sentence_order=not shape.is_modern),
         data=BertDataConfig(batch_size=shape.batch_size),
         optimizer=OptimizerConfig(peak_lr=1e-4),
     )
@@ -87,16 +105,17 @@ def make_rows(lengths: np.ndarray, vocab_size: int, rng: np.random.Generator) ->
     return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
 
 
-def huggingface_batch(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+def huggingface_batch(rows: dict[str, Tensor], *, is_modern: bool) -> dict[str, Tensor]:
     """The same batch in the names of transformers: labels at every position, -100 where nothing is predicted."""
     labels = torch.full(rows["input_ids"].shape, -100)
     row, slot = rows["masked_lm_weights"].nonzero(as_tuple=True)
     labels[row, rows["masked_lm_positions"][row, slot].long()] = rows["masked_lm_ids"][row, slot].long()
+    shared = {"input_ids": rows["input_ids"].long(), "attention_mask": rows["input_mask"].long(), "labels": labels}
+    if is_modern:
+        return shared
     return {
-        "input_ids": rows["input_ids"].long(),
-        "attention_mask": rows["input_mask"].long(),
+        **shared,
         "token_type_ids": rows["token_type_ids"].long(),
-        "labels": labels,
         "next_sentence_label": rows["next_sentence_label"],
     }
 
@@ -130,14 +149,18 @@ def cpu_seconds(work: Callable[[], None]) -> float:
 
 def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | str]:
     """Median CPU milliseconds of a step of each, and the ratio."""
-    from transformers import BertConfig, BertForPreTraining
+    from transformers import BertConfig, BertForPreTraining, ModernBertConfig, ModernBertForMaskedLM
 
     shape = SHAPES[shape_name]
     rng = np.random.default_rng(0)
     config = run_config(shape, VOCAB_SIZE)
     torch.manual_seed(0)
-    ours = build(config.model, has_sentence_order=True)
-    theirs = BertForPreTraining(BertConfig(**to_huggingface_config(config.model), attn_implementation="sdpa"))
+    ours = build(config.model, has_sentence_order=not shape.is_modern)
+    values = to_huggingface_config(config.model, has_sentence_order=not shape.is_modern)
+    config_class, model_class = (
+        (ModernBertConfig, ModernBertForMaskedLM) if shape.is_modern else (BertConfig, BertForPreTraining)
+    )
+    theirs = model_class(config_class(**values, attn_implementation="sdpa"))
     ours.load_state_dict(from_huggingface_state(theirs.state_dict(), config.model))
     objective = BertObjective(config)
 
@@ -147,7 +170,7 @@ def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | s
     else:
         lengths = mixed_lengths(num_batches * shape.batch_size, rng).reshape(num_batches, -1)
     batches = [make_rows(part, VOCAB_SIZE, rng) for part in lengths]
-    their_batches = [huggingface_batch(batch) for batch in batches]
+    their_batches = [huggingface_batch(batch, is_modern=shape.is_modern) for batch in batches]
 
     ours.eval(), theirs.eval()
     with torch.no_grad():

@@ -235,7 +235,7 @@ class CheckpointStore:
             )
             raise RunError(
                 f"cannot save checkpoint {path}: {failure}\n"
-                f"  {left}; make room or fix the folder, then go on with `pretrainkit resume {quote(str(self.folder.parent))}`"
+                f"  {left}; make room or fix the folder, then: `pretrainkit resume {quote(str(self.folder.parent))}`"
             )
         if self.world.is_main:
             _log.info("saved %s in %.1f s", path, time.perf_counter() - started)
