@@ -19,7 +19,7 @@ from results import Section, compare_with_targets, describe_machine, read_result
 
 FOLDER = Path(__file__).resolve().parent
 BENCHMARKS = ("loader", "pipeline", "step", "tokenizing", "sentences", "words", "shuffle", "start")
-LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "32")}
+LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "80", "--rounds", "1")}
 """What --large adds: the size that the target of shuffling speaks of, for which 6 GB of disk must be free, and text
 enough that the start of the worker processes does not count."""
 LIMIT_SECONDS = 600
@@ -48,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that everything runs")
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, metavar="NAME")
-    parser.add_argument("--large", action="store_true", help="the sizes of the targets: shuffle 2 GB, encode 32 MB")
+    parser.add_argument("--large", action="store_true", help="the sizes of the targets: shuffle 2 GB, encode 80 MB")
     parser.add_argument("--write", action="store_true", help=f"write {FOLDER.name}/RESULTS.md")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds that one benchmark may take")
     arguments = parser.parse_args()

@@ -204,7 +204,7 @@ def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | s
 def main() -> None:
     """Print a table with a row per comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="tiny,mini,base", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--shape", default="tiny,mini,base,modern-base", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--rows", default="full,mixed")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
