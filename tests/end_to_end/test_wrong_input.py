@@ -257,7 +257,7 @@ def test_metrics_that_cannot_be_written_are_one_message(settings: list[str], tmp
                 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    config = pk.load_config(settings[0], [*settings[1:], "checkpoint.every_steps=100"])
+    config = pk.load_config(settings[0], [*settings[1:], "checkpoint.every_steps=100", "checkpoint.asynchronous=false"])
     try:
         with pytest.raises(RunError, match=rf"cannot write {run}/(metrics|events).jsonl: File too large"):
             pk.train(config, run, watcher=Full())
