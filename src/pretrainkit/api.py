@@ -278,17 +278,10 @@ def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
 def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_size: int) -> Loader:
     """The loader of one rank. Raises DataError when the data cannot fill the run."""
     from pretrainkit.data.loader import Loader
-    from pretrainkit.data.order import Order
 
     data = config.data
-    order = Order(
-        source.sizes,
-        weights=[component.weight for component in data.train],
-        mode=data.order,
-        seed=config.seed,
-        batch_size=data.batch_size,
-        document_sizes=source.document_sizes if data.order == "lanes" else None,
-    )
+    workers, num_workers = data.loader_workers
+    order = find_recipe(config.recipe).build_order(config, source)
     loader = Loader(
         source,
         order,
@@ -298,6 +291,8 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
         microbatch_size=data.microbatch_size,
         microbatch_tokens=config.token_budget,
         prefetch=data.prefetch,
+        workers=workers,
+        num_workers=num_workers,
     )
     epochs = loader.epochs_for(config.num_steps)
     if data.num_epochs is not None and epochs > data.num_epochs:
@@ -408,7 +403,7 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
     if step:
         provenance.setdefault("resumed", []).append({"step": step, **environment()})
     folder.record(config, {**provenance, "sources": origins})
-    _keep_tokenizer(folder, config)
+    _keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))
 
 
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
@@ -423,9 +418,11 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
     from pretrainkit.training.precision import resolve_precision
 
+    precision = precision or resolve_precision(config.precision, world.device)
+    if (own := recipe.build_evaluator(config, world, precision)) is not None:
+        return own
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)
-    precision = precision or resolve_precision(config.precision, world.device)
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
     share = min(config.evaluate.num_examples, sum(source.sizes)) // world.world_size
     if share == 0:
@@ -476,12 +473,12 @@ def _tokenizer_fingerprint(folder: Path) -> str | None:
     return model_fingerprint(folder) if is_there else None
 
 
-def _keep_tokenizer(folder: RunFolder, config: RunConfig) -> None:
+def _keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
     """Copy the tokenizer of the training data into the run, so that the run can be used when the data is gone."""
     from pretrainkit.exporting.folder import new_folder
 
-    origin, target = Path(config.data.train[0].path) / "tokenizer", folder.path / "tokenizer"
-    if origin.is_dir() and not target.exists():
+    target = folder.path / "tokenizer"
+    if origin is not None and origin.is_dir() and not target.exists():
         with new_folder(target) as aside:
             shutil.copytree(origin, aside, dirs_exist_ok=True)
 

@@ -120,12 +120,12 @@ class Loader:
         else:
             slices = self._slices
             if len(slices) == 1:
-                return [self.source.build(records)]
-        return [self.source.build(records.take(rows)) for rows in slices]
+                return [self._build(records, step)]
+        return [self._build(records.take(rows), step) for rows in slices]
 
     def global_batch(self, step: int) -> HostBatch:
         """All examples of a step as one batch, the same on every rank."""
-        return self.source.build(self.global_records(step))
+        return self._build(self.global_records(step), step)
 
     def global_records(self, step: int) -> Records:
         """Which examples a step holds."""
@@ -200,6 +200,9 @@ class Loader:
             "seed": self.order.seed,
             "batch_size": self.batch_size,
         }
+
+    def _build(self, records: Records, step: int) -> HostBatch:
+        return {**self.source.build(records), **self.source.of_step(step)}
 
     def _records(self, step: int) -> Records:
         """Of this rank's rows, or of the whole batch where the plan needs all lengths."""

@@ -71,3 +71,8 @@ class BatchSource(ABC):
 
         `records` is empty where a rank has fewer packed microbatches than another: the batch then has no example.
         """
+
+    def of_step(self, step: int) -> dict[str, np.ndarray]:
+        """What belongs to a step as a whole, such as a mixing share: added to each of its microbatches on every rank. A
+        pure function of `step`. Default: nothing."""
+        return {}

@@ -12,7 +12,7 @@ A batch is a dict of tensors on the model's device; its host twin is the same di
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,8 @@ class Cost:
     """Tokens including padding, i.e. what the hardware computes on."""
     flops: float
     """Matmul FLOPs of one forward and backward pass over the real tokens (docs: performance, MFU)."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """Other things to count over the run by name, such as bad rows that were replaced."""
 
 
 class Objective(ABC):
@@ -59,6 +61,10 @@ class Objective(ABC):
     @abstractmethod
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         """Evaluation of one microbatch without gradient: the loss terms and more (accuracies), by metric name."""
+
+    def after_update(self, model: nn.Module) -> None:  # noqa: B027 (optional)
+        """Called after each optimizer update, without gradient: to bring parameters back into their range. Must not
+        wait for the device. Default: nothing."""
 
 
 class SeparableObjective(Objective):

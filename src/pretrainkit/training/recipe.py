@@ -13,10 +13,15 @@ from pretrainkit.training.run import RunConfig
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
+    from pretrainkit.dist.env import World
     from pretrainkit.training.objective import AnyObjective
+    from pretrainkit.training.precision import Precision
 
 Split = Literal["train", "valid"]
+Evaluator = Callable[["nn.Module"], dict[str, float]]
+"""Held-out metrics of a model, by name; a collective, the same on all ranks."""
 
 
 class Recipe(ABC):
@@ -47,6 +52,29 @@ class Recipe(ABC):
     @abstractmethod
     def open_data(self, config: Any, split: Split) -> BatchSource:
         """The examples of a split. For "valid" with fixed randomness: the same masks at every evaluation."""
+
+    def build_order(self, config: Any, source: BatchSource) -> Order:
+        """In which order training goes over the examples of `source`. Default: as `data.order` says."""
+        from pretrainkit.data.order import Order
+
+        data = config.data
+        return Order(
+            source.sizes,
+            weights=[component.weight for component in data.train],
+            mode=data.order,
+            seed=config.seed,
+            batch_size=data.batch_size,
+            document_sizes=source.document_sizes if data.order == "lanes" else None,
+        )
+
+    def build_evaluator(self, config: Any, world: World, precision: Precision) -> Evaluator | None:
+        """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
+        objective are added up over `open_data(config, "valid")`."""
+        return None
+
+    def tokenizer_folder(self, config: Any) -> Path | None:
+        """The tokenizer that the data of a run was made with, which the run keeps a copy of."""
+        return Path(config.data.train[0].path) / "tokenizer"
 
     @abstractmethod
     def build_model(self, config: Any) -> nn.Module:

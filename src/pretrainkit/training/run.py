@@ -22,7 +22,8 @@ class SourceConfig(Config):
     """Share of the examples of a batch, relative to the other components; null: proportional to size."""
 
 
-def _as_sources(value: object) -> object:
+def as_sources(value: object) -> object:
+    """What people write for data: one path, several separated by commas, a list of paths and mappings."""
     if value is None:  # as in data.valid=null on the command line
         return ()
     if isinstance(value, str):
@@ -33,7 +34,7 @@ def _as_sources(value: object) -> object:
 
 
 Sources = Annotated[
-    tuple[SourceConfig, ...], BeforeValidator(_as_sources, json_schema_input_type=str | tuple[str | SourceConfig, ...])
+    tuple[SourceConfig, ...], BeforeValidator(as_sources, json_schema_input_type=str | tuple[str | SourceConfig, ...])
 ]
 
 
@@ -55,6 +56,11 @@ class DataConfig(Config):
     """Refuse a run whose num_steps needs more than this many passes over the data; null: no limit."""
     prefetch: NonNegativeInt = 2
     """Steps to prepare ahead in a background thread; 0: none."""
+
+    @property
+    def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
+        """What prepares batches ahead, and how many; 0: one thread. Recipes whose examples take long to make say so."""
+        return "threads", 0
 
 
 class OptimizerConfig(Config):

@@ -88,6 +88,7 @@ class Throughput:
     def __init__(self, world: World, peak: Peak) -> None:
         self._world = world
         self._peak = peak
+        self._notes: dict[str, int] = {}
         self._restart()
 
     def _restart(self) -> None:
@@ -102,6 +103,8 @@ class Throughput:
         self._tokens += cost.tokens
         self._slots += cost.slots
         self._flops += cost.flops
+        for name, count in cost.notes.items():
+            self._notes[name] = self._notes.get(name, 0) + count
 
     def time(self, step_seconds: float, wait_seconds: float) -> None:
         """Count one step: how long this rank computed, and how long before that it waited for data."""
@@ -132,4 +135,12 @@ class Throughput:
         if self._peak.flops_per_second is not None:
             rates["mfu"] = flops / (rank_seconds * self._peak.flops_per_second)
         self._restart()
-        return rates
+        return rates | self._count_notes()
+
+    def _count_notes(self) -> dict[str, float]:
+        """Notes of all ranks since the start of this process; every rank gives the same names."""
+        if not self._notes:
+            return {}
+        names = sorted(self._notes)
+        mine = torch.tensor([self._notes[name] for name in names], dtype=torch.float64)
+        return dict(zip(names, self._world.all_reduce_(mine).tolist(), strict=True))

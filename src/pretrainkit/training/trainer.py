@@ -172,6 +172,8 @@ class Trainer:
         is_skipped = step_if_finite(self.optimizer, self.precision, norm)
         if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
             self._bad_steps += is_skipped
+        with torch.no_grad():
+            self.objective.after_update(self.model)
         if self.ema is not None:
             self.ema.update(self.model)
         return sums, norm

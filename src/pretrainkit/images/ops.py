@@ -1,0 +1,138 @@
+"""The image transforms by name, with their settings. Torch-free and Pillow-free: `transforms.py` carries them out.
+
+A transform works on one RGB image and draws from the generator of its example only.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from pretrainkit.config.base import Config
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Resize(Config):
+    """To size x size; the aspect ratio is not kept. Bilinear with antialiasing."""
+
+    op: Literal["resize"] = "resize"
+    """Name of the transform."""
+    size: PositiveInt = 224
+    """Pixels."""
+
+
+class ResizeShorter(Config):
+    """The shorter side to `size`, the aspect ratio is kept. Antialiased."""
+
+    op: Literal["resize_shorter"] = "resize_shorter"
+    """Name of the transform."""
+    size: PositiveInt = 224
+    """Pixels."""
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    """Kernel."""
+
+
+class CenterCrop(Config):
+    """The central size x size; smaller images are padded with black first."""
+
+    op: Literal["center_crop"] = "center_crop"
+    """Name of the transform."""
+    size: PositiveInt = 224
+    """Pixels."""
+
+
+class RandomCrop(Config):
+    """A random size x size."""
+
+    op: Literal["random_crop"] = "random_crop"
+    """Name of the transform."""
+    size: PositiveInt = 224
+    """Pixels."""
+
+
+class RandomFlip(Config):
+    """Mirrored left to right."""
+
+    op: Literal["random_flip"] = "random_flip"
+    """Name of the transform."""
+    probability: Share = 0.5
+    """How often."""
+
+
+class RandomResizeCrop(Config):
+    """A random part of the image, resized to size x size, bilinear."""
+
+    op: Literal["random_resize_crop"] = "random_resize_crop"
+    """Name of the transform."""
+    size: PositiveInt = 224
+    """Pixels."""
+    scale: tuple[Share, Share] = (0.6, 1.0)
+    """Smallest and largest share of the area."""
+    ratio: tuple[PositiveFloat, PositiveFloat] = (3 / 4, 4 / 3)
+    """Smallest and largest width / height, drawn log-uniformly."""
+
+
+class AutoAugment(Config):
+    """One of the 25 ImageNet policies (Cubuk et al. 2018, https://arxiv.org/abs/1805.09501)."""
+
+    op: Literal["autoaug"] = "autoaug"
+    """Name of the transform."""
+
+
+class ColorDistortion(Config):
+    """SimCLR's: colour jitter, sometimes grey (Chen et al. 2020, https://arxiv.org/abs/2002.05709)."""
+
+    op: Literal["color_distortion"] = "color_distortion"
+    """Name of the transform."""
+    strength: PositiveFloat = 1.0
+    """Factor of all jitters."""
+
+
+class ColorJitter(Config):
+    """Brightness, contrast and saturation, each by a factor of 1 - amount to 1 + amount, in random order."""
+
+    op: Literal["color_jitter"] = "color_jitter"
+    """Name of the transform."""
+    amount: Share = 0.4
+    """Largest change."""
+
+
+class GaussianBlur(Config):
+    """Blurred with a random radius."""
+
+    op: Literal["gaussian_blur"] = "gaussian_blur"
+    """Name of the transform."""
+    probability: Share = 0.5
+    """How often."""
+    radius: tuple[PositiveFloat, PositiveFloat] = (0.1, 2.0)
+    """Smallest and largest, in pixels."""
+
+
+class RandomErasing(Config):
+    """Random boxes overwritten; the last transform, on normalized pixels (Zhong et al. 2017,
+    https://arxiv.org/abs/1708.04896)."""
+
+    op: Literal["random_erasing"] = "random_erasing"
+    """Name of the transform."""
+    probability: Share = 0.25
+    """How often."""
+    fill: Literal["pixel", "rand", "const"] = "pixel"
+    """Normal noise for each pixel, one normal colour for each box, or 0."""
+    max_boxes: PositiveInt = 1
+    """Boxes, from 1 to so many."""
+
+
+ImageTransform = Annotated[
+    Resize
+    | ResizeShorter
+    | CenterCrop
+    | RandomCrop
+    | RandomFlip
+    | RandomResizeCrop
+    | AutoAugment
+    | ColorDistortion
+    | ColorJitter
+    | GaussianBlur
+    | RandomErasing,
+    Field(discriminator="op"),
+]

@@ -1,0 +1,95 @@
+"""The recipe as the rest of the house sees it. Torch-free to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.presets import PRESETS
+from pretrainkit.training.recipe import Evaluator, Recipe, Split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.data.order import Order
+    from pretrainkit.data.source import BatchSource
+    from pretrainkit.dist.env import World
+    from pretrainkit.recipes.clip.objective import ClipObjective
+    from pretrainkit.training.precision import Precision
+
+
+class Clip(Recipe):
+    """Images and texts that belong together, apart from all others."""
+
+    name = "clip"
+    summary = "CLIP, SigLIP and ZeroVL: contrast images and texts, with very large batches on little hardware."
+
+    @property
+    def config_class(self) -> type[ClipRun]:
+        return ClipRun
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], ClipRun]]:
+        return PRESETS
+
+    def bind(self, config: ClipRun) -> ClipRun:
+        from pretrainkit.recipes.clip.source import bind
+
+        return bind(config)
+
+    def open_data(self, config: ClipRun, split: Split) -> BatchSource:
+        from pretrainkit.recipes.clip.source import open_source
+
+        return open_source(config, split)
+
+    def build_order(self, config: ClipRun, source: BatchSource) -> Order:
+        from pretrainkit.recipes.clip.order import build_order
+
+        return build_order(config, source.sizes)
+
+    def build_evaluator(self, config: ClipRun, world: World, precision: Precision) -> Evaluator:
+        from pretrainkit.recipes.clip.evaluate import build_evaluator
+
+        return build_evaluator(config, world, precision)
+
+    def tokenizer_folder(self, config: ClipRun) -> Path | None:
+        from pretrainkit.recipes.clip.captions import tokenizer_folder
+
+        return tokenizer_folder(config)
+
+    def build_model(self, config: ClipRun) -> nn.Module:
+        from pretrainkit.recipes.clip.model import build
+
+        return build(config)
+
+    def build_objective(self, config: ClipRun) -> ClipObjective:
+        from pretrainkit.recipes.clip.objective import ClipObjective
+
+        return ClipObjective(config)
+
+    def generate(
+        self, config: ClipRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """The images of a folder that fit each caption best. Options: images, the folder; top, how many."""
+        from pretrainkit.recipes.clip.generate import find_images
+
+        return find_images(config, model, tokenizer, prompts, **options)
+
+    @property
+    def huggingface_types(self) -> tuple[str, ...]:
+        return ("clip", "vision-text-dual-encoder")
+
+    def export_huggingface(self, config: ClipRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+        from pretrainkit.recipes.clip.convert import write_huggingface
+
+        write_huggingface(config, model, tokenizer, out)
+
+    def import_huggingface(self, folder: Path) -> tuple[ClipRun, Mapping[str, Any]]:
+        from pretrainkit.recipes.clip.convert import read_huggingface
+
+        return read_huggingface(folder)
+
+
+RECIPE = Clip()
