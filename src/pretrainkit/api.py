@@ -77,7 +77,7 @@ def batches(config: Any, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]
     recipe = find_recipe(config.recipe)
     config = recipe.bind(config)
     loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
-    for step in range(start_step, config.num_steps):
+    for step in range(start_step, with_num_steps(config, loader).total_steps):
         yield loader.global_batch(step)
 
 
@@ -294,7 +294,7 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
         workers=workers,
         num_workers=num_workers,
     )
-    epochs = loader.epochs_for(config.num_steps)
+    epochs = loader.epochs_for(config.num_steps or 0)
     if data.num_epochs is not None and epochs > data.num_epochs:
         raise ConfigError(
             f"{config.num_steps} steps of {data.batch_size} examples are {epochs:.2f} passes over {sum(source.sizes)} "
@@ -302,6 +302,15 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
             f"  set num_steps={int(data.num_epochs * sum(source.sizes)) // data.batch_size} or more data"
         )
     return loader
+
+
+def with_num_steps(config: Any, loader: Loader) -> Any:
+    """The config with num_steps filled in where `data.num_epochs` says how long to train."""
+    if config.num_steps is not None:
+        return config
+    config = config.model_copy(update={"num_steps": max(1, loader.num_steps_for(config.data.num_epochs))})
+    check_config(config, loader.world_size)
+    return config
 
 
 def _run(
@@ -320,6 +329,7 @@ def _run(
     try:
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
+        config = with_num_steps(config, loader)
         evaluate_model = _evaluator(recipe, config, world, None) if config.data.valid else None
         torch.manual_seed(initial_seed(config.seed))
         model = recipe.build_model(config).to(world.device)
@@ -339,10 +349,10 @@ def _run(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
                 "  restore one from a copy, or train again in another folder"
             )
-        if trainer.step >= config.num_steps:
+        if trainer.step >= config.total_steps:
             raise InputError(
-                f"{folder.path} is finished: step {trainer.step} of {config.num_steps}\n"
-                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * config.num_steps}"
+                f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
+                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * config.total_steps}"
             )
         world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
         if world.is_main:
@@ -355,9 +365,9 @@ def _run(
                     "precision": trainer.precision.name,
                     "peak": trainer.peak.describe(),
                     "examples": sum(source.sizes),
-                    "epochs": loader.epochs_for(config.num_steps),
+                    "epochs": loader.epochs_for(config.total_steps),
                     "first_step": trainer.step,
-                    "num_steps": config.num_steps,
+                    "num_steps": config.total_steps,
                 }
             )
         metrics = trainer.fit()

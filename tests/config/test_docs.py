@@ -187,7 +187,9 @@ def test_values_are_written_plainly(value, expected):
 
 def test_comments_hold_documentation_and_type():
     lines = to_commented_yaml(toy()).splitlines()
-    assert lines[lines.index("num_steps: 100") - 1] == "# Optimizer updates. (whole number > 0)"
+    above = lines[: lines.index("num_steps: 100")]
+    assert above[-2].startswith("# Optimizer updates; null:")
+    assert above[-1].endswith("(whole number > 0 | null)")
     assert lines[lines.index("  width: 8") - 1] == "  # Width of the model, in units. (whole number > 0)"
     assert lines[lines.index("optimizer:") - 1] == "# How gradients become updates."
     assert max(map(len, lines)) <= 120
@@ -228,7 +230,7 @@ def test_types_are_words():
 def test_the_table_shows_every_path_with_its_documentation():
     table = to_table(toy(), width=80)
     assert all(row.path in table for row in describe(toy()))
-    assert "Optimizer updates. (whole number > 0)" in table
+    assert "Optimizer updates; null:" in table
     assert max(map(len, table.splitlines())) <= 110
 
 

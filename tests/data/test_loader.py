@@ -103,7 +103,7 @@ def test_steps_may_be_asked_in_any_order(mode):
 
 def test_an_epoch_of_steps_sees_every_example_once():
     loader = make(batch_size=8, source=NamedSource((64,)))
-    assert loader.num_steps_per_epoch == 8
+    assert (loader.num_steps_for(1), loader.num_steps_for(2.5)) == (8, 20)
     for epoch in range(3):
         seen = [loader.global_batch(step)["index"] for step in range(8 * epoch, 8 * epoch + 8)]
         assert sorted(np.concatenate(seen).tolist()) == list(range(64))

@@ -6,7 +6,7 @@ from pretrainkit.config.base import Config
 from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig, ScheduleConfig
 
 
-def run(num_steps: int = 100, **schedule) -> RunConfig:
+def run(num_steps: int | None = 100, **schedule) -> RunConfig:
     return RunConfig(
         recipe="toy",
         num_steps=num_steps,
@@ -50,3 +50,12 @@ def test_each_misfit_is_one_problem_with_its_values(schedule, words) -> None:
 def test_problems_come_together() -> None:
     config = run(num_steps=10, name="constant", num_warmup_steps=11, floor=0.5)
     assert len(config.problems(world_size=3)) == 3
+
+
+def test_a_run_must_say_how_long_it_is() -> None:
+    assert any("neither num_steps nor data.num_epochs" in problem for problem in run(num_steps=None).problems())
+
+
+def test_two_lengths_of_the_warm_up_are_refused() -> None:
+    found = run(num_warmup_steps=10, warmup_share=0.1).problems()
+    assert any("num_warmup_steps=10" in problem and "warmup_share=0.1" in problem for problem in found)

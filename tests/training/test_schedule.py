@@ -72,3 +72,21 @@ def test_shapes_at_known_points() -> None:
     assert lr_factor(wsd, 1000, 925) == pytest.approx(0.5)
     assert lr_factor(wsd, 1000, 1000) == 0.0
     assert lr_factor(ScheduleConfig(name="constant", num_warmup_steps=4), 100, 99) == 1.0
+
+
+@pytest.mark.parametrize(("share", "num_steps", "expected"), [(0.025, 10_000, 250), (0.29, 100, 29), (0.0, 7, 0)])
+def test_a_share_of_the_steps_as_warm_up(share: float, num_steps: int, expected: int) -> None:
+    by_share = ScheduleConfig(name="cosine", warmup_share=share, floor=0.1)
+    by_number = ScheduleConfig(name="cosine", num_warmup_steps=expected, floor=0.1)
+    assert by_share.warmup_steps(num_steps) == expected
+    for step in range(0, num_steps, max(1, num_steps // 50)):
+        assert lr_factor(by_share, num_steps, step) == lr_factor(by_number, num_steps, step)
+
+
+def test_the_figures_of_zerovl() -> None:
+    """Warm-up 0.025 of 10,000 updates, cosine to a tenth."""
+    config = ScheduleConfig(name="cosine", warmup_share=0.025, floor=0.1)
+    assert lr_factor(config, 10_000, 0) == 0
+    assert lr_factor(config, 10_000, 125) == 0.5
+    assert lr_factor(config, 10_000, 250) == 1
+    assert lr_factor(config, 10_000, 5_125) == pytest.approx(0.55)

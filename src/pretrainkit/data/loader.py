@@ -150,10 +150,10 @@ class Loader:
         finally:
             batches.close()
 
-    @property
-    def num_steps_per_epoch(self) -> int:
-        """Steps until all data (in a weighted mixture: the component that is repeated first) was gone through once."""
-        return -(-self.order.epoch_size // self.batch_size)
+    def num_steps_for(self, num_epochs: float) -> int:
+        """Whole batches in so many passes over the data (in a weighted mixture: over the component that is repeated
+        first)."""
+        return int(num_epochs * self.order.epoch_size / self.batch_size + 1e-9)
 
     def epochs_for(self, num_steps: int) -> float:
         """Passes over the data (over the component that is repeated most) that so many steps make."""

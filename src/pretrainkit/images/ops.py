@@ -18,7 +18,7 @@ class Resize(Config):
     op: Literal["resize"] = "resize"
     """Name of the transform."""
     size: PositiveInt = 224
-    """Pixels."""
+    """Pixels of each side."""
 
 
 class ResizeShorter(Config):
@@ -27,9 +27,9 @@ class ResizeShorter(Config):
     op: Literal["resize_shorter"] = "resize_shorter"
     """Name of the transform."""
     size: PositiveInt = 224
-    """Pixels."""
+    """Pixels of the shorter side."""
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
-    """Kernel."""
+    """Kernel of the resampling."""
 
 
 class CenterCrop(Config):
@@ -38,7 +38,7 @@ class CenterCrop(Config):
     op: Literal["center_crop"] = "center_crop"
     """Name of the transform."""
     size: PositiveInt = 224
-    """Pixels."""
+    """Pixels of each side."""
 
 
 class RandomCrop(Config):
@@ -47,7 +47,7 @@ class RandomCrop(Config):
     op: Literal["random_crop"] = "random_crop"
     """Name of the transform."""
     size: PositiveInt = 224
-    """Pixels."""
+    """Pixels of each side."""
 
 
 class RandomFlip(Config):
@@ -56,7 +56,7 @@ class RandomFlip(Config):
     op: Literal["random_flip"] = "random_flip"
     """Name of the transform."""
     probability: Share = 0.5
-    """How often."""
+    """How often it is applied."""
 
 
 class RandomResizeCrop(Config):
@@ -65,7 +65,7 @@ class RandomResizeCrop(Config):
     op: Literal["random_resize_crop"] = "random_resize_crop"
     """Name of the transform."""
     size: PositiveInt = 224
-    """Pixels."""
+    """Pixels of each side."""
     scale: tuple[Share, Share] = (0.6, 1.0)
     """Smallest and largest share of the area."""
     ratio: tuple[PositiveFloat, PositiveFloat] = (3 / 4, 4 / 3)
@@ -94,7 +94,7 @@ class ColorJitter(Config):
     op: Literal["color_jitter"] = "color_jitter"
     """Name of the transform."""
     amount: Share = 0.4
-    """Largest change."""
+    """Largest change of each."""
 
 
 class GaussianBlur(Config):
@@ -103,7 +103,7 @@ class GaussianBlur(Config):
     op: Literal["gaussian_blur"] = "gaussian_blur"
     """Name of the transform."""
     probability: Share = 0.5
-    """How often."""
+    """How often it is applied."""
     radius: tuple[PositiveFloat, PositiveFloat] = (0.1, 2.0)
     """Smallest and largest, in pixels."""
 
@@ -115,7 +115,7 @@ class RandomErasing(Config):
     op: Literal["random_erasing"] = "random_erasing"
     """Name of the transform."""
     probability: Share = 0.25
-    """How often."""
+    """How often it is applied."""
     fill: Literal["pixel", "rand", "const"] = "pixel"
     """Normal noise for each pixel, one normal colour for each box, or 0."""
     max_boxes: PositiveInt = 1

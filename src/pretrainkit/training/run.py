@@ -53,7 +53,8 @@ class DataConfig(Config):
     microbatch_size: PositiveInt | None = None
     """Examples of one forward pass on one rank; null: all of the rank's examples at once."""
     num_epochs: PositiveFloat | None = None
-    """Refuse a run whose num_steps needs more than this many passes over the data; null: no limit."""
+    """With num_steps null: train for so many passes over the data. Else: refuse a run whose num_steps needs more than
+    so many; null: no limit."""
     prefetch: NonNegativeInt = 2
     """Steps to prepare ahead in a background thread; 0: none."""
 
@@ -96,10 +97,18 @@ class ScheduleConfig(Config):
     decay over the last num_decay_steps. constant: after warm-up."""
     num_warmup_steps: NonNegativeInt = 0
     """Updates until peak_lr is reached."""
+    warmup_share: Rate | None = None
+    """Instead of num_warmup_steps: this share of num_steps, rounded down."""
     floor: Rate = 0.0
     """Share of peak_lr at the end (cosine, linear, wsd)."""
     num_decay_steps: NonNegativeInt = 0
     """wsd only: updates of the final decay."""
+
+    def warmup_steps(self, num_steps: int) -> int:
+        """Updates of the warm-up in a run of `num_steps`."""
+        if self.warmup_share is None:
+            return self.num_warmup_steps
+        return int(num_steps * self.warmup_share + 1e-9)  # 0.07 * 100 is 7.000000000000001, 0.29 * 100 below 29
 
 
 class PrecisionConfig(Config):
@@ -166,8 +175,8 @@ class RunConfig(Config):
     """Name of the recipe this config belongs to."""
     seed: NonNegativeInt = 0
     """Seed of initial weights, data order, masks and dropout."""
-    num_steps: PositiveInt
-    """Optimizer updates."""
+    num_steps: PositiveInt | None
+    """Optimizer updates; null: as many whole batches as data.num_epochs passes over the data hold."""
     init_from: str | None = None
     """Start from the weights of this run, checkpoint or export (optimiser state starts fresh); null: random."""
     model: SerializeAsAny[Config]
@@ -196,6 +205,13 @@ class RunConfig(Config):
     """Evaluation while training."""
 
     @property
+    def total_steps(self) -> int:
+        """num_steps of a config that was bound to its data."""
+        if self.num_steps is None:
+            raise ValueError("num_steps is not known before the data is opened")
+        return self.num_steps
+
+    @property
     def token_budget(self) -> int | None:
         """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
         return None
@@ -215,21 +231,18 @@ class RunConfig(Config):
                 f"a batch of {batch} examples cannot be split over {world_size} ranks with microbatches of {micro}\n"
                 f"  {batch} is not a multiple of {world_size} x {micro} = {unit}; {nearest_multiples(batch, unit)}"
             )
-        if self.schedule.num_warmup_steps > self.num_steps:
+        if self.num_steps is None and self.data.num_epochs is None:
+            found.append("neither num_steps nor data.num_epochs says how long to train\n  set one of them")
+        if self.schedule.warmup_share is not None and self.schedule.num_warmup_steps:
             found.append(
-                f"schedule.num_warmup_steps {self.schedule.num_warmup_steps} is more than num_steps {self.num_steps}\n"
-                "  shorten the warm-up or train longer"
+                f"schedule.num_warmup_steps={self.schedule.num_warmup_steps} and "
+                f"schedule.warmup_share={self.schedule.warmup_share} both set the warm-up\n  give one of them"
             )
-        if self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
+        if self.num_steps is not None:
+            found += self._schedule_problems(self.num_steps)
+        elif self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
             found.append(
-                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
-                f"  a tenth of the run is usual: schedule.num_decay_steps={max(1, self.num_steps // 10)}"
-            )
-        num_ramp_steps = self.schedule.num_warmup_steps + self.schedule.num_decay_steps
-        if self.schedule.name == "wsd" and num_ramp_steps > self.num_steps >= self.schedule.num_warmup_steps:
-            found.append(
-                f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
-                f"num_steps = {self.num_steps}\n  shorten the warm-up or the decay, or train longer"
+                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n  a tenth of the run is usual"
             )
         if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
             found.append(
@@ -240,6 +253,28 @@ class RunConfig(Config):
             found.append(
                 f"schedule.num_decay_steps={self.schedule.num_decay_steps} is only read by schedule.name=wsd, "
                 f"not by {self.schedule.name}\n  leave it out, or set schedule.name=wsd"
+            )
+        return found
+
+    def _schedule_problems(self, num_steps: int) -> list[str]:
+        """Phases of the schedule that do not fit into the run."""
+        found = []
+        num_warmup_steps = self.schedule.warmup_steps(num_steps)
+        if num_warmup_steps > num_steps:
+            found.append(
+                f"schedule.num_warmup_steps {num_warmup_steps} is more than num_steps {num_steps}\n"
+                "  shorten the warm-up or train longer"
+            )
+        if self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
+            found.append(
+                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
+                f"  a tenth of the run is usual: schedule.num_decay_steps={max(1, num_steps // 10)}"
+            )
+        num_ramp_steps = num_warmup_steps + self.schedule.num_decay_steps
+        if self.schedule.name == "wsd" and num_ramp_steps > num_steps >= num_warmup_steps:
+            found.append(
+                f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
+                f"num_steps = {num_steps}\n  shorten the warm-up or the decay, or train longer"
             )
         return found
 

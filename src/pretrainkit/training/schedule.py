@@ -8,7 +8,7 @@ from pretrainkit.training.run import ScheduleConfig
 def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
     """The share of `optimizer.peak_lr` that update `step` uses.
 
-    Warm-up is linear from 0: update t < num_warmup_steps uses t / num_warmup_steps, so the first update of a run with
+    Warm-up is linear from 0: update t < warmup_steps uses t / warmup_steps, so the first update of a run with
     warm-up moves nothing (Sabertooth and optax do the same; specification 12.3).
 
     Args:
@@ -18,7 +18,7 @@ def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
     Returns:
         A number in [0, 1].
     """
-    warmup = config.num_warmup_steps
+    warmup = config.warmup_steps(num_steps)
     if step < warmup:
         return step / warmup
     if config.name == "constant":

@@ -117,21 +117,21 @@ class Trainer:
             run_config = config.model_dump(mode="json")
             self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
         last: dict[str, float] = {}
-        self._event("resumed" if self.step else "started", f"at step {self.step} of {config.num_steps}")
+        self._event("resumed" if self.step else "started", f"at step {self.step} of {config.total_steps}")
         try:
             with StopSignal() as stop:
-                for step, microbatches, waited in self.loader.iterate(self.step, config.num_steps):
+                for step, microbatches, waited in self.loader.iterate(self.step, config.total_steps):
                     began = time.perf_counter()
                     sums, norm = self._update(step, microbatches)
                     self.step = step + 1
-                    is_logged = self.step % config.log.every_steps == 0 or self.step == config.num_steps
+                    is_logged = self.step % config.log.every_steps == 0 or self.step == config.total_steps
                     if not is_logged and self.world.device.type == "cpu":
                         self._count_skipped(sums)  # nothing to wait for: say so at once
                     fetched = self._fetch(sums, norm) if is_logged else None  # waits for the device
                     self.throughput.time(time.perf_counter() - began, waited)
                     for batch in microbatches:
                         self.throughput.add(self.objective.cost(batch))
-                    self.watcher.stepped(self.step, config.num_steps)
+                    self.watcher.stepped(self.step, config.total_steps)
                     if fetched is not None:
                         last |= self._log(fetched, sums)
                     last |= self._between_steps(stop)
@@ -154,7 +154,9 @@ class Trainer:
             This rank's loss sums, and the gradient norm before clipping.
         """
         config, device = self.config, self.world.device
-        set_learning_rate(self.optimizer, config.optimizer.peak_lr * lr_factor(config.schedule, config.num_steps, step))
+        set_learning_rate(
+            self.optimizer, config.optimizer.peak_lr * lr_factor(config.schedule, config.total_steps, step)
+        )
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums = accumulate(
@@ -228,14 +230,14 @@ class Trainer:
             gc.freeze()  # what lives now lives to the end; later collections need not look at it
         if self._evaluates_at(self.step):
             metrics = self._evaluate()
-        is_last = self.step == self.config.num_steps
+        is_last = self.step == self.config.total_steps
         every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
         if stop.agreed(self.world.any, self.step, every) and not is_last:
             self._save(blocking=True)
             by = stop.name or "a signal to another rank"
             self._event("stopped", f"by {by}; saved at step {self.step}")
             raise Interrupted(
-                f"stopped by {by} at step {self.step} of {self.config.num_steps}; the state is saved\n"
+                f"stopped by {by} at step {self.step} of {self.config.total_steps}; the state is saved\n"
                 f"  go on with: pretrainkit resume {quote(str(self.folder.path))}"
             )
         # After the first update too: a disk that cannot be written is found at once.

@@ -317,7 +317,7 @@ class ClipRun(RunConfig):
     model: ClipModelConfig
     """The towers."""
     objective: ClipObjectiveConfig = ClipObjectiveConfig()
-    """The loss."""
+    """What the loss is."""
     data: ClipDataConfig
     """What the model is fed."""
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
