@@ -44,9 +44,9 @@ class CaptionAugment:
         self.config, self.tokenizer = config, tokenizer
         self._mask_id = tokenizer.mask_id if tokenizer.mask_id is not None else _REMOVED
         everything = np.arange(tokenizer.vocab_size)
-        is_drawn = tokenizer.is_wordpiece  # all pieces there, in ZeroVL control tokens too
-        self._random_ids = everything if is_drawn else np.setdiff1d(everything, sorted(tokenizer.special_ids()))
-        self._with_control = tokenizer.reading_control_tokens() if tokenizer.is_wordpiece else None
+        is_wordpiece = tokenizer.is_wordpiece  # ZeroVL draws from all pieces, control tokens too
+        self._random_ids = everything if is_wordpiece else np.setdiff1d(everything, sorted(tokenizer.special_ids()))
+        self._with_control = tokenizer.reading_control_tokens() if is_wordpiece else None
 
     def __call__(self, captions: Sequence[str], generators: Sequence[np.random.Generator]) -> list[list[int]]:
         """Bare ids of each caption, changed by draws from its generator."""
