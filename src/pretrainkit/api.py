@@ -55,6 +55,24 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str]
     return resolve_config(source, overrides).config
 
 
+def import_config(
+    path: str | Path, recipe: str | None = None, settings: Iterable[str] = (), nproc: int = 1
+) -> tuple[RunConfig, list[str]]:
+    """A config file of the system that a recipe succeeds, as a config of ours and notes on what has no effect here.
+
+    Args:
+        path: The file.
+        recipe: Who reads it; None: the only recipe that can.
+        settings: `dotted.key=value` in that system's own keys.
+        nproc: Ranks it is meant for.
+    """
+    readers = [entry.name for entry in entries().values() if entry.load().reads_configs_of]
+    name = recipe or (readers[0] if len(readers) == 1 else None)
+    if name is None:
+        raise InputError(f"who reads {path}? give one of: {', '.join(f'--recipe {reader}' for reader in readers)}")
+    return find_recipe(name).import_config(Path(path), settings, nproc)
+
+
 def check_config(config: RunConfig, world_size: int = 1) -> None:
     """Refuse combinations that cannot work on `world_size` ranks. Raises ConfigError with all of them."""
     if problems := config.problems(world_size):
@@ -305,10 +323,12 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
 
 
 def with_num_steps(config: Any, loader: Loader) -> Any:
-    """The config with num_steps filled in where `data.num_epochs` says how long to train."""
-    if config.num_steps is not None:
-        return config
-    config = config.model_copy(update={"num_steps": max(1, loader.num_steps_for(config.data.num_epochs))})
+    """The config with lengths in steps where it gives them in passes over the data."""
+    if config.num_steps is None:
+        config = config.model_copy(update={"num_steps": max(1, loader.num_steps_for(config.data.num_epochs))})
+    if config.evaluate.every_epochs is not None:
+        every = {"every_steps": max(1, loader.num_steps_for(config.evaluate.every_epochs)), "every_epochs": None}
+        config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=every)})
     check_config(config, loader.world_size)
     return config
 

@@ -1,5 +1,7 @@
 """`pretrainkit config`."""
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -70,3 +72,32 @@ def schema(recipe: Annotated[str, typer.Argument(help="Name of the recipe.")]) -
     from pretrainkit.recipes.registry import find_recipe
 
     print(json_module.dumps(json_schema(find_recipe(recipe).config_class), indent=2, ensure_ascii=False))
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="A config file of ZeroVL.")],
+    settings: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="In that file's own keys.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Who reads it; default: the only recipe that can.")] = None,
+    nproc: Annotated[int, typer.Option(min=1, help="How many ranks it is meant for.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Write it here; default: print it.")] = None,
+) -> None:
+    """Turn a config file of the system a recipe succeeds into one of ours."""
+    from pretrainkit import api
+    from pretrainkit.config.docs import to_commented_yaml
+    from pretrainkit.errors import InputError
+
+    config, notes = api.import_config(file, recipe, settings or [], nproc)
+    api.check_config(config, nproc)
+    text = to_commented_yaml(config)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        with open(out, "x", encoding="utf-8") as target:
+            target.write(text)
+    except OSError as error:
+        raise InputError(f"cannot write {out}\n  {error}\n  give a new file in a folder that exists") from None
+    print(f"{out}: train it with: pretrainkit train {out} --out FOLDER")

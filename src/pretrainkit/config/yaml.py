@@ -41,10 +41,25 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """The value of a YAML text; `where` names it in errors. Raises ConfigError on anything that is not plain YAML."""
+class _TupleLoader(_Loader):
+    """Also takes `!!python/tuple`, which files of older libraries have, and no other Python tag."""
+
+
+def _construct_tuple(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> tuple[Any, ...]:
+    return tuple(loader.construct_sequence(node, deep=True))
+
+
+_TupleLoader.add_constructor("tag:yaml.org,2002:python/tuple", _construct_tuple)
+
+
+def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
+    """The value of a YAML text; `where` names it in errors. Raises ConfigError on anything that is not plain YAML.
+
+    Args:
+        tuples: Take the tag `!!python/tuple` for a list that must not change.
+    """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_TupleLoader if tuples else _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} is not valid YAML\n  {str(error).replace(chr(10), chr(10) + '  ')}") from None
 

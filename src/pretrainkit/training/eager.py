@@ -30,3 +30,12 @@ class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient."""
         return inspect.unwrap(torch.optim.AdamW.step)(self, closure)
+
+
+class EagerSGD(EagerOptimizer, torch.optim.SGD):
+    """`torch.optim.SGD` without the guards: the same update to the bit, and the same state."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient."""
+        return inspect.unwrap(torch.optim.SGD.step)(self, closure)

@@ -4,14 +4,17 @@ Source: specification 12.1 and 12.2. torch's AdamW is that formula, u = m_hat / 
 and p -= lr * u, with the decay applied first; the two differ in rounding only.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.training.eager import EagerAdamW
+from pretrainkit.errors import ConfigError
+from pretrainkit.training.eager import EagerAdamW, EagerSGD
 from pretrainkit.training.lamb import Lamb
+from pretrainkit.training.lars import Lars
 from pretrainkit.training.parameters import local_tensors, plain_name, tensor_norms
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import OptimizerConfig
@@ -48,41 +51,69 @@ def decayed_names(model: nn.Module, config: OptimizerConfig) -> dict[str, bool]:
     """Every trainable parameter's name (as in `model.named_parameters()`, shared ones once) to whether it decays."""
     owners = {id(parameter): module for module in model.modules() for parameter in module.parameters(recurse=False)}
     return {
-        name: decays_by_name(owners[id(parameter)], name)
-        if config.decay_mask == "by_name"
-        else decays_in_compat(name, parameter)
+        name: config.decay_mask == "all"
+        or (
+            decays_by_name(owners[id(parameter)], name)
+            if config.decay_mask == "by_name"
+            else decays_in_compat(name, parameter)
+        )
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer for `model`, in two groups: with weight decay and without. Call it after sharding.
+    """The optimizer for `model`, with one group for each combination of weight decay and learning rate. Call it after
+    sharding.
 
     The learning rate is set before every step with `set_learning_rate`.
+
+    Raises:
+        ConfigError: No parameter has a name that an entry of `config.groups` looks for.
     """
-    decays = decayed_names(model, config)
     parameters = dict(model.named_parameters())
-    groups: list[dict[str, Any]] = []
-    for decayed, weight_decay in ((True, config.weight_decay), (False, 0.0)):
-        members = [parameters[name] for name, is_decayed in decays.items() if is_decayed is decayed]
-        if members:
-            groups.append({"params": members, "weight_decay": weight_decay})
-    settings: dict[str, Any] = {
-        "lr": config.peak_lr,
-        "betas": (config.beta1, config.beta2),
-        "eps": config.epsilon,
-    }
+    groups = _parameter_groups(model, config, parameters)
+    settings: dict[str, Any] = {"lr": config.peak_lr}
+    if config.name == "sgd":
+        return EagerSGD(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
+    if config.name == "lars":
+        return Lars(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
+    settings |= {"betas": (config.beta1, config.beta2), "eps": config.epsilon}
     if config.name == "lamb":
         return Lamb(groups, **settings)
-    is_fused = all(parameters[name].device.type in _FUSED_DEVICES for name in decays)
+    is_fused = all(p.device.type in _FUSED_DEVICES for p in parameters.values() if p.requires_grad)
     return EagerAdamW(groups, **settings, fused=is_fused)
 
 
+def _parameter_groups(
+    model: nn.Module, config: OptimizerConfig, parameters: Mapping[str, Tensor]
+) -> list[dict[str, Any]]:
+    members: dict[tuple[float, float], list[Tensor]] = {}
+    unused = {group.pattern for group in config.groups}
+    for name, is_decayed in decayed_names(model, config).items():
+        weight_decay, lr_scale = config.weight_decay if is_decayed else 0.0, 1.0
+        for group in config.groups:
+            if re.search(group.pattern, plain_name(name)):
+                unused.discard(group.pattern)
+                lr_scale = group.lr_scale
+                weight_decay = weight_decay if group.weight_decay is None else group.weight_decay
+        members.setdefault((weight_decay, lr_scale), []).append(parameters[name])
+    if unused:
+        names = ", ".join(plain_name(name) for name in list(parameters)[:3])
+        raise ConfigError(
+            f"optimizer.groups: no trainable parameter has a name with {' or '.join(map(repr, sorted(unused)))}\n"
+            f"  names are like {names}"
+        )
+    return [
+        {"params": tensors, "weight_decay": weight_decay, "lr_scale": lr_scale}
+        for (weight_decay, lr_scale), tensors in sorted(members.items(), key=lambda item: item[0], reverse=True)
+    ]
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Use `lr` for all parameters from the next step on."""
+    """Use `lr`, times the factor of its group, for all parameters from the next step on."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
 def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,6 +99,15 @@ class Recipe(ABC):
     ) -> list[dict[str, Any]]:
         """One answer per prompt, as plain values for people and JSON."""
         raise InputError(f"recipe {self.name!r} cannot generate\n  load the model in Python: load_model(RUN)")
+
+    @property
+    def reads_configs_of(self) -> str | None:
+        """The system whose config files `import_config` reads."""
+        return None
+
+    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> tuple[RunConfig, list[str]]:
+        """A config file of another system as ours, and notes on what in it has no effect here."""
+        raise InputError(f"recipe {self.name!r} reads no config files of other systems\n  name another recipe")
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:

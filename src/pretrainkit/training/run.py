@@ -3,9 +3,18 @@
 A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to its own classes.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, SerializeAsAny
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    field_validator,
+)
 
 from pretrainkit.config.base import Config
 
@@ -64,11 +73,32 @@ class DataConfig(Config):
         return "threads", 0
 
 
+class ParameterGroup(Config):
+    """Parameters that are updated in another way than the rest."""
+
+    pattern: str
+    """Regular expression that is found in their names, such as bias|pos_embed; at least one parameter must fit."""
+    lr_scale: NonNegativeFloat = 1.0
+    """Factor of the learning rate."""
+    weight_decay: NonNegativeFloat | None = None
+    """In place of optimizer.weight_decay or of none; null: as without this group."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _check_pattern(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        return pattern
+
+
 class OptimizerConfig(Config):
     """How gradients become updates."""
 
-    name: Literal["adamw", "lamb"] = "adamw"
-    """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor."""
+    name: Literal["adamw", "lamb", "sgd", "lars"] = "adamw"
+    """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor. sgd:
+    with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor."""
     peak_lr: PositiveFloat
     """Learning rate after warm-up."""
     beta1: Rate = 0.9
@@ -77,11 +107,17 @@ class OptimizerConfig(Config):
     """Decay of the second moment."""
     epsilon: PositiveFloat = 1e-6
     """Added to the root of the second moment."""
+    momentum: Rate = 0.9
+    """sgd and lars only: how much of the last update stays."""
+    nesterov: bool = False
+    """sgd and lars only: look ahead along the momentum."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled, multiplied by the learning rate."""
-    decay_mask: Literal["by_name", "by_ndim_compat"] = "by_name"
+    decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
     """by_name: all but biases and norm parameters decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
-    biases decay too."""
+    biases decay too. all: every parameter, as in ZeroVL."""
+    groups: tuple[ParameterGroup, ...] = ()
+    """Exceptions by name; where several fit a parameter, the last one counts."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Clip the global gradient norm to this; 0: no clipping."""
     clip: Literal["norm", "squared_norm_legacy"] = "norm"
@@ -162,6 +198,8 @@ class EvaluateConfig(Config):
 
     every_steps: PositiveInt | None = None
     """Evaluate after every so many updates, and after the last; null: only after the last."""
+    every_epochs: PositiveFloat | None = None
+    """Instead of every_steps: after every so many passes over the data."""
     num_examples: PositiveInt = 4096
     """Examples of `data.valid` to use, at most all."""
     batch_size: PositiveInt = 64
@@ -233,6 +271,11 @@ class RunConfig(Config):
             )
         if self.num_steps is None and self.data.num_epochs is None:
             found.append("neither num_steps nor data.num_epochs says how long to train\n  set one of them")
+        if self.evaluate.every_steps is not None and self.evaluate.every_epochs is not None:
+            found.append(
+                f"evaluate.every_steps={self.evaluate.every_steps} and evaluate.every_epochs="
+                f"{self.evaluate.every_epochs} both say when to evaluate\n  give one of them"
+            )
         if self.schedule.warmup_share is not None and self.schedule.num_warmup_steps:
             found.append(
                 f"schedule.num_warmup_steps={self.schedule.num_warmup_steps} and "
@@ -244,6 +287,19 @@ class RunConfig(Config):
             found.append(
                 "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n  a tenth of the run is usual"
             )
+        has_momentum = self.optimizer.name in ("sgd", "lars")
+        for name, belongs in (
+            ("momentum", has_momentum),
+            ("nesterov", has_momentum),
+            ("beta1", not has_momentum),
+            ("beta2", not has_momentum),
+            ("epsilon", not has_momentum),
+        ):
+            value = getattr(self.optimizer, name)
+            if not belongs and value != OptimizerConfig.model_fields[name].default:
+                found.append(
+                    f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n  leave it out"
+                )
         if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
             found.append(
                 f"schedule.floor={self.schedule.floor} is only read by the schedules linear, cosine and wsd, "

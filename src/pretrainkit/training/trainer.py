@@ -180,6 +180,10 @@ class Trainer:
             self.ema.update(self.model)
         return sums, norm
 
+    def _lr(self, step: int) -> float:
+        config = self.config
+        return config.optimizer.peak_lr * lr_factor(config.schedule, config.total_steps, step)
+
     def _count_skipped(self, sums: dict[str, LossSum]) -> None:
         """Count updates that were left out for a non-finite gradient, and stop when there were too many."""
         count, step = int(self._bad_steps), self.step - 1
@@ -216,7 +220,7 @@ class Trainer:
 
     def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
         """Write a line of metrics, and look at what updates were left out."""
-        metrics = {**fetched, "lr": self.optimizer.param_groups[0]["lr"], **self.throughput.metrics()}
+        metrics = {**fetched, "lr": self._lr(self.step - 1), **self.throughput.metrics()}
         if self._metrics_log is not None:
             self._metrics_log.write(self.step, metrics)
         self.watcher.logged(self.step, metrics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,15 @@ class Clip(Recipe):
         from pretrainkit.recipes.clip.generate import find_images
 
         return find_images(config, model, tokenizer, prompts, **options)
+
+    @property
+    def reads_configs_of(self) -> str:
+        return "ZeroVL"
+
+    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> tuple[ClipRun, list[str]]:
+        from pretrainkit.recipes.clip.original_config import import_config
+
+        return import_config(path, settings, nproc)
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:

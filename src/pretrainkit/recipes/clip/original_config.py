@@ -1,0 +1,491 @@
+"""ZeroVL's YAML files, read as configs of ours. Torch-free.
+
+The keys and defaults are those of ZeroVL's last public version (https://github.com/zerovl/ZeroVL). An unknown key is an
+error; a key without a counterpart is an error where it would change the result, and a note where it would not.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pretrainkit.config.loader import flatten, nearest, parse_override
+from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.errors import ConfigError
+from pretrainkit.images import ops
+from pretrainkit.images.ops import ImageTransform
+from pretrainkit.recipes.clip.config import (
+    ClipDataConfig,
+    ClipEvaluateConfig,
+    ClipModelConfig,
+    ClipObjectiveConfig,
+    ClipRun,
+    ClipSourceConfig,
+    HuggingFaceTextConfig,
+    MixupConfig,
+    ProjectionConfig,
+    TemperatureConfig,
+    TextAugmentConfig,
+    TimmConfig,
+)
+from pretrainkit.training.run import (
+    CheckpointConfig,
+    LogConfig,
+    OptimizerConfig,
+    ParameterGroup,
+    PrecisionConfig,
+    ScheduleConfig,
+)
+
+DEFAULTS: dict[str, Any] = {
+    "epoch": None,
+    "seed": None,
+    "mae_seed": False,
+    "inference": False,
+    "runner.name": "clip",
+    "runner.val_interval": 1,
+    "runner.val_interval_steps": -1,
+    "runner.stable_random": "none",
+    "runner.log_interval": 1,
+    "dist.name": "torch",
+    "dist.fp16": True,
+    "dist.enable_adasum": False,
+    "dist.enable_adascale": False,
+    "log.interval_train": 1,
+    "log.interval_val": 1,
+    "wandb.enable": False,
+    "wandb.project": "your_proj",
+    "wandb.entity": "your_entity",
+    "wandb.train_record_keys": ["loss", "i2t_acc", "t2i_acc", "lr"],
+    "ckpt.dir": "./output",
+    "ckpt.step_interval": 2000,
+    "ckpt.filename": "step_checkpoint.pth",
+    "ckpt.auto_resume": True,
+    "ckpt.external_resume": None,
+    "ckpt.only_load_image_encoder": False,
+    "ckpt.only_load_text_encoder": False,
+    "ckpt.soft_resume": False,
+    "optim.name": "torch.optim.AdamW",
+    "optim.lr.name": "cosine_schedule_with_warmup",
+    "optim.lr.init": 1e-4,
+    "optim.lr.warmup_proportion": 0.025,
+    "optim.lr.warmup_epoch": None,
+    "data.exp_name": "test",
+    "data.name": "parquet",
+    "data.train_type": "sequential",
+    "data.train_steps": None,
+    "data.val_steps": None,
+    "data.train_name": ["cc"],
+    "data.valid_name": ["f30k", "coco"],
+    "data.data_path": "./data/",
+    "data.batch_size": 128,
+    "data.batch_size_train": 128,
+    "data.batch_size_val": 256,
+    "data.num_workers": 8,
+    "data.enable_valid": True,
+    "data.single_eval": True,
+    "data.cuda_eval": True,
+    "transforms.train_transforms": ["resize"],
+    "transforms.valid_transforms": ["resize"],
+    "transforms.input_size": 224,
+    "transforms.resize.size": 224,
+    "transforms.resize_bicubic.size": 224,
+    "transforms.random_crop.size": 224,
+    "transforms.center_crop.size": 224,
+    "transforms.random_resize_crop.size": 224,
+    "transforms.random_resize_crop.scale": [0.6, 1.0],
+    "transforms.normalize.mean": [0.485, 0.456, 0.406],
+    "transforms.normalize.std": [0.229, 0.224, 0.225],
+    "transforms.random_erasing.reprob": 0.0,
+    "transforms.random_erasing.remode": "pixel",
+    "transforms.random_erasing.recount": 1,
+    "transforms.color_jitter": 0.4,
+    "transforms.color_distortion.strength": 1.0,
+    "transforms.gaussian_blur.p": 0.5,
+    "transforms.gaussian_blur.radius_min": 0.1,
+    "transforms.gaussian_blur.radius_max": 2.0,
+    "transforms.random_augment.N": 2,
+    "transforms.random_augment.M": 9,
+    "transforms.mixup": 0.8,
+    "transforms.cutmix": 1.0,
+    "transforms.cutmix_minmax": None,
+    "transforms.mixup_prob": 1.0,
+    "transforms.mixup_switch_prob": 0.5,
+    "transforms.mixup_mode": "batch",
+    "model.name": "clip",
+    "model.max_length": 25,
+    "model.syncbn": True,
+    "model.interpolate_pos_embed": False,
+    "model.freeze_cnn_bn": False,
+    "model.pretrain_prefix_change_list": [],
+    "model.image_encoder.name": "timm_modelzoo",
+    "model.image_encoder.tag": "vit_base_patch16_224_in21k",
+    "model.image_encoder.embedding_dim": 768,
+    "model.image_encoder.pretrained": True,
+    "model.image_encoder.trainable": True,
+    "model.image_encoder.vit.only_cls_token": True,
+    "model.text_encoder.name": "huggingface_modelzoo",
+    "model.text_encoder.tag": "bert-base-uncased",
+    "model.text_encoder.embedding_dim": 768,
+    "model.text_encoder.pretrained": True,
+    "model.text_encoder.trainable": True,
+    "model.text_encoder.target_token_idx": 0,
+    "model.text_encoder.only_cls_token": False,
+    "model.projection.name": "simple",
+    "model.projection.dim": 512,
+    "model.projection.image_projector_trainable": True,
+    "model.projection.text_projector_trainable": True,
+    "model.projection.complex_projection.drop_out": 0.1,
+    "model.pool.name": "identity",
+    "loss.name": "NCE",
+    "loss.global_reduce": True,
+    "loss.group_size": -1,
+    "loss.smoothing": 0.0,
+    "loss.extra_losses": [],
+    "loss.nce_loss.gather_backward": False,
+    "loss.mixup.beta": 0.1,
+    "loss.temperature.name": "constant",
+    "loss.temperature.value": 0.02,
+    "loss.triplet_loss.margin": 0.2,
+    "loss.triplet_loss.reduce_mode": "max",
+}
+"""Key to its value in the `clip` task."""
+
+WHOLE_MAPPINGS: dict[str, Any] = {
+    "optim.param": {"betas": (0.9, 0.98), "eps": 1e-6, "weight_decay": 0.1},
+    "optim.grad_clip": {},
+    "optim.param_group_rules": {},
+    "optim.lr.param": {"num_cycles": 0.5},
+    "dist.param": {},
+}
+"""Keys whose value a file replaces as a whole."""
+
+MUST_STAY: dict[str, tuple[Any, ...]] = {
+    "data.name": ("local", "parquet"),
+    "model.name": ("clip",),
+    "model.pool.name": ("identity",),
+    "model.image_encoder.name": ("timm_modelzoo",),
+    "model.text_encoder.name": ("huggingface_modelzoo",),
+    "model.image_encoder.vit.only_cls_token": (True,),
+    "model.pretrain_prefix_change_list": ([],),
+    "loss.extra_losses": ([],),
+    "ckpt.only_load_image_encoder": (False,),
+    "ckpt.only_load_text_encoder": (False,),
+    "inference": (False,),
+}
+"""Keys that have no counterpart here, with the values under which they change nothing."""
+
+WITHOUT_EFFECT = {
+    "mae_seed": "unused by ZeroVL",
+    "runner.stable_random": "dropout is always replayed exactly, without seeding global generators",
+    "runner.log_interval": "unused by ZeroVL",
+    "dist.name": "data parallel, by torch; another strategy: parallel.strategy",
+    "dist.param": "for apex only",
+    "dist.enable_adasum": "unused by ZeroVL",
+    "dist.enable_adascale": "unused by ZeroVL",
+    "log.interval_val": "evaluations are logged whole",
+    "wandb.entity": "set WANDB_ENTITY in the environment",
+    "wandb.train_record_keys": "all metrics are logged",
+    "ckpt.filename": "checkpoints have their own folder",
+    "ckpt.auto_resume": "train --resume, or pretrainkit resume RUN",
+    "ckpt.soft_resume": "weights must fit",
+    "data.val_steps": "evaluation is always on whole sets",
+    "data.single_eval": "every row is scored exactly once on any number of ranks",
+    "data.cuda_eval": "scored where the model is",
+    "transforms.random_augment.N": "unused by ZeroVL",
+    "transforms.random_augment.M": "unused by ZeroVL",
+    "transforms.mixup": "unused by ZeroVL",
+    "transforms.cutmix": "unused by ZeroVL",
+    "transforms.cutmix_minmax": "unused by ZeroVL",
+    "transforms.mixup_prob": "unused by ZeroVL",
+    "transforms.mixup_switch_prob": "unused by ZeroVL",
+    "transforms.mixup_mode": "unused by ZeroVL",
+    "model.interpolate_pos_embed": "positions are interpolated where a file of weights is imported for another size",
+    "model.image_encoder.embedding_dim": "known from the encoder",
+    "model.text_encoder.embedding_dim": "known from the encoder",
+    "model.text_encoder.only_cls_token": "unused by ZeroVL",
+    "loss.triplet_loss.margin": "for the triplet loss only, which ZeroVL cannot build",
+    "loss.triplet_loss.reduce_mode": "for the triplet loss only, which ZeroVL cannot build",
+}
+"""Keys that are read and change nothing here, with the reason."""
+
+SCHEDULES: dict[str, Any] = {
+    "cosine_schedule_with_warmup": "cosine",
+    "cosine_schedule_with_warmup_min_lr_scale": "cosine",
+    "linear_schedule_with_warmup": "linear",
+    "constant_schedule": "constant",
+    "constant_schedule_with_warmup": "constant",
+}
+OPTIMIZERS: dict[str, Any] = {"adamw": "adamw", "sgd": "sgd", "lars": "lars"}
+
+
+def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> tuple[ClipRun, list[str]]:
+    """Read a file of ZeroVL's `clip` task.
+
+    Args:
+        path: The YAML file; the tag `!!python/tuple` is understood, no other is.
+        settings: `dotted.key=value`, as on ZeroVL's command line.
+        nproc: Ranks it is meant for: ZeroVL's sizes of microbatches are over all ranks, ours are of one.
+
+    Returns:
+        The config, and notes on what the file says that changes nothing here.
+
+    Raises:
+        ConfigError: Every unknown key and every value without a counterpart.
+    """
+    values: dict[str, Any] = {**DEFAULTS, **WHOLE_MAPPINGS}
+    given = _read(path)
+    problems = _lay(given, values)
+    for word in settings:
+        parts, value = parse_override(word)
+        for part in reversed(parts):
+            value = {part: value}
+        problems += _lay(value, values)
+    problems += [
+        f"{path}: {key}={values[key]!r} has no counterpart\n  it works with {' or '.join(map(repr, fine))}"
+        for key, fine in MUST_STAY.items()
+        if values[key] not in fine
+    ]
+    if problems:
+        raise ConfigError(problems)
+    try:
+        config = _convert(values, nproc)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    written = {key for key in flatten(given) if key in WITHOUT_EFFECT}
+    notes = [f"{key}: {WITHOUT_EFFECT[key]}" for key in sorted(written)]
+    notes.append(f"ckpt.dir: give the run's folder with --out {values['ckpt.dir']}/{values['data.exp_name']}")
+    if values["runner.name"] == "clip_bsgs" and not values["loss.nce_loss.gather_backward"]:
+        notes.append("loss.nce_loss.gather_backward: accumulation always takes the true gradient, in ZeroVL too")
+    if values["dist.fp16"]:
+        notes.append("dist.fp16: bfloat16 where the hardware has it; for ZeroVL's format: precision.compute=float16")
+    return config, notes
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}\n  {error}") from None
+    tree = parse_yaml(text, str(path), tuples=True)
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{path} holds {type(tree).__name__}, not a mapping of settings")
+    return tree
+
+
+def _lay(tree: Mapping[str, Any], values: dict[str, Any], prefix: str = "") -> list[str]:
+    """Lay nested settings over `values`, which is by dotted key; returns the keys that ZeroVL does not know."""
+    problems: list[str] = []
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if key in values:
+            values[key] = value
+        elif isinstance(value, Mapping) and any(known.startswith(f"{key}.") for known in values):
+            problems += _lay(value, values, f"{key}.")
+        else:
+            near = nearest(key, dict.fromkeys(values, ""))
+            problems.append(f"ZeroVL has no key {key!r}" + (f"\n  closest: {near}" if near else ""))
+    return problems
+
+
+def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
+    is_accumulating = _choice(v, "runner.name", {"clip": False, "clip_bsgs": True})
+    batch_size = v["data.batch_size"]
+    batch_size = batch_size[0] if isinstance(batch_size, (list, tuple)) else batch_size
+    train_steps, epochs = v["data.train_steps"], v["epoch"]
+    if epochs is None:
+        raise ConfigError("epoch is not set\n  ZeroVL's defaults alone do not run: give epoch=20 or another number")
+    has_fixed_steps = train_steps is not None and train_steps >= 1
+    root = Path(v["data.data_path"])
+    by_steps = v["runner.val_interval_steps"] > 0
+    has_valid = v["data.enable_valid"]
+    return ClipRun(
+        seed=v["seed"] or 0,
+        num_steps=train_steps * epochs if has_fixed_steps else None,
+        init_from=v["ckpt.external_resume"],
+        model=_model(v),
+        objective=_objective(v, is_accumulating),
+        data=ClipDataConfig(
+            train=tuple(ClipSourceConfig(path=str(root / name)) for name in _names(v["data.train_name"])),
+            valid=tuple(ClipSourceConfig(path=str(root / name)) for name in _names(v["data.valid_name"]) if has_valid),
+            batch_size=batch_size,
+            microbatch_size=_per_rank(v["data.batch_size_train"], nproc) if is_accumulating else None,
+            num_epochs=None if has_fixed_steps else epochs,
+            max_length=v["model.max_length"],
+            order=v["data.train_type"],
+            train_transforms=_transforms(v, "transforms.train_transforms", is_training=True),
+            valid_transforms=_transforms(v, "transforms.valid_transforms", is_training=False),
+            normalize=(tuple(v["transforms.normalize.mean"]), tuple(v["transforms.normalize.std"])),
+            text_augment=TextAugmentConfig(),
+            num_workers=v["data.num_workers"],
+        ),
+        optimizer=_optimizer(v),
+        schedule=_schedule(v),
+        precision=PrecisionConfig(compute="auto" if v["dist.fp16"] else "float32"),
+        checkpoint=CheckpointConfig(every_steps=v["ckpt.step_interval"]),
+        log=LogConfig(
+            every_steps=v["log.interval_train"],
+            wandb="online" if v["wandb.enable"] else "off",
+            wandb_project=v["wandb.project"],
+        ),
+        evaluate=ClipEvaluateConfig(
+            every_steps=v["runner.val_interval_steps"] if by_steps else None,
+            every_epochs=None if by_steps else v["runner.val_interval"],
+            batch_size=_per_rank(v["data.batch_size_val"], nproc),
+        ),
+    )
+
+
+def _model(v: dict[str, Any]) -> ClipModelConfig:
+    return ClipModelConfig(
+        image=TimmConfig(
+            name=v["model.image_encoder.tag"],
+            pretrained=v["model.image_encoder.pretrained"],
+            trainable=v["model.image_encoder.trainable"],
+            image_size=v["transforms.input_size"],
+            freeze_batch_norm=v["model.freeze_cnn_bn"],
+            sync_batch_norm=v["model.syncbn"],
+        ),
+        text=HuggingFaceTextConfig(
+            name=v["model.text_encoder.tag"],
+            pretrained=v["model.text_encoder.pretrained"],
+            trainable=v["model.text_encoder.trainable"],
+            pool_token=v["model.text_encoder.target_token_idx"],
+        ),
+        projection=ProjectionConfig(
+            kind=_choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"}),
+            dim=v["model.projection.dim"],
+            dropout=v["model.projection.complex_projection.drop_out"],
+            normalize=v["model.projection.name"] == "simple",
+            image_trainable=v["model.projection.image_projector_trainable"],
+            text_trainable=v["model.projection.text_projector_trainable"],
+        ),
+        temperature=TemperatureConfig(
+            kind=_choice(v, "loss.temperature.name", {"constant": "constant", "parameter": "parameter"}),
+            value=v["loss.temperature.value"],
+            smallest=0.001,
+            largest=0.5,
+            project_back=False,
+        ),
+    )
+
+
+def _objective(v: dict[str, Any], is_accumulating: bool) -> ClipObjectiveConfig:
+    is_mixed = _choice(v, "loss.name", {"NCE": False, "MixUpNCE": True})
+    group_size = v["loss.group_size"]
+    return ClipObjectiveConfig(
+        # ZeroVL's accumulation always takes the true gradient, whatever gather_backward says.
+        gather_gradient=v["loss.nce_loss.gather_backward"] or is_accumulating,
+        gather=v["loss.global_reduce"],
+        gather_group_size=group_size if group_size > 0 else None,
+        label_smoothing=v["loss.smoothing"],
+        mixup=MixupConfig(beta=v["loss.mixup.beta"]) if is_mixed else None,
+    )
+
+
+def _optimizer(v: dict[str, Any]) -> OptimizerConfig:
+    name = v["optim.name"].rpartition(".")[2].lower()
+    if name not in OPTIMIZERS:
+        raise ConfigError(
+            f"optim.name={v['optim.name']!r} has no counterpart\n  there are: {', '.join(sorted(OPTIMIZERS))}"
+        )
+    param = dict(v["optim.param"])
+    beta1, beta2 = param.pop("betas", (0.9, 0.999))
+    settings: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": param.pop("eps", 1e-8)}
+    if name != "adamw":
+        settings = {"momentum": param.pop("momentum", 0.0), "nesterov": param.pop("nesterov", False)}
+    settings["weight_decay"] = param.pop("weight_decay", 0.01 if name == "adamw" else 0.0)
+    clip = dict(v["optim.grad_clip"])
+    settings["max_grad_norm"] = clip.pop("max_norm", 0.0)
+    if clip.pop("norm_type", 2) != 2:
+        raise ConfigError("optim.grad_clip.norm_type has no counterpart\n  gradients are clipped by their 2-norm")
+    unknown = [f"optim.param.{key}" for key in param] + [f"optim.grad_clip.{key}" for key in clip]
+    if unknown:
+        raise ConfigError([f"{key} has no counterpart\n  leave it out" for key in unknown])
+    return OptimizerConfig(
+        name=OPTIMIZERS[name],
+        peak_lr=v["optim.lr.init"],
+        decay_mask="all",
+        groups=tuple(_group(name, rule, v["optim.lr.init"]) for name, rule in v["optim.param_group_rules"].items()),
+        **settings,
+    )
+
+
+def _group(name: str, rule: Mapping[str, Any], peak_lr: float) -> ParameterGroup:
+    param = dict(rule.get("param", {}))
+    group = ParameterGroup(
+        pattern=rule["regex"],
+        weight_decay=param.pop("weight_decay", None),
+        lr_scale=param.pop("lr", peak_lr) / peak_lr,
+    )
+    if param:
+        raise ConfigError(f"optim.param_group_rules.{name}.param has {sorted(param)}, which have no counterpart")
+    return group
+
+
+def _schedule(v: dict[str, Any]) -> ScheduleConfig:
+    name, param = v["optim.lr.name"], dict(v["optim.lr.param"])
+    if name not in SCHEDULES:
+        raise ConfigError(f"optim.lr.name={name!r} has no counterpart\n  there are: {', '.join(SCHEDULES)}")
+    if param.pop("num_cycles", 0.5) != 0.5:
+        raise ConfigError("optim.lr.param.num_cycles has no counterpart\n  the cosine goes down once: 0.5")
+    default_floor = 0.01 if name.endswith("min_lr_scale") else 0.0
+    floor = param.pop("min_lr_scale", default_floor)
+    if param:
+        raise ConfigError(f"optim.lr.param has {sorted(param)}, which have no counterpart")
+    share = v["optim.lr.warmup_proportion"]
+    if v["optim.lr.warmup_epoch"] is not None:
+        share = v["optim.lr.warmup_epoch"] / v["epoch"]
+    return ScheduleConfig(
+        name=SCHEDULES[name], floor=floor, warmup_share=None if name == "constant_schedule" else share
+    )
+
+
+def _transforms(v: dict[str, Any], key: str, *, is_training: bool) -> tuple[ImageTransform, ...]:
+    made: dict[str, ImageTransform] = {
+        "resize": ops.Resize(size=v["transforms.resize.size"]),
+        "resize_bicubic": ops.ResizeShorter(size=v["transforms.resize_bicubic.size"]),
+        "center_crop": ops.CenterCrop(size=v["transforms.center_crop.size"]),
+        "random_crop": ops.RandomCrop(size=v["transforms.random_crop.size"]),
+        "random_flip": ops.RandomFlip(),
+        "random_resize_crop": ops.RandomResizeCrop(
+            size=v["transforms.random_resize_crop.size"], scale=tuple(v["transforms.random_resize_crop.scale"])
+        ),
+        "autoaug": ops.AutoAugment(),
+        "color_distortion": ops.ColorDistortion(strength=v["transforms.color_distortion.strength"]),
+        "color_jitter": ops.ColorJitter(amount=v["transforms.color_jitter"]),
+        "gaussian_blur": ops.GaussianBlur(
+            probability=v["transforms.gaussian_blur.p"],
+            radius=(v["transforms.gaussian_blur.radius_min"], v["transforms.gaussian_blur.radius_max"]),
+        ),
+    }
+    unknown = [name for name in v[key] if name not in made]
+    if unknown:
+        raise ConfigError(f"{key} names {unknown}, which do not exist\n  there are: {', '.join(made)}")
+    chosen = [made[name] for name in v[key]]
+    if is_training and v["transforms.random_erasing.reprob"] > 0:
+        chosen.append(
+            ops.RandomErasing(
+                probability=v["transforms.random_erasing.reprob"],
+                fill=v["transforms.random_erasing.remode"],
+                max_boxes=v["transforms.random_erasing.recount"],
+            )
+        )
+    return tuple(chosen)
+
+
+def _choice(v: dict[str, Any], key: str, choices: Mapping[str, Any]) -> Any:
+    if v[key] not in choices:
+        raise ConfigError(f"{key}={v[key]!r} has no counterpart\n  there are: {', '.join(choices)}")
+    return choices[v[key]]
+
+
+def _names(value: Any) -> list[str]:
+    return value.split(",") if isinstance(value, str) else list(value)
+
+
+def _per_rank(size: int, nproc: int) -> int:
+    if size % nproc:
+        raise ConfigError(f"a batch of {size} cannot be split over --nproc {nproc} ranks")
+    return size // nproc

@@ -1,0 +1,73 @@
+"""LARS: SGD with momentum, each tensor's step in proportion to the norm of the tensor.
+
+Source: You et al. 2017, https://arxiv.org/abs/1708.03888, in the form of ZeroVL's linear probe (its specification,
+section 13): the learning rate is inside the momentum buffer.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from pretrainkit.training.eager import EagerOptimizer
+from pretrainkit.training.parameters import local_tensors, tensor_norms
+
+TRUST = 0.001
+_EPSILON = 1e-8
+
+
+class Lars(EagerOptimizer):
+    """local = TRUST * |p| / (|g| + weight_decay * |p| + 1e-8), or 1 where either norm is 0;
+    v = momentum * v + local * lr * (g + weight_decay * p);  p -= v, per tensor (nesterov: p -= momentum * v + the new
+    part of v).
+
+    Norms are of the whole tensor, also where FSDP2 keeps a shard of it per rank.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient. Nothing waits for the device."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group["params"] if param.grad is not None]
+            if params:
+                self._update(params, group)
+        return loss
+
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        for param in params:
+            state = self.state[param]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        grads = local_tensors([param.grad for param in params if param.grad is not None])
+        weights = local_tensors(params)
+        buffers = local_tensors(self.state[param]["momentum_buffer"] for param in params)
+
+        weight_norms, grad_norms = tensor_norms(weights, params), tensor_norms(grads, params)
+        denominators = grad_norms + group["weight_decay"] * weight_norms + _EPSILON
+        has_ratio = (weight_norms > 0) & (grad_norms > 0)
+        rates = torch.where(has_ratio, TRUST * weight_norms / denominators, 1.0) * group["lr"]
+        added = torch._foreach_add(grads, weights, alpha=group["weight_decay"])
+        torch._foreach_mul_(added, list(rates.unbind()))
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, added)
+        if group["nesterov"]:
+            torch._foreach_add_(added, buffers, alpha=group["momentum"])
+            torch._foreach_sub_(weights, added)
+        else:
+            torch._foreach_sub_(weights, buffers)
