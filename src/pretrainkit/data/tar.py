@@ -47,7 +47,7 @@ def members(path: Path) -> Iterator[Member]:
             while (entry := archive.next()) is not None:
                 if entry.isreg():
                     yield Member(entry.name, entry.offset_data, entry.size)
-                archive.members.clear()  # or it keeps every header in memory
+                archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header in memory
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(
             f"{path} cannot be read as a tar archive: {error}\n"
@@ -67,7 +67,9 @@ def expand_braces(pattern: str) -> list[str]:
         width = len(numbers[1]) if numbers[1].startswith("0") else 0
         choices = [f"{number:0{width}d}" for number in range(int(numbers[1]), int(numbers[2]) + 1)]
     return [
-        whole for choice in choices for whole in expand_braces(pattern[: match.start()] + choice + pattern[match.end() :])
+        whole
+        for choice in choices
+        for whole in expand_braces(pattern[: match.start()] + choice + pattern[match.end() :])
     ]
 
 

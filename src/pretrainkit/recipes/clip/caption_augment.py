@@ -1,8 +1,8 @@
 """Changes captions in training: pieces become mask tokens or other pieces, or are removed.
 
-Source: Cui et al. 2022 (ZeroVL), https://arxiv.org/abs/2112.09331, section 3.3, as its code does it: the pieces that are
-left are joined to text, which is tokenised once more. Its code draws from Python's global stream and takes random pieces
-in the order of a hash table; here draws come from the example's generator and pieces are in the order of their ids.
+Source: Cui et al. 2022 (ZeroVL), https://arxiv.org/abs/2112.09331, as its code does it: the pieces that are left are
+joined to text, which is tokenised once more. Its code draws from Python's global stream and takes random pieces in the
+order of a hash table; here draws come from the example's generator, and pieces are in the order of their ids.
 
 Dimensions: P pieces of a caption.
 """

@@ -1,4 +1,5 @@
-"""Sets as ZeroVL keeps them: SET/train_anno.csv with columns image, image_id, caption, caption_id; images in SET/train."""
+"""Sets as ZeroVL keeps them: SET/train_anno.csv with columns image, image_id, caption and caption_id, images in
+SET/train; the same for valid."""
 
 from pathlib import Path
 
@@ -29,6 +30,13 @@ class CsvPairs(Pairs):
 
     def read_image(self, row: int) -> bytes:
         return read_file(self.images / self.image_names[row].as_py())
+
+    def image_bytes(self, row: int) -> int:
+        path = self.images / self.image_names[row].as_py()
+        try:
+            return path.stat().st_size
+        except OSError as error:
+            raise MissingImage(f"{path}: {error.strerror}") from error
 
 
 def read_file(path: Path) -> bytes:
@@ -76,6 +84,8 @@ def _read(path: Path) -> pa.Table:
     try:
         with csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)) as reader:
             names = reader.schema.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise pa.ArrowInvalid(f"it has several columns {', '.join(twice)}")
         return csv.read_csv(
             path,
             parse_options=csv.ParseOptions(newlines_in_values=True),

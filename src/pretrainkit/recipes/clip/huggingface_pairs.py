@@ -1,5 +1,5 @@
-"""Sets of Hugging Face `datasets`: saved with `save_to_disk`, a folder of parquet files, or a name on the hub. Images stay
-undecoded until asked for."""
+"""Sets of Hugging Face `datasets`: saved with `save_to_disk`, a folder of parquet files, or a name on the hub. Images
+stay undecoded until asked for."""
 
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ _CAPTIONS = ("caption", "captions", "text", "txt", "sentences")
 
 class HuggingFacePairs(Pairs):
     """Rows of a `datasets.Dataset`, memory-mapped."""
+
+    has_names = False
 
     def __init__(
         self, name: str, where: str, table: pa.Table, weights: list[float], images: Any, rows: NDArray[np.int64]

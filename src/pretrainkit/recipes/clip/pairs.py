@@ -39,8 +39,15 @@ class BrokenImage(BadImage):
     """It cannot be decoded."""
 
 
+class OversizedImage(BadImage):
+    """It has more pixels than are decoded."""
+
+
 class Pairs(ABC):
     """One split of one set."""
+
+    has_names = True
+    """Images have names that were given to them, so that equal names hint at equal images."""
 
     def __init__(
         self, name: str, folder: str, table: pa.Table, weights: Sequence[float], skipped: Mapping[str, int]
@@ -72,6 +79,10 @@ class Pairs(ABC):
         Raises:
             MissingImage: There is none.
         """
+
+    def image_bytes(self, row: int) -> int:
+        """Size of the file as stored, without reading it where that can be told. Raises MissingImage."""
+        return len(self.read_image(row))
 
     def __len__(self) -> int:
         return self.table.num_rows

@@ -1,5 +1,5 @@
-"""Sets as webdataset keeps them: tars in which neighbouring files of one name but for the ending are one sample, such as
-`000012.jpg`, `000012.txt` and `000012.json`. https://github.com/webdataset/webdataset
+"""Sets as webdataset keeps them: tars in which neighbouring files of one name but for the ending are one sample, such
+as `000012.jpg`, `000012.txt` and `000012.json`. https://github.com/webdataset/webdataset
 
 Captions and offsets go into an index beside each tar (`data/tar.py`); images are read where they lie.
 """
@@ -63,6 +63,9 @@ class TarPairs(Pairs):
         except OSError as error:
             raise MissingImage(f"{self.archives[archive]}: {error.strerror or error}") from error
 
+    def image_bytes(self, row: int) -> int:
+        return self.table.column("num_bytes")[row].as_py()
+
     def describe(self, row: int) -> str:
         archive = self.archives[int(np.searchsorted(self._ends, row, side="right"))]
         return f"set {self.name}, row {row} ({self.image_names[row].as_py()} in {archive.name})"
@@ -102,8 +105,8 @@ def _find(source: ClipSourceConfig, split: Split) -> list[Path]:
         names = split_names(source, split)
         folder = next((path / name for name in names if (path / name).is_dir()), path)
         found = sorted(folder.glob("*.tar"))
-        own = [file for file in found if file.name.startswith(tuple(f"{name}{mark}" for name in names for mark in "-_"))]
-        found = own or found
+        starts = tuple(f"{name}{mark}" for name in names for mark in "-_")
+        found = [file for file in found if file.name.startswith(starts)] or found
     else:
         patterns = expand_braces(source.path)
         found = [Path(name) for pattern in patterns for name in (sorted(glob.glob(pattern)) or [pattern])]
