@@ -54,6 +54,7 @@ def toy_pairs(num_images: int = 23, seed: int = 0, name: str = "toy") -> PairSet
         image_ids_N=ids,
         images=lambda rows: {"image": np.stack([pixels[i] for i in ids[rows].tolist()])},
         captions=lambda rows: {"input_ids": words[rows], "num_tokens": num_tokens[rows]},
+        texts=lambda rows: [f"caption {row} of {ids[row]}" for row in rows.tolist()],
     )
 
 

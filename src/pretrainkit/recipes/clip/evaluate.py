@@ -39,6 +39,8 @@ class PairSet:
     """Rows to a batch with `image`."""
     captions: BuildRows
     """Rows to a batch with `input_ids` and `num_tokens`."""
+    texts: Callable[[NDArray[np.int64]], list[str]]
+    """Rows to captions, for people."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def held_out_metrics(
         For each set of pairs `<set>_I2T-R@1` ... `<set>_T2I-R@10` and `<set>_RSUM` (percent, and their sum); `RSUM`,
         the mean over sets; for each folder of classes `<folder>_zeroshot_acc1` and `_acc5` (percent); `temperature`.
     """
-    embed = _Embed(model, config.batch_size, world, autocast, num_threads)
+    embed = Embed(model, config.batch_size, world, autocast, num_threads)
     metrics: dict[str, float] = {}
     with evaluation_mode(model), torch.no_grad():
         gather_root_weights(model)
@@ -104,14 +106,14 @@ def held_out_metrics(
 
 
 @dataclass(frozen=True)
-class _Embed:
-    """The two towers as functions of rows, over all ranks."""
+class Embed:
+    """The two towers as functions of rows, over all ranks: collectives."""
 
     model: nn.Module
     batch_size: int
     world: World
     autocast: Callable[[], AbstractContextManager[None]]
-    num_threads: int
+    num_threads: int = 0
 
     def images(self, build: BuildRows, num_rows: int) -> Tensor:
         """(N, D)"""
@@ -134,7 +136,7 @@ class _Embed:
         return vectors_ND.cpu() if vectors_ND.device.type == "mps" else vectors_ND
 
 
-def _retrieval(embed: _Embed, pairs: PairSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
+def _retrieval(embed: Embed, pairs: PairSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
     text_rows = first_of_each_up_to(pairs.image_ids_N[: config.num_examples], config.max_captions_per_image)
     text_ids = pairs.image_ids_N[text_rows]
     which = first_of_each(text_ids)
@@ -151,7 +153,7 @@ def _retrieval(embed: _Embed, pairs: PairSet, config: ClipEvaluateConfig, world:
     )
 
 
-def _classification(embed: _Embed, classes: ClassSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
+def _classification(embed: Embed, classes: ClassSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
     num_captions = classes.num_classes * classes.num_templates
     text_CPD = embed.captions(classes.captions, num_captions).unflatten(0, (classes.num_classes, -1))
     image_ID = embed.images(classes.images, len(classes.labels_I))
