@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
+from pretrainkit.eval.fixed_point import whole_numbers
 from pretrainkit.eval.retrieval import (
     Rows,
-    _whole_numbers,
     first_of_each,
     first_of_each_up_to,
     nearest,
@@ -190,7 +190,7 @@ def test_rounding_moves_scores_of_unit_vectors_less_than_float32_products_do():
     generator = torch.Generator().manual_seed(0)
     a, b = torch.nn.functional.normalize(torch.randn(2, 200, 512, generator=generator), dim=2)
     exact = a.double() @ b.double().T
-    whole_a, whole_b = _whole_numbers(a), _whole_numbers(b)
+    whole_a, whole_b = whole_numbers(a), whole_numbers(b)
     scale = (whole_a.norm(dim=1) * whole_b.norm(dim=1)).mean()
     moved = ((whole_a @ whole_b.T) / scale - exact).abs().max()
     assert moved < ((a @ b.T).double() - exact).abs().max()

@@ -6,10 +6,8 @@ A query and a gallery row match when their ids agree. Rank 0 is the nearest gall
 its *first* match, so an image is found when any of its captions is. Of equally near rows the one with the lower index
 comes first.
 
-The ranks are exact. Embeddings are rounded to whole numbers of 26 bits, finer than float32 resolves dot products of
-unit vectors; every partial sum of such a product is a whole number that float64 holds, so a score is the same whatever
-the order of its additions, hence for any chunk size, number of ranks, or device. (Float32 products of the very same
-captions differ in the last bit with their place in the matrix, which breaks ties at random.)
+The ranks are exact, the same for any chunk size, number of ranks, or device: see `fixed_point`. (Float32 products of
+the very same captions differ in the last bit with their place in the matrix, which breaks ties at random.)
 
 Source: Cui et al. 2022, https://arxiv.org/abs/2112.09331, and the retrieval protocol of Karpathy's splits.
 """
@@ -24,12 +22,12 @@ from torch import Tensor
 
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
+from pretrainkit.eval.fixed_point import whole_numbers
 
 ALONE = World()
 KS = (1, 5, 10)
 """R@K is reported for these."""
 
-_BITS = 26
 _BYTES_PER_SCORE = 12
 """A score and the comparisons on it."""
 
@@ -134,7 +132,7 @@ def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = A
     if not (queries.vectors_ND.isfinite().all() and gallery.vectors_ND.isfinite().all()):
         return None
     device = queries.vectors_ND.device
-    query_QD, gallery_DG = _whole_numbers(queries.vectors_ND), _whole_numbers(gallery.vectors_ND).T
+    query_QD, gallery_DG = whole_numbers(queries.vectors_ND), whole_numbers(gallery.vectors_ND).T
     matches = _Matches(queries.ids_N, gallery.ids_N)
     num_queries, num_gallery = len(queries.ids_N), len(gallery.ids_N)
     at_once = max(1, megabytes * 2**20 // (_BYTES_PER_SCORE * num_gallery))
@@ -177,14 +175,7 @@ def nearest(query_QD: Tensor, gallery_GD: Tensor, num: int) -> tuple[NDArray[np.
 
     Of equally near ones the lower index comes first. Scores are dot products. For few queries: not chunked.
     """
-    query, gallery = _whole_numbers(query_QD), _whole_numbers(gallery_GD)
+    query, gallery = whole_numbers(query_QD), whole_numbers(gallery_GD)
     order_QG = torch.sort(query @ gallery.T, dim=1, descending=True, stable=True).indices[:, :num]
     exact_QG = query_QD.double() @ gallery_GD.double().T
     return order_QG.cpu().numpy(), exact_QG.gather(1, order_QG).cpu().numpy()
-
-
-def _whole_numbers(vectors_ND: Tensor) -> Tensor:
-    """Scaled by a power of two and rounded so that row lengths are below 2**26 and a bit, as float64."""
-    wide_ND = vectors_ND.double()
-    longest = float(torch.linalg.vector_norm(wide_ND, dim=1).max())
-    return (wide_ND * 2.0 ** (_BITS - math.frexp(longest)[1])).round()
