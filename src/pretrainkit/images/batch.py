@@ -1,24 +1,21 @@
 """Image files to arrays. Dimensions: B images, H x W pixels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.images.decode import decode
-
-Transform = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
-"""As `compose` gives: an RGB image (h, w, 3) and the generator of its example to (H, W, 3)."""
+from pretrainkit.images.transforms import Compose
 
 
-def load_batch(files: Sequence[Path], transform: Transform, keys_B: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def load_batch(files: Sequence[Path], transform: Compose, keys_B: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """uint8 (B, 3, H, W), RGB; everything random about an image is a function of its key.
 
     Raises:
         ImageError: A file is missing or broken.
     """
-    return stack([transform(decode(file), generator(key)) for file, key in zip(files, keys_B, strict=True)])
+    return stack([transform.load(file, generator(key)) for file, key in zip(files, keys_B, strict=True)])
 
 
 def stack(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:

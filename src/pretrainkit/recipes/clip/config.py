@@ -225,10 +225,14 @@ class ClipSourceConfig(SourceConfig):
     """auto: by what the folder holds."""
     image_key: str | None = None
     """Column, or the extension inside tars; null: the usual ones (image, jpg, png, webp)."""
-    caption_key: str | None = None
-    """Column, or the extension inside tars; null: the usual ones (caption, text, txt)."""
+    caption_key: str | Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
+    """Column, or the extension inside tars (json:KEY is a value inside the sample's .json); null: the usual ones
+    (caption, text, txt). Several as {KEY: WEIGHT}: each time one of those an image has is drawn; evaluation takes the
+    first."""
     split: str | None = None
     """Of the set; null: train for data.train, valid (or validation, or test) for data.valid."""
+    name: str | None = None
+    """What the set is called in metrics; null: the last part of its path, without what varies in a pattern."""
 
 
 ClipSources = Annotated[
@@ -349,8 +353,14 @@ class ClipRun(RunConfig):
 
 
 def set_name(source: ClipSourceConfig) -> str:
-    """What a set is called in metrics: the last part of its path."""
-    return Path(source.path).name or source.path
+    """What a set is called in metrics: its name, or the last part of its path that is the same for all of it."""
+    if source.name is not None:
+        return source.name
+    path = Path(source.path)
+    if path.suffix == ".tar" or any(mark in path.name for mark in "*?{"):
+        fixed = [part for part in path.parent.parts if not any(mark in part for mark in "*?{")]
+        return fixed[-1] if fixed and fixed[-1] != path.anchor else path.name
+    return path.name or source.path
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:

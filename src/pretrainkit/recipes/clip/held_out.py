@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import DataError
+from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.classification import captions_of
 from pretrainkit.eval.embed import BuildRows
 from pretrainkit.images.batch import generator, load_batch, stack
 from pretrainkit.images.class_folders import class_folders, class_names
-from pretrainkit.images.decode import decode
 from pretrainkit.images.transforms import compose
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
-from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, distinct_names
+from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, distinct_names, set_name
 from pretrainkit.recipes.clip.evaluate import ClassSet, PairSet
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, open_pairs
 from pretrainkit.rng import fold, stream_key
@@ -31,14 +30,20 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
 
     Raises:
         DataError: A set, or the tokenizer, is missing or broken.
+        ConfigError: Two sets have the same name.
     """
     if not config.data.valid:
         return []
     captions = caption_batches(config)
-    names = distinct_names([source.path for source in config.data.valid])
+    names = [set_name(source) for source in config.data.valid]
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"two sets of data.valid have the same name: {', '.join(names)}\n"
+            "  metrics are named by it: give one another, as in data.valid=[{path: ..., name: NAME}]"
+        )
     return [
         _pair_set(config, name, open_pairs(source, "valid"), captions)
-        for name, source in zip(names, config.data.valid, strict=True)
+        for name, source in zip(names, config.data.valid)
     ]
 
 
@@ -82,7 +87,7 @@ def _pair_set(
 
     def image(row: int, key: np.uint64) -> NDArray[np.uint8]:
         try:
-            return transform(decode(pairs.read_image(row)), generator(key))
+            return transform.load(pairs.read_image(row), generator(key))
         except (BadImage, DataError) as error:
             raise _bad(pairs, row, str(error)) from error
 
