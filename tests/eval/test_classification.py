@@ -47,7 +47,12 @@ def test_among_the_five_nearest_of_five_classes_says_nothing():
 
 def test_captions_hold_the_name_in_every_blank():
     names, templates = ["sun {flower}", "rose"], ["a {}", "{} and {}"]
-    assert captions_of(names, templates) == ["a sun {flower}", "sun {flower} and sun {flower}", "a rose", "rose and rose"]
+    assert captions_of(names, templates) == [
+        "a sun {flower}",
+        "sun {flower} and sun {flower}",
+        "a rose",
+        "rose and rose",
+    ]
     with pytest.raises(InputError, match="no place for the name of the class: 'a photo'"):
         captions_of(names, ["a photo"])
     with pytest.raises(InputError, match="there is no template"):

@@ -20,7 +20,9 @@ def toy(seed, num_train=40, num_query=23, num_classes=4, width=5):
 
 
 def slow(query, query_label, train, train_label, num_neighbours, temperature):
-    query, train = (v.double().numpy() / np.linalg.norm(v.double().numpy(), axis=1, keepdims=True) for v in (query, train))
+    query, train = (
+        v.double().numpy() / np.linalg.norm(v.double().numpy(), axis=1, keepdims=True) for v in (query, train)
+    )
     num_right = 0
     for vector, wanted in zip(query, query_label.tolist()):
         cosine = (train * vector).sum(1)
@@ -43,9 +45,10 @@ def test_chunks_and_copies_of_images_change_nothing():
     train, train_label = train.repeat(3, 1), train_label.repeat(3)
     whole = knn_accuracy(query, query_label, train, train_label, num_classes=4, num_neighbours=7)
     for megabytes in (0, 1):
-        assert knn_accuracy(
-            query, query_label, train, train_label, num_classes=4, num_neighbours=7, megabytes=megabytes
-        ) == whole
+        assert (
+            knn_accuracy(query, query_label, train, train_label, num_classes=4, num_neighbours=7, megabytes=megabytes)
+            == whole
+        )
 
 
 def test_of_equally_near_ones_the_first_vote():

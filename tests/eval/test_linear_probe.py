@@ -45,7 +45,9 @@ def test_updates_are_those_of_the_specification(weight_decay):
         logits = x @ params[0].T + params[1]
         p = np.exp(logits - logits.max(1, keepdims=True))
         error = (p / p.sum(1, keepdims=True) - onehot) / len(x)
-        factor = step / warmup if step < warmup else 0.5 * (1 + math.cos(math.pi * (step - warmup) / (num_steps - warmup)))
+        factor = (
+            step / warmup if step < warmup else 0.5 * (1 + math.cos(math.pi * (step - warmup) / (num_steps - warmup)))
+        )
         for i, grad in enumerate((error.T @ x, error.sum(0))):
             size, slope = np.linalg.norm(params[i]), np.linalg.norm(grad)
             local = 0.001 * size / (slope + weight_decay * size + 1e-8) if size and slope else 1.0

@@ -31,16 +31,20 @@ class Scores(NamedTuple):
 
 
 class Heads(nn.Module):
-    """L linear layers that read the same features."""
+    """L linear layers that read the same features and start alike, as `nn.Linear` does.
+
+    A bias that started at 0 would have the norm 0, for which LARS takes the bare learning rate in the first update.
+    """
 
     def __init__(self, num_features: int, num_classes: int, num_heads: int, seed: int) -> None:
         super().__init__()
         self.num_classes = num_classes
         bound = 1 / math.sqrt(num_features)
         generator = torch.Generator().manual_seed(seed)
-        drawn_CF = torch.empty(num_classes, num_features).uniform_(-bound, bound, generator=generator)
-        self.weights = nn.ParameterList(drawn_CF.clone() for _ in range(num_heads))
-        self.biases = nn.ParameterList(torch.zeros(num_classes) for _ in range(num_heads))
+        weight_CF = torch.empty(num_classes, num_features).uniform_(-bound, bound, generator=generator)
+        bias_C = torch.empty(num_classes).uniform_(-bound, bound, generator=generator)
+        self.weights = nn.ParameterList(weight_CF.clone() for _ in range(num_heads))
+        self.biases = nn.ParameterList(bias_C.clone() for _ in range(num_heads))
 
     def forward(self, features_BF: Tensor) -> Tensor:
         """(B, L, C)"""

@@ -55,7 +55,8 @@ def probe(encoder: ImageEncoder, folder: Path, config: ProbeConfig, precision: P
     if train.classes != valid.classes:
         odd = sorted(set(train.classes) ^ set(valid.classes))
         raise DataError(f"train and held-out images of {folder} have different classes: {', '.join(odd[:5])}")
-    name, metrics = folder.resolve().name, {}
+    name = folder.resolve().name
+    metrics: dict[str, Any] = {}
     with evaluation_mode(encoder.module):
         run = _Probe(encoder, config, precision, train, len(train.classes))
         held_out = run.features(valid)
@@ -105,9 +106,7 @@ class _Probe:
         )
         return _Labelled(features_NF, torch.from_numpy(folders.labels_N).to(device))
 
-    def linear(
-        self, method: Method, name: str, held_out: _Labelled, known: _Labelled | None = None
-    ) -> dict[str, Any]:
+    def linear(self, method: Method, name: str, held_out: _Labelled, known: _Labelled | None = None) -> dict[str, Any]:
         """Metrics of the best learning rate; `known`: train on these features instead of augmented images."""
         config, num_train = self.config, len(self.train.files)
         batch_size = min(config.batch_size, num_train)
@@ -174,5 +173,3 @@ def _split(folder: Path, names: tuple[str, ...]) -> ClassFolders:
     raise DataError(
         f"{folder} has no folder {' or '.join(names)}\n  images are looked for in {folder}/{names[0]}/CLASS/IMAGE"
     )
-
-

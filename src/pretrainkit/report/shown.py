@@ -39,9 +39,7 @@ def _read_one(item: Any, notes: list[str]) -> Shown:
         return Shown(str(item), "", None)
     picture, is_right = item.get("image"), item.get("is_right")
     text = item.get("text")
-    if picture and not (
-        isinstance(picture, str) and len(picture) <= _MAX_CHARACTERS and _PICTURE.fullmatch(picture)
-    ):
+    if picture and not (isinstance(picture, str) and len(picture) <= _MAX_CHARACTERS and _PICTURE.fullmatch(picture)):
         note = "samples.json: left out a picture that is no small JPEG, PNG or WebP as a data URI"
         notes += [note] if note not in notes else []
         picture = ""

@@ -86,7 +86,9 @@ def run_ranks(folder, strategy, num):
     for rank in range(num):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
         environment = os.environ | {name: str(value) for name, value in place.items()} | {"OMP_NUM_THREADS": "1"}
-        ranks.append(subprocess.Popen([sys.executable, evaluate_ranks.__file__, str(folder), strategy], env=environment))
+        ranks.append(
+            subprocess.Popen([sys.executable, evaluate_ranks.__file__, str(folder), strategy], env=environment)
+        )
     try:
         assert [process.wait(timeout=120) for process in ranks] == [0] * num
     finally:

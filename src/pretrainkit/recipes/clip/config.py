@@ -351,6 +351,10 @@ class ClipRun(RunConfig):
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
+    @property
+    def has_held_out_data(self) -> bool:
+        return bool(self.data.valid or self.evaluate.classification)
+
 
 def set_name(source: ClipSourceConfig) -> str:
     """What a set is called in metrics: its name, or the last part of its path that is the same for all of it."""

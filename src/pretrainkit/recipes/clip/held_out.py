@@ -42,8 +42,7 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
             "  metrics are named by it: give one another, as in data.valid=[{path: ..., name: NAME}]"
         )
     return [
-        _pair_set(config, name, open_pairs(source, "valid"), captions)
-        for name, source in zip(names, config.data.valid)
+        _pair_set(config, name, open_pairs(source, "valid"), captions) for name, source in zip(names, config.data.valid)
     ]
 
 
@@ -80,9 +79,7 @@ def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
     return lambda rows: {"image": load_batch([files[row] for row in rows.tolist()], transform, fold(_IMAGES, rows))}
 
 
-def _pair_set(
-    config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequence[str]], HostBatch]
-) -> PairSet:
+def _pair_set(config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequence[str]], HostBatch]) -> PairSet:
     transform = compose(config.data.valid_transforms)
 
     def image(row: int, key: np.uint64) -> NDArray[np.uint8]:
