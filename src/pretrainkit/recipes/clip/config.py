@@ -1,11 +1,13 @@
 """Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
+from pretrainkit.errors import ConfigError
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.training.run import DataConfig, EvaluateConfig, Rate, RunConfig, SourceConfig, as_sources
 
@@ -291,6 +293,18 @@ class ClipDataConfig(DataConfig):
         return self.workers, self.num_workers
 
 
+TEMPLATES = (
+    "a photo of a {}.",
+    "a picture of the {}, seen from nearby.",
+    "this is how a {} looks from far away.",
+    "a dark and blurred snapshot of a {}.",
+    "a colourful drawing of one {}.",
+    "several {} side by side.",
+    "{}",
+)
+"""Captions for zero-shot classification where none are given. Our own words."""
+
+
 class ClassificationConfig(Config):
     """Zero-shot classification of a folder with one folder of images for each class."""
 
@@ -298,21 +312,29 @@ class ClassificationConfig(Config):
     """FOLDER/CLASS/IMAGE."""
     class_names: str | None = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
-    templates: tuple[str, ...] = ("a photo of a {}.",)
-    """Captions with {} for the class name; their embeddings are averaged."""
+    templates: tuple[str, ...] = TEMPLATES
+    """Captions with {} for the class name; the embeddings of each class are averaged."""
+    templates_file: str | None = None
+    """A file with one template in each line, in place of `templates`."""
 
 
 class ClipEvaluateConfig(EvaluateConfig):
     """Zero-shot retrieval in both directions, exact on all of `data.valid`, and zero-shot classification."""
 
     num_examples: PositiveInt | None = None  # type: ignore[assignment]
-    """Rows of each set to use; null: all."""
+    """Only the first so many rows of each set; null: all."""
     max_captions_per_image: PositiveInt | None = None
     """Only the first so many captions of an image; null: all. (COCO is often scored with 5.)"""
     num_folds: PositiveInt = 1
     """Average over so many equal parts of the images (5 of COCO's 5,000 images give "COCO 1k")."""
+    ranks: bool = False
+    """Also the mean and the median rank of the first right answer; 1 is best."""
     classification: tuple[ClassificationConfig, ...] = ()
     """Class folders to classify."""
+    precision: Literal["float32", "as_training"] = "float32"
+    """Number format of the forward passes. ZeroVL validates in float32. as_training: what `precision.compute` says."""
+    scores_megabytes: PositiveInt = 64
+    """Scores are computed in chunks of at most so many megabytes. The numbers are the same."""
 
 
 class ClipRun(RunConfig):
@@ -329,6 +351,10 @@ class ClipRun(RunConfig):
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
+    @property
+    def has_held_out_data(self) -> bool:
+        return bool(self.data.valid or self.evaluate.classification)
+
 
 def set_name(source: ClipSourceConfig) -> str:
     """What a set is called in metrics: its name, or the last part of its path that is the same for all of it."""
@@ -339,3 +365,21 @@ def set_name(source: ClipSourceConfig) -> str:
         fixed = [part for part in path.parent.parts if not any(mark in part for mark in "*?{")]
         return fixed[-1] if fixed and fixed[-1] != path.anchor else path.name
     return path.name or source.path
+
+
+def distinct_names(paths: Sequence[str]) -> list[str]:
+    """What folders are called in metrics: the last part of each path, or as many parts as tell it from the others.
+
+    Raises:
+        ConfigError: Two paths are the same.
+    """
+    parts = [Path(path).parts for path in paths]
+    for path, own in zip(paths, parts):
+        if parts.count(own) > 1:
+            raise ConfigError(f"{path} is given twice\n  each set is evaluated under its own name: leave one out")
+    names = []
+    for own in parts:
+        others = [other for other in parts if other is not own]
+        num = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
+        names.append("/".join(own[-num:]).strip("/"))
+    return names
