@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from toy_pairs import toy_config
 
-from pretrainkit.recipes.clip.losses import Matches, SoftmaxScore, score_rows
+from pretrainkit.recipes.clip.losses import Matches, SigmoidScore, SoftmaxScore, score_rows
 from pretrainkit.recipes.clip.objective import ClipObjective
 
 
@@ -265,7 +265,7 @@ def test_chunks_change_nothing_and_bound_the_logits(loss, monkeypatch):
     keys_MD = torch.cat([text_BD, *[unit_vectors(64, 4, seed, torch.float32)[0] for seed in range(1, 313)]])
     shapes = []
     matches = Matches(0, len(keys_MD))
-    score = SoftmaxScore(matches)
+    score = SoftmaxScore(matches) if loss == "infonce" else SigmoidScore(matches)
 
     def watched(logits_CM, pairs_C):
         shapes.append(tuple(logits_CM.shape))

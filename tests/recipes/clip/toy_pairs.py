@@ -19,15 +19,15 @@ SIZE = 4
 
 
 class ToyEncoder(nn.Module):
-    """Two small networks with dropout, a learned temperature, and a bias for the sigmoid loss."""
+    """Two small networks with dropout, a learned temperature, and for the sigmoid loss a bias."""
 
-    def __init__(self, width: int = 8, dropout: float = 0.0, temperature: float = 0.2, bias: float = 0.0) -> None:
+    def __init__(self, loss: str = "infonce", *, width: int = 8, dropout: float = 0.0) -> None:
         super().__init__()
         self.image = nn.Sequential(nn.Linear(3 * SIZE * SIZE, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, width))
         self.embedding = nn.Embedding(VOCAB, 16)
         self.text = nn.Sequential(nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, width))
-        self.temperature = nn.Parameter(torch.full((1,), temperature))
-        self.logit_bias = nn.Parameter(torch.full((1,), bias))
+        self.temperature = nn.Parameter(torch.full((1,), 0.2))
+        self.logit_bias = nn.Parameter(torch.zeros(1)) if loss == "siglip" else None
 
     def blocks(self) -> list[nn.Module]:
         return [self.image, self.text]

@@ -20,7 +20,7 @@ def mixup_of_step(config: MixupConfig, step: int) -> NDArray[np.float32]:
     if step < 0:
         raise ValueError(f"there is no step {step}; the first is 0")
     num_steps = max(_FEWEST_STEPS, 1 << step.bit_length())  # grows by doubling, so that few lengths are ever drawn
-    return _drawn(config.beta, config.seed, num_steps)[step]
+    return _drawn(config.beta, config.seed, num_steps)[step].copy()
 
 
 @lru_cache(maxsize=4)
