@@ -28,12 +28,8 @@ WORDS = [
     "house",
     "on",
     "near",
-    "under",
-    "runs",
-    "sits",
-    "jumps",
-    "bright",
 ]
+WORDS += ["under", "runs", "sits", "jumps", "bright"]
 COLUMNS = ("image", "image_id", "caption", "caption_id")
 
 

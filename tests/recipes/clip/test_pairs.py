@@ -159,7 +159,7 @@ def test_every_format_gives_the_pairs_of_the_csv(tmp_path, kind, monkeypatch):
         pack({"train": source}, folder, shard_bytes=3000)
         wanted = "webdataset"
     else:
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
         wanted = "huggingface"
         if kind == "huggingface":
             write_huggingface(folder, told, images)
@@ -247,7 +247,7 @@ def test_a_set_is_called_by_what_its_archives_share():
 
 
 def test_lists_of_captions_in_a_data_set_become_pairs(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     import datasets
 
     table = {"img": [png(0), png(1)], "sentences": [["a", "b"], ["c"]], "image_id": [5, 6]}
