@@ -21,7 +21,7 @@ def demo(
     """From English prose on this machine to a trained, evaluated, exported tiny BERT, in minutes on a CPU."""
     import json as json_module
 
-    from pretrainkit.demo.run import run_demo
+    from pretrainkit.demo.bert import run_demo
     from pretrainkit.errors import InputError
 
     if files and not text:
