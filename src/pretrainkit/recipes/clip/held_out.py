@@ -16,7 +16,7 @@ from pretrainkit.images.batch import generator, load_batch, stack
 from pretrainkit.images.class_folders import class_folders, class_names
 from pretrainkit.images.transforms import compose
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
-from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, distinct_names, set_name
+from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, class_set_name, set_name
 from pretrainkit.recipes.clip.evaluate import ClassSet, PairSet
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, open_pairs
 from pretrainkit.rng import fold, stream_key
@@ -35,12 +35,7 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
     if not config.data.valid:
         return []
     captions = caption_batches(config)
-    names = [set_name(source) for source in config.data.valid]
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            f"two sets of data.valid have the same name: {', '.join(names)}\n"
-            "  metrics are named by it: give one another, as in data.valid=[{path: ..., name: NAME}]"
-        )
+    names = _distinct([set_name(source) for source in config.data.valid], "data.valid")
     return [
         _pair_set(config, name, open_pairs(source, "valid"), captions) for name, source in zip(names, config.data.valid)
     ]
@@ -52,12 +47,13 @@ def class_sets(config: ClipRun) -> list[ClassSet]:
     Raises:
         DataError: A folder, or the names of its classes, are missing.
         InputError: A template has no place for a name.
+        ConfigError: Two folders have the same name.
     """
     wanted = config.evaluate.classification
     if not wanted:
         return []
     captions = caption_batches(config)
-    names = distinct_names([one.path for one in wanted])
+    names = _distinct([class_set_name(one) for one in wanted], "evaluate.classification")
     return [_class_set(config, name, one, captions) for name, one in zip(names, wanted, strict=True)]
 
 
@@ -101,6 +97,15 @@ def _pair_set(config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequen
         captions=lambda rows: encode(texts(rows)),
         texts=texts,
     )
+
+
+def _distinct(names: list[str], field: str) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"two sets of {field} have the same name: {', '.join(names)}\n"
+            f"  metrics are named by it: give one another, as in {field}=[{{path: ..., name: NAME}}]"
+        )
+    return names
 
 
 def _bad(pairs: Pairs, row: int, reason: str) -> DataError:
