@@ -10,7 +10,7 @@ import evaluate_ranks
 import numpy as np
 import pytest
 import torch
-from toy_pairs import ToyEncoder, toy_classes, toy_pairs
+from toy_held_out import ToyEncoder, toy_classes, toy_pairs
 
 from pretrainkit.dist.env import World
 from pretrainkit.eval.embed import embed_rows
