@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.images.pillow import Pixels, from_pillow, to_pillow
+from pretrainkit.images.pillow import Pixels, from_pillow, grey_images, planes_of, to_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -77,6 +77,7 @@ POLICIES = (*_TWENTY, _TWENTY[4], _TWENTY[1], _TWENTY[13], _TWENTY[14], _TWENTY[
 _ENHANCERS = ("brightness", "color", "contrast", "sharpness")
 _GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y")
 _SIGNED = (*_GEOMETRIC, *_ENHANCERS)
+_TABLES = ("posterize", "solarize", "invert", "autocontrast", "equalize")
 
 
 def draw(stream: Stream) -> tuple[Operation, ...]:
@@ -115,26 +116,28 @@ def amount(name: str, level: int, sign: int = 1) -> float:
 
 def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
     """The image after all operations, of the same size. Nothing random."""
-    if not operations:
-        return image_HW3
-    image = to_pillow(image_HW3)
-    table = None
+    table: Table | None = None
     for operation in operations:
-        if operation.name in _ENHANCERS or operation.name in _GEOMETRIC or operation.name == "rotate":
-            image = _change(_look_up(image, table), operation)
-            table = None
-        else:
-            following = _table(operation, image, table)
+        if operation.name in _TABLES:
+            following = _table(operation, image_HW3, table)
             table = following if table is None else np.take_along_axis(following, table.astype(np.intp), axis=1)
-    return from_pillow(_look_up(image, table))
+        else:
+            image_HW3 = from_pillow(_change(to_pillow(_look_up(image_HW3, table)), operation))
+            table = None
+    return _look_up(image_HW3, table)
 
 
-def _look_up(image: Image, table: Table | None) -> Image:
-    return image if table is None else image.point(table.ravel().tolist())
+def _look_up(image_HW3: Pixels, table: Table | None) -> Pixels:
+    if table is None:
+        return image_HW3
+    image_3HW = planes_of(image_HW3)
+    # bytes.translate takes a third of the time of NumPy's indexing.
+    planes = [plane_HW.tobytes().translate(row.tobytes()) for plane_HW, row in zip(image_3HW, table)]
+    return np.frombuffer(b"".join(planes), np.uint8).reshape(image_3HW.shape).transpose(1, 2, 0)
 
 
-def _table(operation: Operation, image: Image, before: Table | None) -> Table:
-    """The table of an operation on `image` as it is after the table `before`."""
+def _table(operation: Operation, image_HW3: Pixels, before: Table | None) -> Table:
+    """The table of an operation on an image as it is after the table `before`."""
     match operation.name:
         case "posterize":
             row = _VALUES & ~(2 ** (8 - int(operation.amount)) - 1)
@@ -143,21 +146,18 @@ def _table(operation: Operation, image: Image, before: Table | None) -> Table:
         case "invert":
             row = 255 - _VALUES
         case "autocontrast":
-            return np.stack([_stretched(counts) for counts in _histogram(image, before)])
-        case "equalize":
-            return np.stack([_equalized(counts) for counts in _histogram(image, before)])
+            return np.stack([_stretched(counts) for counts in _histogram(image_HW3, before)])
         case _:
-            raise ValueError(f"AutoAugment has no operation {operation.name!r}")
+            return np.stack([_equalized(counts) for counts in _histogram(image_HW3, before)])
     return np.broadcast_to(row.astype(np.uint8), (3, 256))
 
 
-def _histogram(image: Image, before: Table | None) -> Counts:
-    counts = np.array(image.histogram(), np.int64).reshape(3, 256)
+def _histogram(image_HW3: Pixels, before: Table | None) -> Counts:
+    counts = np.array([plane.histogram() for plane in grey_images(planes_of(image_HW3))], np.int64)
     if before is None:
         return counts
-    after = np.zeros_like(counts)
-    np.add.at(after, (np.arange(3)[:, None], before), counts)
-    return after
+    moved = [np.bincount(row, weights=row_counts, minlength=256) for row, row_counts in zip(before, counts)]
+    return np.array(moved, np.int64)
 
 
 def _stretched(counts: Counts) -> Table:

@@ -15,7 +15,7 @@ Kernel = Literal["bilinear", "bicubic"]
 
 
 def resize(image_HW3: Pixels, width: int, height: int, kernel: Kernel = "bilinear") -> Pixels:
-    """To (height, width, 3), with as wide a kernel as the image shrinks by."""
+    """To (height, width, 3), with as wide a kernel as the image shrinks by. In planes, unless the size is the same."""
     if image_HW3.shape[:2] == (height, width):
         return image_HW3
     import torch.nn.functional as F
@@ -23,6 +23,7 @@ def resize(image_HW3: Pixels, width: int, height: int, kernel: Kernel = "bilinea
 
     # A contiguous copy of a crop: torch would make its own with several threads, under the feet of the data workers.
     owned_HW3 = np.require(image_HW3, np.uint8, ["C", "W"])
-    image_13HW = from_numpy(owned_HW3[None]).permute(0, 3, 1, 2)
+    # unsqueeze, not [None] in NumPy: only its strides are what torch calls channels last, for which it has the kernel.
+    image_13HW = from_numpy(owned_HW3).unsqueeze(0).permute(0, 3, 1, 2)
     resized_13HW = F.interpolate(image_13HW, size=(height, width), mode=kernel, antialias=True)
-    return np.ascontiguousarray(resized_13HW[0].permute(1, 2, 0).numpy())
+    return np.ascontiguousarray(resized_13HW[0].numpy()).transpose(1, 2, 0)

@@ -32,7 +32,7 @@ from pretrainkit.images.ops import (
     Resize,
     ResizeShorter,
 )
-from pretrainkit.images.pillow import Pixels
+from pretrainkit.images.pillow import Pixels, planes_of
 from pretrainkit.images.resize import Kernel, resize
 
 Step = Callable[[Pixels], Pixels]
@@ -102,7 +102,7 @@ class Compose:
     """Pixels of each side of the result."""
 
     def __call__(self, image_HW3: Pixels, rng: np.random.Generator) -> Pixels:
-        """uint8 (H, W, 3) to uint8 (size, size, 3), which may be read-only."""
+        """uint8 (H, W, 3) to uint8 (size, size, 3), which may be read-only and in planes (as batches want it)."""
         height, width, _ = image_HW3.shape
         return _apply(self.draw(width, height, rng), image_HW3)
 
@@ -267,7 +267,7 @@ def _largest_cut(op: RandomResizeCrop, width: int, height: int) -> tuple[int, in
 
 
 def _flip(image_HW3: Pixels) -> Pixels:
-    return np.ascontiguousarray(image_HW3[:, ::-1])
+    return planes_of(image_HW3[:, ::-1]).transpose(1, 2, 0)
 
 
 def _draw_jitter(amounts: dict[color.Property, float], rng: np.random.Generator) -> Step:
