@@ -10,32 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomCrop, RandomResizeCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
 from pretrainkit.recipes.clip.config import ClipDataConfig, ClipRun, set_name
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs
+from pretrainkit.recipes.clip.pixels import PixelReader
 
 _logger = logging.getLogger(__name__)
-
-
-def output_size(ops: Sequence[ImageTransform], field: str) -> int:
-    """Pixels of each side of every image that has gone through `ops`.
-
-    Raises:
-        ConfigError: Images would come out in different sizes.
-    """
-    size = None
-    for op in ops:
-        if isinstance(op, Resize | CenterCrop | RandomCrop | RandomResizeCrop):
-            size = op.size
-        elif isinstance(op, ResizeShorter):
-            size = None
-    if size is None:
-        raise ConfigError(
-            f"{field} ({', '.join(op.op for op in ops) or 'none'}) leaves images of different sizes, which cannot be "
-            "one batch\n  end with resize, center_crop, random_crop or random_resize_crop"
-        )
-    return size
 
 
 def image_problems(config: ClipRun) -> list[str]:
@@ -44,9 +24,9 @@ def image_problems(config: ClipRun) -> list[str]:
     wanted = config.model.image.image_size
     for field in ("train_transforms", "valid_transforms"):
         try:
-            size = output_size(getattr(config.data, field), f"data.{field}")
+            size = PixelReader(getattr(config.data, field), config.data.normalize).size
         except ConfigError as error:
-            problems += error.problems
+            problems += [f"data.{field}: {problem}" for problem in error.problems]
             continue
         if wanted is not None and size != wanted:
             problems.append(
@@ -136,7 +116,7 @@ def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
         for trained in train:
             if held_out.fingerprint == trained.fingerprint:
                 raise DataError(
-                    f"data.valid={held_out.folder} holds the same pairs as data.train={trained.folder}: a metric on "
+                    f"data.valid={held_out.path} holds the same pairs as data.train={trained.path}: a metric on "
                     "them would say nothing\n  hold pairs out, or name another split of the set"
                 )
             if held_out.has_names and trained.has_names:
@@ -158,8 +138,8 @@ def _check_images(trained: Pairs, held_out: Pairs) -> None:
     equal = [name for name, row in valid_row.items() if _is_same_image(trained, trained_row[name], held_out, row)]
     if equal:
         raise DataError(
-            f"{len(equal):,} of the {len(names):,} images of data.valid={held_out.folder} are also in "
-            f"data.train={trained.folder}, such as {equal[0]}: a metric on them would say nothing\n"
+            f"{len(equal):,} of the {len(names):,} images of data.valid={held_out.path} are also in "
+            f"data.train={trained.path}, such as {equal[0]}: a metric on them would say nothing\n"
             "  hold whole images out, with all their captions"
         )
     pairs = {(trained.image_names[int(row)].as_py(), trained.caption(int(row))) for row in is_known}
@@ -169,8 +149,8 @@ def _check_images(trained: Pairs, held_out: Pairs) -> None:
             "%d images of data.valid=%s have the name and caption of one in data.train=%s, such as %s; if they show "
             "the same, metrics on them say nothing",
             alike,
-            held_out.folder,
-            trained.folder,
+            held_out.path,
+            trained.path,
             next(name for name, row in valid_row.items() if (name, held_out.caption(row)) in pairs),
         )
 

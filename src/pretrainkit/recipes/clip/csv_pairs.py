@@ -24,8 +24,8 @@ from pretrainkit.recipes.clip.pairs import (
 class CsvPairs(Pairs):
     """Image files in a folder."""
 
-    def __init__(self, name: str, images: Path, table: pa.Table, weights: list[float]) -> None:
-        super().__init__(name, str(images), table, weights, {})
+    def __init__(self, name: str, path: str, images: Path, table: pa.Table, weights: list[float]) -> None:
+        super().__init__(name, path, table, weights, {})
         self.images = images
 
     def read_image(self, row: int) -> bytes:
@@ -76,7 +76,7 @@ def open_csv(source: ClipSourceConfig, split: Split) -> CsvPairs:
     for column in ("image_id", "caption_id"):
         if (ids := _ids(table, column, path, is_needed=split == "valid")) is not None:
             columns[column] = ids
-    return CsvPairs(name_of(source), folder / name, pa.table(columns), caption_weights(source))
+    return CsvPairs(name_of(source), source.path, folder / name, pa.table(columns), caption_weights(source))
 
 
 def _read(path: Path) -> pa.Table:

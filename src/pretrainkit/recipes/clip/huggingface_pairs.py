@@ -85,7 +85,7 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
     columns, rows = _one_row_per_caption(columns, ids, where)
     columns["image"] = pa.array([f"row {row}" for row in rows.tolist()], pa.string())
     images = dataset.select_columns([image])
-    return HuggingFacePairs(name_of(source), where, pa.table(columns), caption_weights(source), images, rows)
+    return HuggingFacePairs(name_of(source), source.path, pa.table(columns), caption_weights(source), images, rows)
 
 
 def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:

@@ -20,8 +20,12 @@ _USUAL = ("caption", "text", "alt")
 class FolderPairs(Pairs):
     """Image files in numbered folders."""
 
+    def __init__(self, source: ClipSourceConfig, images: Path, table: pa.Table, skipped: dict[str, int]) -> None:
+        super().__init__(name_of(source), source.path, table, caption_weights(source), skipped)
+        self._images_folder = images
+
     def read_image(self, row: int) -> bytes:
-        return read_file(Path(self.folder) / self.image_names[row].as_py())
+        return read_file(self._images_folder / self.image_names[row].as_py())
 
 
 def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
@@ -33,7 +37,8 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
     folder = _folder(source, split)
     if any(folder.glob("*.tar")):
         pairs = open_tars(source.model_copy(update={"path": str(folder)}), split)
-        pairs.name, pairs.skipped = name_of(source), {**pairs.skipped, **_failures(folder)}
+        pairs.name, pairs.path = name_of(source), source.path
+        pairs.skipped = {**pairs.skipped, **_failures(folder)}
         return pairs
     tables = [_shard(folder, path, source) for path in sorted(folder.glob("*.parquet"))]
     if not tables:
@@ -41,8 +46,7 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
             f"data.{split}: {folder} has neither tars nor tables (*.parquet) of img2dataset\n"
             "  give its output folder, made with output_format webdataset or files"
         )
-    skipped = _failures(folder)
-    return FolderPairs(name_of(source), str(folder), pa.concat_tables(tables), caption_weights(source), skipped)
+    return FolderPairs(source, folder, pa.concat_tables(tables), _failures(folder))
 
 
 def _folder(source: ClipSourceConfig, split: Split) -> Path:

@@ -50,12 +50,12 @@ class Pairs(ABC):
     """Images have names that were given to them, so that equal names hint at equal images."""
 
     def __init__(
-        self, name: str, folder: str, table: pa.Table, weights: Sequence[float], skipped: Mapping[str, int]
+        self, name: str, path: str, table: pa.Table, weights: Sequence[float], skipped: Mapping[str, int]
     ) -> None:
         """
         Args:
             name: Of the set, for messages and metrics.
-            folder: Where it lies, for messages.
+            path: As in the config, for messages and to tell equal images of one set.
             table: (N rows) `image`, the name of each image's file; `caption_0`, `caption_1`, ..., texts; maybe
                 `image_id` and `caption_id`, int64.
             weights: How often each of the caption columns is drawn.
@@ -64,13 +64,13 @@ class Pairs(ABC):
         Raises:
             DataError: There are no rows.
         """
-        self.name, self.folder, self.table, self.skipped = name, folder, table, dict(skipped)
+        self.name, self.path, self.table, self.skipped = name, path, table, dict(skipped)
         self.weights = np.asarray(weights, np.float64) / sum(weights)
         self.captions = [table.column(f"caption_{column}") for column in range(len(weights))]
         self.image_names = table.column("image")
         if not table.num_rows:
             left_out = "".join(f"\n  {count:,} left out: {reason}" for reason, count in self.skipped.items())
-            raise DataError(f"{folder} holds no image-text pairs{left_out}\n  leave the set out, or check its files")
+            raise DataError(f"{path} holds no image-text pairs{left_out}\n  leave the set out, or check its files")
 
     @abstractmethod
     def read_image(self, row: int) -> bytes:

@@ -6,7 +6,7 @@ Dimensions: B pairs, T tokens of the longest caption, H x W pixels.
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,17 @@ _VALID = stream_key(0, "clip", "valid")
 _IMAGE, _CAPTION, _CAPTION_COLUMN, _REPLACEMENT = range(4)
 """Streams of one example's key."""
 _MAX_REPLACEMENTS = 100
+
+
+class _Draws(NamedTuple):
+    """What is drawn for one pair."""
+
+    column: float
+    """In [0, 1): which of several captions."""
+    image: int
+    """Seed of the transforms."""
+    replacement: int
+    """Key of the rows that may take its place."""
 
 
 class ClipSource(BatchSource):
@@ -52,12 +63,11 @@ class ClipSource(BatchSource):
         self.config, self.split, self.sets, self.tokenizer = config, split, tuple(sets), tokenizer
         self._ops = data.train_transforms if split == "train" else data.valid_transforms
         self._pixels = PixelReader(self._ops, data.normalize)
-        self._size = checks.output_size(self._ops, f"data.{split}_transforms")
         augment = data.text_augment if split == "train" else None
         self._augment = None if augment is None else CaptionAugment(augment, tokenizer)
         self._is_strict = split == "valid" or data.on_bad_sample == "error"
         self._bad = [BadRows(pairs, data.max_bad_fraction) for pairs in sets]
-        self._image_salts = np.array([stream_key(0, "image", pairs.folder) for pairs in sets], np.uint64)
+        self._image_salts = np.array([stream_key(0, "image", pairs.path) for pairs in sets], np.uint64)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -117,7 +127,7 @@ class ClipSource(BatchSource):
             DataError: A row is bad, in evaluation or where replacing is off; or too many rows are.
         """
         keys = self._keys(records)
-        num, size = len(records), self._size
+        num, size = len(records), self._pixels.size
         batch: dict[str, np.ndarray] = {
             "image": np.empty((num, 3, size, size), self._pixels.dtype),
             "bad": np.zeros(num, np.int8),
@@ -126,8 +136,9 @@ class ClipSource(BatchSource):
         rows = records.index.astype(np.int64)
         captions: list[str] = []
         columns = uniform(fold(keys, _CAPTION_COLUMN), 1)[:, 0].tolist()
-        for place, (source, row, key) in enumerate(zip(records.source.tolist(), rows.tolist(), keys.tolist())):
-            rows[place], caption, reason = self._fill(batch["image"][place], source, row, key, columns[place])
+        draws = zip(columns, fold(keys, _IMAGE).tolist(), fold(keys, _REPLACEMENT).tolist())
+        for place, (source, row, drawn) in enumerate(zip(records.source.tolist(), rows.tolist(), draws)):
+            rows[place], caption, reason = self._fill(batch["image"][place], source, row, _Draws(*drawn))
             captions.append(caption)
             batch["bad"][place] = reason
         for source in np.unique(records.source).tolist():
@@ -142,7 +153,7 @@ class ClipSource(BatchSource):
             batch |= self._ids(records.source, rows)
         return batch
 
-    def _fill(self, out: NDArray, source: int, row: int, key: int, column: float) -> tuple[int, str, int]:
+    def _fill(self, out: NDArray, source: int, row: int, draws: "_Draws") -> tuple[int, str, int]:
         """Write the image of a row, or of one that replaces it, into `out` (3, H, W).
 
         Returns:
@@ -151,18 +162,18 @@ class ClipSource(BatchSource):
         pairs, first_reason = self.sets[source], 0
         for attempt in range(1 + _MAX_REPLACEMENTS):
             if attempt:
-                row = int(fold(fold(key, _REPLACEMENT), attempt)) % len(pairs)
+                row = int(fold(draws.replacement, attempt)) % len(pairs)
             try:
-                caption = pairs.caption(row, column)
+                caption = pairs.caption(row, draws.column)
                 if not caption:
                     raise EmptyCaption("there is no text")
-                self._pixels(pairs.read_image(row), _generator(int(fold(key, _IMAGE))), out)
+                self._pixels(pairs.read_image(row), np.random.default_rng(draws.image), out)
             except BadImage as error:
                 if self._is_strict:
                     advice = "evaluation must see every row" if self.split == "valid" else "data.on_bad_sample is error"
                     raise DataError(
                         f"{explain(pairs, row, error)}\n  {advice}: mend or remove the row; pretrainkit data check "
-                        f"{pairs.folder} lists all that are bad"
+                        f"{pairs.path} lists all that are bad"
                     ) from error
                 self._bad[source].add(row, error)
                 first_reason = first_reason or reason_of(error)
@@ -178,7 +189,7 @@ class ClipSource(BatchSource):
         if self._augment is None:
             bare = self.tokenizer.encode_bare(captions)
         else:
-            bare = self._augment(captions, [_generator(key) for key in fold(keys, _CAPTION).tolist()])
+            bare = self._augment(captions, [np.random.default_rng(key) for key in fold(keys, _CAPTION).tolist()])
         whole = [self.tokenizer.whole(ids, data.max_length) for ids in bare]
         return self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
 
@@ -244,10 +255,6 @@ def bind(config: ClipRun) -> ClipRun:
         raise ConfigError(problems)
     checks.check_held_out(train, valid)
     return config
-
-
-def _generator(key: int) -> np.random.Generator:
-    return np.random.default_rng(key)
 
 
 def _text_group(text: str) -> int:
