@@ -48,6 +48,11 @@ def members(path: Path) -> Iterator[Member]:
                 if entry.isreg():
                     yield Member(entry.name, entry.offset_data, entry.size)
                 archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header in memory
+            end = archive.offset
+        with open(path, "rb") as file:
+            file.seek(end)
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # the library takes a torn header for the end
+                raise tarfile.ReadError(f"it breaks off or is damaged at byte {end}")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(
             f"{path} cannot be read as a tar archive: {error}\n"
