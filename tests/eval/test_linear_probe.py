@@ -75,7 +75,7 @@ def test_cutting_a_batch_changes_nothing(monkeypatch):
 
 
 def test_a_separable_set_is_learned():
-    features, labels = toy(seed=5)
+    _, labels = toy(seed=5)
     centred = torch.nn.functional.one_hot(labels, 4).float() * 4
     config = ProbeConfig()
     heads = train_heads(fixed_batches(100, centred, labels), 100, 4, 4, (0.3, 100.0), config, CPU)

@@ -15,14 +15,5 @@ def load_batch(files: Sequence[Path], transform: Compose, keys_B: NDArray[np.uin
     Raises:
         ImageError: A file is missing or broken.
     """
-    return stack([transform.load(file, generator(key)) for file, key in zip(files, keys_B, strict=True)])
-
-
-def stack(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Images (H, W, 3) to one array (B, 3, H, W)."""
+    images = [transform.load(file, np.random.default_rng(int(key))) for file, key in zip(files, keys_B, strict=True)]
     return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
-
-
-def generator(key: np.uint64) -> np.random.Generator:
-    """Of the example with this key."""
-    return np.random.default_rng(int(key))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from toy_towers import ToyEncoder, ToyPairs, batch_of, cut, gradients, toy_config
+from toy_pairs import ToyEncoder, ToyPairs, batch_of, cut, gradients, toy_config
 
 from pretrainkit.data.loader import Loader
 from pretrainkit.dist.env import World, init_world

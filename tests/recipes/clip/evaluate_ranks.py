@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from toy_pairs import ToyEncoder, toy_classes, toy_pairs
+from toy_held_out import ToyEncoder, toy_classes, toy_pairs
 
 from pretrainkit.dist.env import init_world
 from pretrainkit.dist.parallelize import parallelize, unwrap

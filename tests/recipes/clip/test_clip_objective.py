@@ -8,7 +8,7 @@ import torch
 from clip_two_ranks import train
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_towers import (
+from toy_pairs import (
     ToyEncoder,
     batch_of,
     cut,

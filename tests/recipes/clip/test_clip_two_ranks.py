@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from clip_two_ranks import GRADIENTS, RUNS, STRATEGIES, checks
-from toy_towers import relative_error
+from toy_pairs import relative_error
 
 from pretrainkit.dist.env import World
 

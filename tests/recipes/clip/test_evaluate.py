@@ -10,13 +10,12 @@ import evaluate_ranks
 import numpy as np
 import pytest
 import torch
-from toy_pairs import ToyEncoder, toy_classes, toy_pairs
+from toy_held_out import ToyEncoder, toy_classes, toy_pairs
 
 from pretrainkit.dist.env import World
-from pretrainkit.errors import ConfigError
 from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.retrieval import Rows, retrieval
-from pretrainkit.recipes.clip.config import ClipEvaluateConfig, distinct_names
+from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateConfig, class_set_name
 from pretrainkit.recipes.clip.evaluate import held_out_metrics
 
 CONFIG = ClipEvaluateConfig(batch_size=7, ranks=True)
@@ -133,8 +132,14 @@ class OneOf(World):
         return tensor
 
 
-def test_sets_are_named_by_as_many_parts_of_their_paths_as_it_takes():
-    assert distinct_names(["/a/coco", "b/flickr8k/"]) == ["coco", "flickr8k"]
-    assert distinct_names(["/a/coco", "b/coco", "x"]) == ["a/coco", "b/coco", "x"]
-    with pytest.raises(ConfigError, match="a/coco is given twice"):
-        distinct_names(["a/coco", "a/coco"])
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"path": "images/flowers/valid"}, "flowers"),
+        ({"path": "/data/flowers/"}, "flowers"),
+        ({"path": "val"}, "val"),
+        ({"path": "images/flowers/valid", "name": "blooms"}, "blooms"),
+    ],
+)
+def test_class_folders_are_not_named_by_their_split(settings, name):
+    assert class_set_name(ClassificationConfig(**settings)) == name

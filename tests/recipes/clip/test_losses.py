@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from toy_towers import toy_config
+from toy_pairs import toy_config
 
 from pretrainkit.recipes.clip.losses import Matches, SigmoidScore, SoftmaxScore, score_rows
 from pretrainkit.recipes.clip.objective import ClipObjective

@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 import pytest
-from toy_pairs import ToyEncoder, toy_pairs
+from toy_held_out import ToyEncoder, toy_pairs
 
 from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.clip.sample import retrieved_pairs

@@ -1,13 +1,11 @@
 """Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
-from pretrainkit.errors import ConfigError
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.training.run import DataConfig, EvaluateConfig, Rate, RunConfig, SourceConfig, as_sources
 
@@ -293,6 +291,8 @@ class ClipDataConfig(DataConfig):
         return self.workers, self.num_workers
 
 
+_SPLIT_FOLDERS = frozenset({"train", "valid", "validation", "val", "test"})
+
 TEMPLATES = (
     "a photo of a {}.",
     "a picture of the {}, seen from nearby.",
@@ -310,6 +310,8 @@ class ClassificationConfig(Config):
 
     path: str
     """FOLDER/CLASS/IMAGE."""
+    name: str | None = None
+    """In the names of metrics; null: the last part of the path that is not train, valid, val or test."""
     class_names: str | None = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
     templates: tuple[str, ...] = TEMPLATES
@@ -367,19 +369,7 @@ def set_name(source: ClipSourceConfig) -> str:
     return path.name or source.path
 
 
-def distinct_names(paths: Sequence[str]) -> list[str]:
-    """What folders are called in metrics: the last part of each path, or as many parts as tell it from the others.
-
-    Raises:
-        ConfigError: Two paths are the same.
-    """
-    parts = [Path(path).parts for path in paths]
-    for path, own in zip(paths, parts):
-        if parts.count(own) > 1:
-            raise ConfigError(f"{path} is given twice\n  each set is evaluated under its own name: leave one out")
-    names = []
-    for own in parts:
-        others = [other for other in parts if other is not own]
-        num = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
-        names.append("/".join(own[-num:]).strip("/"))
-    return names
+def class_set_name(classes: ClassificationConfig) -> str:
+    """What a folder of classes is called in metrics: its name, or the last part of its path that is no split."""
+    parts = [part for part in Path(classes.path).parts if part not in _SPLIT_FOLDERS]
+    return classes.name or (parts[-1] if parts else classes.path)

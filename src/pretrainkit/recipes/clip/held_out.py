@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.classification import captions_of
 from pretrainkit.eval.embed import BuildRows
-from pretrainkit.images.batch import generator, load_batch, stack
 from pretrainkit.images.class_folders import class_folders, class_names
-from pretrainkit.images.transforms import compose
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
-from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, distinct_names, set_name
+from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, class_set_name, set_name
+from pretrainkit.recipes.clip.csv_pairs import read_file
 from pretrainkit.recipes.clip.evaluate import ClassSet, PairSet
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, open_pairs
+from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.training.objective import HostBatch
 
@@ -35,12 +35,7 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
     if not config.data.valid:
         return []
     captions = caption_batches(config)
-    names = [set_name(source) for source in config.data.valid]
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            f"two sets of data.valid have the same name: {', '.join(names)}\n"
-            "  metrics are named by it: give one another, as in data.valid=[{path: ..., name: NAME}]"
-        )
+    names = _distinct([set_name(source) for source in config.data.valid], "data.valid")
     return [
         _pair_set(config, name, open_pairs(source, "valid"), captions) for name, source in zip(names, config.data.valid)
     ]
@@ -52,12 +47,13 @@ def class_sets(config: ClipRun) -> list[ClassSet]:
     Raises:
         DataError: A folder, or the names of its classes, are missing.
         InputError: A template has no place for a name.
+        ConfigError: Two folders have the same name.
     """
     wanted = config.evaluate.classification
     if not wanted:
         return []
     captions = caption_batches(config)
-    names = distinct_names([one.path for one in wanted])
+    names = _distinct([class_set_name(one) for one in wanted], "evaluate.classification")
     return [_class_set(config, name, one, captions) for name, one in zip(names, wanted, strict=True)]
 
 
@@ -75,38 +71,54 @@ def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
 
 def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
     """Rows of `files` to a batch with `image`."""
-    transform = compose(config.data.valid_transforms)
-    return lambda rows: {"image": load_batch([files[row] for row in rows.tolist()], transform, fold(_IMAGES, rows))}
+    return _image_batches(config, lambda row: read_file(files[row]), lambda row: str(files[row]))
+
+
+def _image_batches(config: ClipRun, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
+    """Rows to a batch with `image`, given the content of each row's file and what messages call it."""
+    pixels = PixelReader(config.data.valid_transforms, config.data.normalize)
+
+    def build(rows: NDArray[np.int64]) -> HostBatch:
+        image = np.empty((len(rows), 3, pixels.size, pixels.size), pixels.dtype)
+        for out, row, key in zip(image, rows.tolist(), fold(_IMAGES, rows), strict=True):
+            try:
+                pixels(read(row), np.random.default_rng(int(key)), out)
+            except BadImage as error:
+                raise _bad(describe(row), str(error)) from error
+        return {"image": image}
+
+    return build
 
 
 def _pair_set(config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequence[str]], HostBatch]) -> PairSet:
-    transform = compose(config.data.valid_transforms)
-
-    def image(row: int, key: np.uint64) -> NDArray[np.uint8]:
-        try:
-            return transform.load(pairs.read_image(row), generator(key))
-        except (BadImage, DataError) as error:
-            raise _bad(pairs, row, str(error)) from error
-
     def texts(rows: NDArray[np.int64]) -> list[str]:
         found = [pairs.caption(row) for row in rows.tolist()]
         if "" in found:
-            raise _bad(pairs, int(rows[found.index("")]), "it has no caption")
+            raise _bad(pairs.describe(int(rows[found.index("")])), "it has no caption")
         return found
 
     return PairSet(
         name=name,
         image_ids_N=pairs.image_ids,
-        images=lambda rows: {"image": stack([image(*of) for of in zip(rows.tolist(), fold(_IMAGES, rows))])},
+        images=_image_batches(config, pairs.read_image, pairs.describe),
         captions=lambda rows: encode(texts(rows)),
         texts=texts,
     )
 
 
-def _bad(pairs: Pairs, row: int, reason: str) -> DataError:
+def _distinct(names: list[str], field: str) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"two sets of {field} have the same name: {', '.join(names)}\n"
+            f"  metrics are named by it: give one another, as in {field}=[{{path: ..., name: NAME}}]"
+        )
+    return names
+
+
+def _bad(what: str, reason: str) -> DataError:
     return DataError(
-        f"{pairs.describe(row)}: {reason}\n  evaluation must see every row: mend or remove it; "
-        f"pretrainkit data check lists all that are bad"
+        f"{what}: {reason}\n  evaluation must see every row: mend or remove it; in a set of pairs, pretrainkit data "
+        "check lists all that are bad"
     )
 
 

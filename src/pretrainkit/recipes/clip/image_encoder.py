@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pretrainkit.recipes.clip.checks import output_size
+from pretrainkit.images.transforms import compose
 from pretrainkit.recipes.clip.config import ClipRun, TimmConfig
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.training.recipe import ImageEncoder
@@ -17,7 +17,7 @@ def image_encoder(config: ClipRun, model: DualEncoder) -> ImageEncoder:
         features_BF: Tensor = model.image(model.normalized(image_B3HW))
         return features_BF
 
-    return ImageEncoder(model.image, encode, output_size(config.data.valid_transforms, "data.valid_transforms"))
+    return ImageEncoder(model.image, encode, compose(config.data.valid_transforms).size)
 
 
 def timm_encoder(name: str) -> ImageEncoder:
