@@ -196,6 +196,8 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
     """
     import torch
 
+    from pretrainkit.dist.weights import allocate
+
     path = Path(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
@@ -203,7 +205,7 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
     found = find_recipe(config.recipe)
     with torch.device("meta"):
         model = found.build_model(config)
-    model.to_empty(device="cpu")
+    allocate(model, "cpu")
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
         raise CheckpointError(

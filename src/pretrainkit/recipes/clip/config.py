@@ -1,7 +1,7 @@
 """Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -110,6 +110,8 @@ class HuggingFaceTextConfig(TowerConfig):
     """A folder written by transformers, or a name on the hub."""
     pretrained: bool = True
     """Start from its weights; false: from its config alone."""
+    architecture: dict[str, Any] | None = None
+    """The contents of its config.json; null: filled in when a run starts, so that the run can be used without it."""
     pool_token: NonNegativeInt = 0
     """Which token's last hidden state stands for the caption; 0 is [CLS]."""
 

@@ -35,9 +35,10 @@ class Clip(Recipe):
         return PRESETS
 
     def bind(self, config: ClipRun) -> ClipRun:
+        from pretrainkit.recipes.clip.architecture import bind_model
         from pretrainkit.recipes.clip.source import bind
 
-        return bind(config)
+        return bind(bind_model(config))
 
     def open_data(self, config: ClipRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.clip.source import open_source

@@ -37,10 +37,6 @@ class Tower(nn.Module, ABC):
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""
 
-    @abstractmethod
-    def freeze_all_but(self, num_layers: int) -> None:
-        """Let only the last so many blocks learn, and the norm behind them."""
-
 
 class ImageTower(Tower):
     """forward: normalized pixels (B, 3, H, W) to (B, D)."""
@@ -87,9 +83,6 @@ class OwnImageTower(ImageTower):
     def blocks(self) -> list[nn.Module]:
         return self.encoder.blocks()
 
-    def freeze_all_but(self, num_layers: int) -> None:
-        freeze_all_but([*self.encoder.blocks()[-num_layers:], self.encoder.norm_after], self)
-
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
         return self.encoder(pixels_BCHW)
 
@@ -122,9 +115,6 @@ class OwnTextTower(TextTower):
     def blocks(self) -> list[nn.Module]:
         return self.encoder.blocks()
 
-    def freeze_all_but(self, num_layers: int) -> None:
-        freeze_all_but([*self.encoder.blocks()[-num_layers:], self.encoder.norm_after], self)
-
     def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
         return self.encoder(ids_BT, num_tokens_B)
 
@@ -155,33 +145,28 @@ def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> T
     return tower
 
 
-def freeze_all_but(learning: list[nn.Module], tower: nn.Module) -> None:
-    """Only the parameters of `learning` keep learning."""
-    kept = {id(parameter) for module in learning for parameter in module.parameters()}
-    for parameter in tower.parameters():
-        parameter.requires_grad_(id(parameter) in kept)
-
-
-def repeated_modules(model: nn.Module) -> list[nn.Module]:
-    """The members of the outermost containers whose members are all of one class: the blocks of most encoders."""
-    found: list[nn.Module] = []
-    for module in model.children():
-        members = list(module.children())
-        is_container = isinstance(module, nn.ModuleList | nn.Sequential) and len(members) > 1
-        if is_container and len({type(member) for member in members}) == 1 and any(True for _ in module.parameters()):
-            found += members
-        else:
-            found += repeated_modules(module)
-    return found
-
-
 def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
     if not config.trainable:
         tower.requires_grad_(False)
     elif config.num_trainable_layers == 0:
         raise ConfigError(f"{name}.num_trainable_layers=0 lets nothing learn\n  say {name}.trainable=false")
     elif config.num_trainable_layers is not None:
-        tower.freeze_all_but(config.num_trainable_layers)
+        _freeze_all_but(tower, config.num_trainable_layers, name)
+
+
+def _freeze_all_but(tower: Tower, num_layers: int, name: str) -> None:
+    """Only the last so many blocks learn, and what is registered behind them (the final norm)."""
+    blocks = tower.blocks()
+    if num_layers > len(blocks):
+        raise ConfigError(
+            f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
+            "  give at most as many, or null for the whole tower"
+        )
+    first = next(blocks[-num_layers].parameters())
+    learns = False
+    for parameter in tower.parameters():
+        learns = learns or parameter is first
+        parameter.requires_grad_(learns)
 
 
 def _require_whole_heads(name: str, config: VitConfig | TextTransformerConfig) -> None:
