@@ -1,4 +1,4 @@
-"""What the model's config takes from elsewhere when a run starts, so that the run can be used without it. Torch-free."""
+"""What a model's config takes from elsewhere when a run starts, so that the run needs it no more. Torch-free."""
 
 import json
 from pathlib import Path

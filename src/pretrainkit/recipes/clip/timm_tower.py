@@ -29,7 +29,7 @@ class TimmTower(ImageTower):
     def __init__(self, config: TimmConfig) -> None:
         super().__init__()
         timm = import_timm()
-        arguments = constructor_arguments(timm, config)
+        self.arguments = arguments = constructor_arguments(timm, config)
         self.freezes_batch_norm = config.freeze_batch_norm
         if torch.get_default_device().type == "meta":
             self.encoder = without_weights(lambda: _create(timm, config, pretrained=False, **arguments))
