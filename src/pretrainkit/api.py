@@ -203,17 +203,23 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
     Raises:
         CheckpointError, DataError: Missing, torn, or not ours.
     """
-    import torch
-
-    from pretrainkit.dist.weights import allocate
-
     path = Path(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
     config, weights, tokenizer = _read_model(path, step, recipe)
     found = find_recipe(config.recipe)
+    model = _with_weights(found, config, weights, path)
+    return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
+
+
+def _with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
+    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+    import torch
+
+    from pretrainkit.dist.weights import allocate
+
     with torch.device("meta"):
-        model = found.build_model(config)
+        model = recipe.build_model(config)
     allocate(model, "cpu")
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
@@ -221,7 +227,7 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
             f"the weights in {path} do not fit recipe {config.recipe!r}\n"
             f"  missing: {missing[:4]}\n  unexpected: {unexpected[:4]}"
         )
-    return Opened(model.eval(), config, found, tokenizer if tokenizer.is_dir() else None)
+    return model.eval()
 
 
 def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
@@ -340,13 +346,35 @@ def export(path: str | Path, format: str, out: str | Path) -> Path:
     return Path(out)
 
 
-def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
-    """Read a `transformers` folder into ours, which `init_from`, `evaluate` and `generate` take.
+def import_model(
+    path: str | Path, recipe: str, out: str | Path, *, format: str = "huggingface", config: str | Path | None = None
+) -> Path:
+    """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
 
     The whole model is built and checked before anything is written.
+
+    Args:
+        path: "huggingface": a folder that transformers wrote. Other formats: a file.
+        recipe: Which recipe the model belongs to.
+        out: The new folder.
+        format: "huggingface", or one of the recipe's `file_formats`.
+        config: Preset or YAML file that says the architecture of a file; None: the recipe's usual one.
+
+    Raises:
+        InputError: Unknown format, the file is broken or of another architecture, or `out` exists.
     """
     from pretrainkit.exporting.native import write_native
 
+    reader = find_recipe(recipe)
+    if format != "huggingface":
+        if format not in reader.file_formats:
+            known = ", ".join(("huggingface", *reader.file_formats))
+            raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
+        bound, weights = reader.import_file(Path(path), format, None if config is None else load_config(config))
+        write_native(bound, _with_weights(reader, bound, weights, path), None, Path(out))
+        return Path(out)
+    if config is not None:
+        raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
     if not (Path(path) / "config.json").is_file():
         raise DataError(
             f"{path} is not a folder that transformers wrote: it has no config.json\n"

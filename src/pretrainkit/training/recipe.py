@@ -151,3 +151,16 @@ class Recipe(ABC):
     def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:
         """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
         raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders\n  name another recipe")
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        """What `import_file` reads: weight files of other systems, by the name of the system."""
+        return ()
+
+    def import_file(self, path: Path, format: str, config: Any | None) -> tuple[Any, Mapping[str, Any]]:
+        """Read a file of one of `file_formats`: a complete config and the state dict of `build_model(config)`.
+
+        Args:
+            config: Says the architecture; None: the usual one.
+        """
+        raise InputError(f"recipe {self.name!r} reads no files of other systems\n  name another recipe")

@@ -114,7 +114,8 @@ class OptimizerConfig(Config):
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled, multiplied by the learning rate."""
     decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
-    """by_name: all but biases and norm parameters decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
+    """by_name: all but biases, norms, temperatures, class tokens and learned positions of vision transformers and CLIP
+    decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
     biases decay too. all: every parameter, as in ZeroVL."""
     groups: tuple[ParameterGroup, ...] = ()
     """Exceptions by name; where several fit a parameter, the last one counts."""

@@ -25,12 +25,14 @@ CAPTIONS = ["a red cat", "a blue dog and a cat", "dog"]
 
 
 def vit(**changes) -> VitConfig:
-    defaults = dict(image_size=SIZE, patch_size=8, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40)
+    defaults = {"image_size": SIZE, "patch_size": 8, "hidden_size": 24, "num_layers": 2, "num_heads": 3}
+    defaults |= {"intermediate_size": 40}
     return VitConfig(**(defaults | changes))
 
 
 def text(**changes) -> TextTransformerConfig:
-    defaults = dict(vocab_size=VOCAB, max_positions=12, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24)
+    defaults = {"vocab_size": VOCAB, "max_positions": 12, "hidden_size": 16, "num_layers": 2, "num_heads": 2}
+    defaults |= {"intermediate_size": 24}
     return TextTransformerConfig(**(defaults | changes))
 
 

@@ -7,6 +7,24 @@ from typing import Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig
 
+_BERT_BASE = {
+    "model_type": "bert",
+    "vocab_size": 30_522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+_KNOWN = {"bert-base-uncased": _BERT_BASE, "google-bert/bert-base-uncased": _BERT_BASE}
+"""Those of our presets, which so can be built and counted without network."""
+
 
 def bind_model(config: ClipRun) -> ClipRun:
     """The config with the architecture of its transformers encoder filled in.
@@ -27,8 +45,11 @@ def read_architecture(name: str) -> dict[str, Any]:
     Raises:
         ConfigError: It cannot be read.
     """
-    path = Path(name) / "config.json"
-    if not Path(name).is_dir():
+    if Path(name).is_dir():
+        path = Path(name) / "config.json"
+    elif name in _KNOWN:
+        return dict(_KNOWN[name])
+    else:
         path = _from_hub(name)
     try:
         return json.loads(path.read_text("utf-8"))

@@ -62,7 +62,7 @@ class TimmConfig(TowerConfig):
     """Start from its published weights."""
     image_size: PositiveInt | None = None
     """Handed to encoders that take one; null: their own."""
-    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    options: dict[str, bool | int | float | str | tuple[int | float | str, ...]] = Field(default_factory=dict)
     """More arguments of `timm.create_model`, such as {drop_path_rate: 0.1}."""
     patch_dropout: DropoutRate = 0.0
     """Share of the patches left out in training; only for encoders that can."""

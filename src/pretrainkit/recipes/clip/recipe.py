@@ -121,5 +121,15 @@ class Clip(Recipe):
 
         return read_huggingface(folder)
 
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        return ("zerovl",)
+
+    def import_file(self, path: Path, format: str, config: ClipRun | None) -> tuple[ClipRun, Mapping[str, Any]]:
+        """The config is that of clip/zerovl-14m where none is given; without a temperature in the file it is fixed."""
+        from pretrainkit.recipes.clip.original import import_original
+
+        return import_original(path, PRESETS["zerovl-14m"]() if config is None else config)
+
 
 RECIPE = Clip()
