@@ -19,9 +19,7 @@ def words(tmp_path_factory) -> CaptionTokenizer:
     """Every word is one piece, but for "unbelievables", which is five."""
     folder = tmp_path_factory.mktemp("words")
     control = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (folder / "vocab.txt").write_text(
-        "\n".join([*control, *PIECES, "un", "##be", "##lie", "##vable", "##s", "unbelie"])
-    )
+    (folder / "vocab.txt").write_text("\n".join([*control, *PIECES, "un", "##be", "##lie", "##vable", "##s"]))
     return CaptionTokenizer(folder)
 
 
@@ -32,7 +30,7 @@ def generators(num: int, seed: int = 0) -> list[np.random.Generator]:
 def test_shares_of_masked_random_removed_and_kept_pieces(words):
     """Fact 4."""
     rng = np.random.default_rng(0)
-    captions = [" ".join(rng.choice(PIECES, 10)) for _ in range(8000)]
+    captions = [" ".join(rng.choice(PIECES, 10)) for _ in range(4000)]
     before = words.encode_bare(captions)
     after = CaptionAugment(TextAugmentConfig(), words)(captions, generators(len(captions)))
     num_pieces = sum(map(len, before))
@@ -87,7 +85,7 @@ def test_joined_text_keeps_every_mask_and_word_and_never_glues_more_than_two(pie
     assert all(len(word) <= 3 for word in words if word != "[MASK]")
 
 
-@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 80), ("bpe", 300), ("unigram", 300)])
+@pytest.mark.parametrize(("kind", "size"), [("wordpiece", 80), ("bpe", 300)])
 def test_a_changed_caption_depends_on_its_generator_alone(tmp_path, kind, size):
     tokenizer = CaptionTokenizer(make_tokenizer(tmp_path / "t", kind, size))
     augment = CaptionAugment(TextAugmentConfig(probability=0.5), tokenizer)
