@@ -438,6 +438,7 @@ def _run(
     import torch
 
     from pretrainkit.dist.env import init_world
+    from pretrainkit.training.precision import resolve_precision
     from pretrainkit.training.trainer import Trainer, initial_seed
 
     world = init_world(device)
@@ -452,6 +453,11 @@ def _run(
             _load_initial(model, config)
         if not resuming:
             world.on_main(folder.prepare)
+        precision = resolve_precision(config.precision, world.device)
+        start = (lambda: load_model(folder.path).to(world.device)) if resuming else (lambda: model)
+        cached = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
+        if cached is not source:
+            source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
         objective = recipe.build_objective(config)
         try:
             trainer = Trainer(config, folder, world, model, objective, loader, evaluate_model, watcher)

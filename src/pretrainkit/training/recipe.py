@@ -80,6 +80,29 @@ class Recipe(ABC):
             document_sizes=source.document_sizes if data.order == "lanes" else None,
         )
 
+    def with_cached_features(
+        self,
+        config: Any,
+        source: BatchSource,
+        model: Callable[[], nn.Module],
+        cache: Path,
+        world: World,
+        precision: Precision,
+    ) -> BatchSource:
+        """What to train on instead of `source`, where parts of the model never change: a collective, before training.
+
+        Args:
+            config: Bound.
+            source: Of the training examples.
+            model: The model at the start of training, or as it was saved last, on the device.
+            cache: A folder of the run for what is computed; what an earlier start left there may be used.
+            world: The ranks.
+            precision: Of the run.
+
+        Default: `source` itself.
+        """
+        return source
+
     def build_evaluator(self, config: Any, world: World, precision: Precision) -> Evaluator | None:
         """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
         objective are added up over `open_data(config, "valid")`."""

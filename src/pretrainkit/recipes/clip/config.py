@@ -281,6 +281,10 @@ class ClipDataConfig(DataConfig):
     In evaluation it is always an error."""
     max_bad_fraction: Rate = 0.01
     """replace only: stop when more than this share of the rows was bad."""
+    cache_frozen: bool = False
+    """Before training, compute the features of each tower that does not learn, keep them in the run folder, and train
+    on those. Only where the tower's inputs never change: no random transforms or mixed images, no changed captions.
+    Bad rows are then errors, whatever on_bad_sample says."""
     workers: Literal["threads", "processes"] = "threads"
     """What decodes images ahead."""
     num_workers: NonNegativeInt = 2

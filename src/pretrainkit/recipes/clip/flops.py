@@ -79,16 +79,23 @@ class PairFlops:
         self._config = config
         self._per_image: dict[tuple[int, int], float] = {}
 
-    def __call__(self, image_size: tuple[int, int], num_tokens_B: NDArray[np.int64]) -> float:
+    def __call__(
+        self, image_size: tuple[int, int] | None, num_tokens_B: NDArray[np.int64], *, has_captions: bool = True
+    ) -> float:
         """Of pairs with images of this height and width and captions of so many tokens; the similarities with all
-        pairs of the step's batch included."""
+        pairs of the step's batch included.
+
+        Where the batch holds the features of frozen towers (no image size, no captions), the similarities are nearly
+        all there is, and the projections are left out.
+        """
         config, num_pairs = self._config, len(num_tokens_B)
         lengths_B = np.asarray(num_tokens_B, np.float64)
-        if image_size not in self._per_image:
+        if image_size is not None and image_size not in self._per_image:
             self._per_image[image_size] = self._count_image(image_size)
         num_products = 1 if config.objective.loss == "siglip" else 2
         similarities = 3 * 2 * num_products * num_pairs * config.data.batch_size * config.model.projection.dim
-        return num_pairs * self._per_image[image_size] + float(self._captions(lengths_B).sum()) + similarities
+        images = 0.0 if image_size is None else num_pairs * self._per_image[image_size]
+        return images + (float(self._captions(lengths_B).sum()) if has_captions else 0.0) + similarities
 
     def _count_image(self, image_size: tuple[int, int]) -> float:
         tower, projection = self._config.model.image, self._config.model.projection

@@ -71,12 +71,13 @@ def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
 
 def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
     """Rows of `files` to a batch with `image`."""
-    return _image_batches(config, lambda row: read_file(files[row]), lambda row: str(files[row]))
-
-
-def _image_batches(config: ClipRun, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
-    """Rows to a batch with `image`, given the content of each row's file and what messages call it."""
     pixels = PixelReader(config.data.valid_transforms, config.data.normalize)
+    return every_image(pixels, lambda row: read_file(files[row]), lambda row: str(files[row]))
+
+
+def every_image(pixels: PixelReader, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
+    """Rows to a batch with `image`, given the content of each row's file and what messages call it; a bad row is an
+    error."""
 
     def build(rows: NDArray[np.int64]) -> HostBatch:
         image = np.empty((len(rows), 3, pixels.size, pixels.size), pixels.dtype)
@@ -100,7 +101,9 @@ def _pair_set(config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequen
     return PairSet(
         name=name,
         image_ids_N=pairs.image_ids,
-        images=_image_batches(config, pairs.read_image, pairs.describe),
+        images=every_image(
+            PixelReader(config.data.valid_transforms, config.data.normalize), pairs.read_image, pairs.describe
+        ),
         captions=lambda rows: encode(texts(rows)),
         texts=texts,
     )
@@ -117,7 +120,7 @@ def _distinct(names: list[str], field: str) -> list[str]:
 
 def _bad(what: str, reason: str) -> DataError:
     return DataError(
-        f"{what}: {reason}\n  evaluation must see every row: mend or remove it; in a set of pairs, pretrainkit data "
+        f"{what}: {reason}\n  every row is needed here: mend or remove it; in a set of pairs, pretrainkit data "
         "check lists all that are bad"
     )
 

@@ -73,6 +73,8 @@ class DualEncoder(nn.Module):
         input_ids: Tensor | None = None,
         num_tokens: Tensor | None = None,
         *,
+        image_features: Tensor | None = None,
+        text_features: Tensor | None = None,
         image_share: Tensor | None = None,
         text_share: Tensor | None = None,
     ) -> dict[str, Tensor]:
@@ -82,6 +84,8 @@ class DualEncoder(nn.Module):
             image: uint8 (B, 3, H, W), or float that is normalized already.
             input_ids: Integer (B, T).
             num_tokens: Integer (B,): real tokens of each caption, at least 1; None: all are.
+            image_features: (B, D) what the image tower gave for the images, in place of them.
+            text_features: (B, D) what the text tower gave for the captions, in place of them.
             image_share: Scalar s; pixels become s x (this image) + (1 - s) x (that of the mirrored row). None: as is.
             text_share: The same for projected captions, before their lengths become 1.
         """
@@ -89,12 +93,14 @@ class DualEncoder(nn.Module):
         if image is not None:
             pixels_BCHW = _mirrored(self.normalized(image), image_share)
             with _graph_if(_learns(self.image)):
-                features_BD = self.image(pixels_BCHW)
-            found["image"] = self._unit(self.image_projection(features_BD))
+                image_features = self.image(pixels_BCHW)
+        if image_features is not None:
+            found["image"] = self._unit(self.image_projection(image_features))
         if input_ids is not None:
             with _graph_if(_learns(self.text)):
-                features_BD = self.text(input_ids, num_tokens)
-            found["text"] = self._unit(_mirrored(self.text_projection(features_BD), text_share))
+                text_features = self.text(input_ids, num_tokens)
+        if text_features is not None:
+            found["text"] = self._unit(_mirrored(self.text_projection(text_features), text_share))
         return found
 
     def normalized(self, image: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from pretrainkit.recipes.clip.flops import PairFlops
 from pretrainkit.recipes.clip.losses import Matches, RowScores, Score, SigmoidScore, SoftmaxScore, score_rows
 from pretrainkit.training.objective import Batch, Cost, CoupledObjective, Embedded, HostBatch, LossSum
 
+_INPUTS = ("image", "image_features", "input_ids", "num_tokens", "text_features")
+"""What a batch may hold for the model."""
 _GROUPS = ("image_group", "caption_group")
 _BAD_ROWS = ("bad_missing_image", "bad_broken_image", "bad_empty_caption")
 """What the numbers from 1 on of a batch's `bad` mean."""
@@ -60,11 +62,11 @@ class ClipObjective(CoupledObjective):
                 "image_share": torch.where(is_image, share, whole),
                 "text_share": torch.where(is_image, whole, share),
             }
-        vectors = model(image=batch["image"], input_ids=batch["input_ids"], num_tokens=batch["num_tokens"], **shares)
+        vectors = model(**{name: batch[name] for name in _INPUTS if name in batch}, **shares)
         return Embedded({"image": vectors["image"], "text": vectors["text"]}, self._labels(batch))
 
     def _labels(self, batch: Batch) -> dict[str, Tensor]:
-        num_pairs, device = len(batch["image"]), batch["image"].device
+        num_pairs, device = len(batch["num_tokens"]), batch["num_tokens"].device
         labels = {}
         if self._settings.duplicates != "negatives":
             labels = {name: batch[name] for name in _GROUPS}
@@ -164,7 +166,11 @@ class ClipObjective(CoupledObjective):
         return Cost(
             examples=len(num_tokens_b),
             tokens=int(num_tokens_b.sum()),
-            slots=int(batch["input_ids"].size),
-            flops=self._flops(batch["image"].shape[2:], num_tokens_b),
+            slots=int(batch["input_ids"].size) if "input_ids" in batch else int(num_tokens_b.sum()),
+            flops=self._flops(
+                batch["image"].shape[2:] if "image" in batch else None,
+                num_tokens_b,
+                has_captions="input_ids" in batch,
+            ),
             notes={} if num_by_reason is None else dict(zip(_BAD_ROWS, num_by_reason[1:].tolist(), strict=True)),
         )

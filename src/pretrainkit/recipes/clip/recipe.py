@@ -36,7 +36,10 @@ class Clip(Recipe):
 
     def bind(self, config: ClipRun) -> ClipRun:
         from pretrainkit.recipes.clip.architecture import bind_model
+        from pretrainkit.recipes.clip.frozen_towers import check_cache
         from pretrainkit.recipes.clip.source import bind
+
+        check_cache(config)
 
         return bind(bind_model(config))
 
@@ -49,6 +52,22 @@ class Clip(Recipe):
         from pretrainkit.recipes.clip.order import build_order
 
         return build_order(config, source.sizes)
+
+    def with_cached_features(
+        self,
+        config: ClipRun,
+        source: Any,
+        model: Callable[[], Any],
+        cache: Path,
+        world: World,
+        precision: Precision,
+    ) -> BatchSource:
+        """The features of towers that do not learn, where `data.cache_frozen` says so."""
+        if not config.data.cache_frozen:
+            return source
+        from pretrainkit.recipes.clip.cached_features import with_cached_features
+
+        return with_cached_features(config, source, model, cache, world, precision)
 
     def build_evaluator(self, config: ClipRun, world: World, precision: Precision) -> Evaluator:
         from pretrainkit.recipes.clip.evaluate import build_evaluator
