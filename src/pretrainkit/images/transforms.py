@@ -253,10 +253,11 @@ def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.G
     """A part of the area with an aspect ratio; after ten draws that do not fit, the largest central one that does."""
     cut_width, cut_height = _largest_cut(op, width, height)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
-    log_ratio = math.log(op.ratio[0]), math.log(op.ratio[1])
+    smallest, largest = op.scale
+    narrowest, widest = op.ratio
     for _ in range(_CROP_TRIES):
-        area = width * height * rng.uniform(*op.scale)
-        ratio = math.exp(rng.uniform(*log_ratio))
+        area = width * height * (smallest + (largest - smallest) * rng.random())
+        ratio = narrowest * (widest / narrowest) ** rng.random()
         drawn_width, drawn_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < drawn_width <= width and 0 < drawn_height <= height:
             cut_width, cut_height = drawn_width, drawn_height
