@@ -12,7 +12,7 @@ def smooth_image(width: int, height: int, seed: int = 0) -> np.ndarray:
     rows, columns = np.mgrid[0:height, 0:width].astype(np.float64)
     image = np.zeros((height, width, 3))
     for _ in range(6):
-        speed_x, speed_y, phase = rng.uniform(0, 0.08, 2).tolist() + [rng.uniform(0, 6)]
+        speed_x, speed_y, phase = rng.uniform(0, (0.08, 0.08, 6))
         image += np.sin(columns * speed_x + rows * speed_y + phase)[..., None] * rng.uniform(0, 40, 3)
     return np.clip(image + 128, 0, 255).astype(np.uint8)
 

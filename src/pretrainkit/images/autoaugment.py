@@ -2,12 +2,13 @@
 
 Source: Cubuk et al. 2018, https://arxiv.org/abs/1805.09501, table 9; levels, signs and fills are those of the
 implementation ZeroVL uses: rotations have no random sign, and uncovered corners are grey. Results are those of Pillow's
-ImageOps and ImageEnhance, bit for bit. Operations that map each value on its own are lookup tables; what follows one
-another is merged into one table, for the histogram after a table follows from the one before it.
+ImageOps and ImageEnhance, bit for bit. Where an operation is a lookup table made from the histogram, it is carried out
+together with the operations on values that follow it, for the histogram after a table follows from the one before it.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 Stream = np.random.Generator | random.Random
 """A source of draws; Python's gives the sequence of the original."""
 Counts = NDArray[np.int64]
-"""Pixels of each value, (3, 256)."""
+"""Pixels of each of the V = 256 values, (3, V)."""
 Table = NDArray[np.uint8]
-"""The new value for each value, (3, 256)."""
+"""The new value for each value, (3, V)."""
 
 GREY = (128, 128, 128)
 _VALUES = np.arange(256)
@@ -77,7 +78,6 @@ POLICIES = (*_TWENTY, _TWENTY[4], _TWENTY[1], _TWENTY[13], _TWENTY[14], _TWENTY[
 _ENHANCERS = ("brightness", "color", "contrast", "sharpness")
 _GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y")
 _SIGNED = (*_GEOMETRIC, *_ENHANCERS)
-_TABLES = ("posterize", "solarize", "invert", "autocontrast", "equalize")
 
 
 def draw(stream: Stream) -> tuple[Operation, ...]:
@@ -86,11 +86,15 @@ def draw(stream: Stream) -> tuple[Operation, ...]:
     Drawn in the order of the original: policy, then for each half whether, then its sign if it has one.
     """
     operations = []
-    for choice in POLICIES[int(stream.choice(range(len(POLICIES))))]:
+    for choice in POLICIES[_below(stream, len(POLICIES))]:
         if stream.random() < choice.probability:
-            sign = int(stream.choice((-1, 1))) if choice.name in _SIGNED else 1
+            sign = (-1, 1)[_below(stream, 2)] if choice.name in _SIGNED else 1
             operations.append(Operation(choice.name, amount(choice.name, choice.level, sign)))
     return tuple(operations)
+
+
+def _below(stream: Stream, num: int) -> int:
+    return int(stream.integers(num)) if isinstance(stream, np.random.Generator) else stream.randrange(num)
 
 
 def amount(name: str, level: int, sign: int = 1) -> float:
@@ -116,69 +120,81 @@ def amount(name: str, level: int, sign: int = 1) -> float:
 
 def apply(image_HW3: Pixels, operations: tuple[Operation, ...]) -> Pixels:
     """The image after all operations, of the same size. Nothing random."""
-    table: Table | None = None
+    table_3V: Table | None = None
     for operation in operations:
-        if operation.name in _TABLES:
-            following = _table(operation, image_HW3, table)
-            table = following if table is None else np.take_along_axis(following, table.astype(np.intp), axis=1)
+        if operation.name in _FROM_VALUES:
+            if table_3V is None:
+                image_HW3 = _from_values(image_HW3, operation)
+            else:
+                table_3V = _from_values(table_3V, operation)
+        elif operation.name in _FROM_HISTOGRAM:
+            following_3V = _FROM_HISTOGRAM[operation.name](_histogram(image_HW3, table_3V))
+            table_3V = _then(table_3V, following_3V)
         else:
-            image_HW3 = from_pillow(_change(to_pillow(_look_up(image_HW3, table)), operation))
-            table = None
-    return _look_up(image_HW3, table)
+            image_HW3 = from_pillow(_change(to_pillow(_look_up(image_HW3, table_3V)), operation))
+            table_3V = None
+    return _look_up(image_HW3, table_3V)
 
 
-def _look_up(image_HW3: Pixels, table: Table | None) -> Pixels:
-    if table is None:
+def _from_values(values: Pixels, operation: Operation) -> Pixels:
+    """Of an image or of the values in a table: uint8, any shape."""
+    match operation.name:
+        case "posterize":
+            return values & np.uint8(256 - 2 ** (8 - int(operation.amount)))
+        case "solarize":
+            is_inverted = values >= math.ceil(operation.amount)
+            return values ^ np.negative(is_inverted.view(np.uint8))
+        case _:
+            return ~values
+
+
+def _histogram(image_HW3: Pixels, before_3V: Table | None) -> Counts:
+    """Of an image as it is after the table `before_3V`."""
+    counts_3V = np.array([plane.histogram() for plane in grey_images(planes_of(image_HW3))], np.int64)
+    if before_3V is None:
+        return counts_3V
+    after = [np.bincount(row_V, weights=counts_V, minlength=256) for row_V, counts_V in zip(before_3V, counts_3V)]
+    return np.array(after, np.int64)
+
+
+def _stretched(counts_3V: Counts) -> Table:
+    """Each colour's smallest value to 0, its largest to 255."""
+    is_present_3V = counts_3V > 0
+    lowest_31 = is_present_3V.argmax(axis=1, keepdims=True)
+    highest_31 = 255 - is_present_3V[:, ::-1].argmax(axis=1, keepdims=True)
+    scale_31 = 255.0 / np.maximum(highest_31 - lowest_31, 1)
+    table_3V = np.clip((_VALUES * scale_31 - lowest_31 * scale_31).astype(np.int64), 0, 255)
+    return np.where(lowest_31 == highest_31, _VALUES, table_3V).astype(np.uint8)
+
+
+def _equalized(counts_3V: Counts) -> Table:
+    """Equally many pixels of each value, as far as a table can."""
+    highest_31 = 255 - (counts_3V > 0)[:, ::-1].argmax(axis=1, keepdims=True)
+    # Pillow leaves out the largest value that occurs, so that it becomes 255.
+    num_others_31 = counts_3V.sum(axis=1, keepdims=True) - np.take_along_axis(counts_3V, highest_31, axis=1)
+    step_31 = num_others_31 // 255
+    below_3V = step_31 // 2 + counts_3V.cumsum(axis=1) - counts_3V
+    table_3V = np.minimum(below_3V // np.maximum(step_31, 1), 255)
+    return np.where(step_31 == 0, _VALUES, table_3V).astype(np.uint8)
+
+
+_FROM_VALUES = ("posterize", "solarize", "invert")
+_FROM_HISTOGRAM = {"autocontrast": _stretched, "equalize": _equalized}
+
+
+def _then(first_3V: Table | None, second_3V: Table) -> Table:
+    if first_3V is None:
+        return second_3V
+    return np.take_along_axis(second_3V, first_3V.astype(np.intp), axis=1)
+
+
+def _look_up(image_HW3: Pixels, table_3V: Table | None) -> Pixels:
+    if table_3V is None:
         return image_HW3
     image_3HW = planes_of(image_HW3)
     # bytes.translate takes a third of the time of NumPy's indexing.
-    planes = [plane_HW.tobytes().translate(row.tobytes()) for plane_HW, row in zip(image_3HW, table)]
+    planes = [plane_HW.tobytes().translate(row_V.tobytes()) for plane_HW, row_V in zip(image_3HW, table_3V)]
     return np.frombuffer(b"".join(planes), np.uint8).reshape(image_3HW.shape).transpose(1, 2, 0)
-
-
-def _table(operation: Operation, image_HW3: Pixels, before: Table | None) -> Table:
-    """The table of an operation on an image as it is after the table `before`."""
-    match operation.name:
-        case "posterize":
-            row = _VALUES & ~(2 ** (8 - int(operation.amount)) - 1)
-        case "solarize":
-            row = np.where(operation.amount > _VALUES, _VALUES, 255 - _VALUES)
-        case "invert":
-            row = 255 - _VALUES
-        case "autocontrast":
-            return np.stack([_stretched(counts) for counts in _histogram(image_HW3, before)])
-        case _:
-            return np.stack([_equalized(counts) for counts in _histogram(image_HW3, before)])
-    return np.broadcast_to(row.astype(np.uint8), (3, 256))
-
-
-def _histogram(image_HW3: Pixels, before: Table | None) -> Counts:
-    counts = np.array([plane.histogram() for plane in grey_images(planes_of(image_HW3))], np.int64)
-    if before is None:
-        return counts
-    moved = [np.bincount(row, weights=row_counts, minlength=256) for row, row_counts in zip(before, counts)]
-    return np.array(moved, np.int64)
-
-
-def _stretched(counts: Counts) -> Table:
-    """One channel's smallest value to 0, its largest to 255."""
-    present = counts.nonzero()[0]
-    lowest, highest = int(present[0]), int(present[-1])
-    if lowest == highest:
-        return _VALUES.astype(np.uint8)
-    scale = 255.0 / (highest - lowest)
-    return np.clip((_VALUES * scale - lowest * scale).astype(np.int64), 0, 255).astype(np.uint8)
-
-
-def _equalized(counts: Counts) -> Table:
-    """Equally many pixels of each value, as far as a table can."""
-    present = counts.nonzero()[0]
-    # Pillow leaves out the last value that occurs, so that it becomes 255.
-    step = (int(counts.sum()) - int(counts[present[-1]])) // 255
-    if len(present) == 1 or step == 0:
-        return _VALUES.astype(np.uint8)
-    below = step // 2 + counts.cumsum() - counts
-    return np.minimum(below // step, 255).astype(np.uint8)
 
 
 def _change(image: Image, operation: Operation) -> Image:

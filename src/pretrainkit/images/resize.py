@@ -1,8 +1,8 @@
 """Antialiased resizing of uint8 pixels.
 
-torch's kernel for uint8 follows Pillow's arithmetic with 16-bit instead of 32-bit weights: one value in 250 differs,
-and that by 1. It took 0.24 ms for 400 x 330 to 224 x 224 where Pillow took 0.85 ms, on one core with AVX2; without
-AVX2 it gives the same values at Pillow's speed.
+torch's kernel for uint8 follows Pillow's arithmetic with 16-bit instead of 32-bit weights: of a photograph's values one
+in 250 differs, bilinear ones by 1, bicubic ones by at most 2. It took 0.24 ms for 400 x 330 to
+224 x 224 where Pillow took 0.85 ms, on one core with AVX2; without AVX2 it gives the same values at Pillow's speed.
 """
 
 from typing import Literal

@@ -55,18 +55,17 @@ class Window:
     """(width, height) of the result."""
     kernel: Kernel = "bilinear"
 
-    @property
-    def wanted(self) -> tuple[int, int]:
-        """(width, height) of the smallest version of the image in which the part is no smaller than the result."""
+    def wanted(self, margin: float = 1.0) -> tuple[int, int]:
+        """(width, height) of the smallest image in which the part is at least `margin` times as large as the result."""
         return (
-            -(-self.source[0] * self.size[0] // self.width),
-            -(-self.source[1] * self.size[1] // self.height),
+            _wanted(self.source[0], self.width, self.size[0] * margin),
+            _wanted(self.source[1], self.height, self.size[1] * margin),
         )
 
     def __call__(self, image_HW3: Pixels) -> Pixels:
-        height, width, _ = image_HW3.shape
-        columns = _scaled(self.left, self.left + self.width, width, self.source[0])
-        rows = _scaled(self.top, self.top + self.height, height, self.source[1])
+        scale = round(self.source[0] / image_HW3.shape[1])
+        columns = _scaled(self.left, self.width, self.source[0], scale)
+        rows = _scaled(self.top, self.height, self.source[1], scale)
         return resize(image_HW3[rows, columns], *self.size, self.kernel)
 
 
@@ -106,23 +105,26 @@ class Compose:
         height, width, _ = image_HW3.shape
         return _apply(self.draw(width, height, rng), image_HW3)
 
-    def load(self, data: Data | EncodedImage, rng: np.random.Generator, *, whole: bool = False) -> Pixels:
+    def load(self, data: Data | EncodedImage, rng: np.random.Generator, *, margin: float | None = 1.0) -> Pixels:
         """The same from a file or its content, decoding no more than needed.
 
         The draws are those of `__call__` on the decoded file. So are the pixels, unless the file is a JPEG so large
-        that a half or less of it was decoded: then they are close.
+        that a half or less of it was decoded. Then they are sharper: on photographs they differ by 3 of 255 on
+        average with a margin of 1, by 1 with a margin of 2.
 
         Args:
             data: The content of a file, its path, or what `open_image` made of either.
             rng: Of this example.
-            whole: Decode JPEG at its full size in any case.
+            margin: What is decoded is at least so many times as large as what it is resized to. None: JPEG is always
+                decoded whole.
 
         Raises:
             ImageError: The file is missing, damaged or too large.
         """
         encoded = data if isinstance(data, EncodedImage) else open_image(data)
         steps = self.draw(encoded.width, encoded.height, rng)
-        wanted = steps[0].wanted if isinstance(steps[0], Window) and not whole else None
+        first = steps[0]
+        wanted = first.wanted(margin) if isinstance(first, Window) and margin is not None else None
         return _apply(steps, encoded.decode(wanted))
 
     def draw(self, width: int, height: int, rng: np.random.Generator) -> tuple[Step, ...]:
@@ -169,9 +171,17 @@ def _unchanged(image_HW3: Pixels) -> Pixels:
     return image_HW3
 
 
-def _scaled(start: int, end: int, given: int, drawn_on: int) -> slice:
-    """A range of `drawn_on` pixels among `given` ones that cover the same, widened to whole pixels."""
-    return slice(start * given // drawn_on, -(-end * given // drawn_on))
+def _wanted(total: int, part: int, least: float) -> int:
+    """Pixels to decode of a side of `total` pixels so that `part` of them become at least so many."""
+    spare = 0 if part == total else 1  # for both ends are rounded
+    return math.ceil(total * (least + spare) / part)
+
+
+def _scaled(start: int, length: int, total: int, scale: int) -> slice:
+    """A part of a side of `total` pixels that was decoded at 1 / scale, to the nearest pixel."""
+    end = start + length
+    # The last pixel may stand for fewer than scale.
+    return slice((start + scale // 2) // scale, -(-end // scale) if end == total else (end + scale // 2) // scale)
 
 
 def _final_size(ops: Sequence[ImageTransform], width: int, height: int) -> tuple[int, int]:
@@ -243,10 +253,11 @@ def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.G
     """A part of the area with an aspect ratio; after ten draws that do not fit, the largest central one that does."""
     cut_width, cut_height = _largest_cut(op, width, height)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
-    log_ratio = math.log(op.ratio[0]), math.log(op.ratio[1])
+    smallest, largest = op.scale
+    narrowest, widest = op.ratio
     for _ in range(_CROP_TRIES):
-        area = width * height * rng.uniform(*op.scale)
-        ratio = math.exp(rng.uniform(*log_ratio))
+        area = width * height * (smallest + (largest - smallest) * rng.random())
+        ratio = narrowest * (widest / narrowest) ** rng.random()
         drawn_width, drawn_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < drawn_width <= width and 0 < drawn_height <= height:
             cut_width, cut_height = drawn_width, drawn_height
