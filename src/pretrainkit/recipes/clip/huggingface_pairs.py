@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
-from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.csv_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
@@ -17,7 +17,6 @@ from pretrainkit.recipes.clip.pairs import (
     Split,
     caption_weights,
     chosen_column,
-    name_of,
     split_names,
 )
 
@@ -85,7 +84,7 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
     columns, rows = _one_row_per_caption(columns, ids, where)
     columns["image"] = pa.array([f"row {row}" for row in rows.tolist()], pa.string())
     images = dataset.select_columns([image])
-    return HuggingFacePairs(name_of(source), source.path, pa.table(columns), caption_weights(source), images, rows)
+    return HuggingFacePairs(set_name(source), source.path, pa.table(columns), caption_weights(source), images, rows)
 
 
 def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:

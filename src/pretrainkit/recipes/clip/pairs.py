@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.config import ClipSourceConfig
 
 Split = Literal["train", "valid"]
 
@@ -237,8 +237,3 @@ def detect_format(source: ClipSourceConfig, split: Split) -> Literal["csv", "web
         f"  expected there: {split_names(source, split)[0]}_anno.csv with a folder of images beside it, *.tar "
         "(webdataset), *_stats.json (img2dataset), or *.parquet or a saved data set (Hugging Face)"
     )
-
-
-def name_of(source: ClipSourceConfig) -> str:
-    """What the set is called."""
-    return set_name(source)

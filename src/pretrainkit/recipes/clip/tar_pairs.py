@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.tar import Member, TarReader, cached_table, expand_braces, members
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,
     Split,
     caption_columns,
     caption_weights,
-    name_of,
     split_names,
 )
 
@@ -96,7 +95,7 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
         cached_table(path, settings, lambda path=path: index_archive(path, endings, keys, is_drawn))  # type: ignore[misc]
         for path in archives
     ]
-    return TarPairs(name_of(source), archives, tables, caption_weights(source), source.path)
+    return TarPairs(set_name(source), archives, tables, caption_weights(source), source.path)
 
 
 def _find(source: ClipSourceConfig, split: Split) -> list[Path]:
