@@ -165,26 +165,35 @@ def resume(
 
 
 def evaluate(
-    path: str | Path, data: str | None = None, *, num_examples: int | None = None, device: str | None = None
+    path: str | Path,
+    data: str | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    num_examples: int | None = None,
+    device: str | None = None,
 ) -> dict[str, float]:
     """Held-out metrics of a run, checkpoint or export.
 
     Args:
         path: What to evaluate.
-        data: Token shards; None: `data.valid` of its config.
+        data: Token shards, or sets of pairs; None: `data.valid` of its config.
+        overrides: Settings `evaluate....=`, `data....=` and `precision....=` other than in its config.
         num_examples: At most so many; None: as its config says.
         device: None: the best there is.
+
+    Raises:
+        ConfigError: An override of something that cannot be changed any more.
     """
     from pretrainkit.dist.env import init_world
     from pretrainkit.training.precision import resolve_precision
 
     opened = open_model(path)
-    config = opened.config
+    config = _overridden(opened, overrides)
     if data is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
-    if not config.data.valid:
+    if not config.has_held_out_data:
         raise DataError(
-            f"{path} names no held-out data\n  give token shards: pretrainkit evaluate {quote(str(path))} --data FOLDER"
+            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
         )
     if num_examples is not None:
         config = config.model_copy(
@@ -210,23 +219,31 @@ def open_model(path: str | Path, *, step: int | None = None, recipe: str | None 
     Raises:
         CheckpointError, DataError: Missing, torn, or not ours.
     """
-    import torch
-
     path = Path(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
     config, weights, tokenizer = _read_model(path, step, recipe)
     found = find_recipe(config.recipe)
+    model = _with_weights(found, config, weights, path)
+    return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
+
+
+def _with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
+    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+    import torch
+
+    from pretrainkit.dist.weights import allocate
+
     with torch.device("meta"):
-        model = found.build_model(config)
-    model.to_empty(device="cpu")
+        model = recipe.build_model(config)
+    allocate(model, "cpu")
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
         raise CheckpointError(
             f"the weights in {path} do not fit recipe {config.recipe!r}\n"
             f"  missing: {missing[:4]}\n  unexpected: {unexpected[:4]}"
         )
-    return Opened(model.eval(), config, found, tokenizer if tokenizer.is_dir() else None)
+    return model.eval()
 
 
 def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
@@ -264,9 +281,65 @@ def load_model(path: str | Path) -> nn.Module:
 def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
     """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
     opened = open_model(path)
+    for name in options:
+        if name not in opened.recipe.generate_options:
+            raise InputError(
+                f"recipe {opened.recipe.name!r} has no option {name!r} to generate with\n"
+                f"  it has {', '.join(opened.recipe.generate_options)}"
+            )
     if opened.tokenizer is None:
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
     return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
+
+
+def probe(
+    path: str, data: str | Path, *, device: str | None = None, **settings: Any
+) -> dict[str, float | dict[str, float]]:
+    """How well the frozen image encoder of a model tells classes apart: linear probes and nearest neighbours.
+
+    Args:
+        path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.
+        data: A folder with train/CLASS/IMAGE and val/CLASS/IMAGE.
+        device: None: the best there is.
+        settings: Fields of `pretrainkit.eval.probe_config.ProbeConfig`.
+
+    Returns:
+        Accuracies in percent by name, see `pretrainkit.eval.probe.probe`.
+
+    Raises:
+        ConfigError: Unknown or impossible settings.
+    """
+    from pydantic import ValidationError
+
+    from pretrainkit.eval.probe_config import ProbeConfig
+
+    try:
+        config = ProbeConfig.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(
+            [f"probe: {'.'.join(map(str, one['loc']))} is {one['input']!r}: {one['msg']}" for one in error.errors()]
+        ) from None
+
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.eval.probe import probe as probe_encoder
+    from pretrainkit.training.precision import resolve_precision
+    from pretrainkit.training.run import PrecisionConfig
+
+    world = init_world(device)
+    try:
+        if world.world_size > 1:
+            raise InputError("probing runs in one process\n  start it without a launcher")
+        if path.startswith("timm:"):
+            from pretrainkit.recipes.clip.image_encoder import timm_encoder
+
+            encoder = timm_encoder(path.removeprefix("timm:"))
+        else:
+            opened = open_model(path)
+            encoder = opened.recipe.image_encoder(opened.config, opened.model)
+        encoder.module.to(world.device)
+        return probe_encoder(encoder, Path(data), config, resolve_precision(PrecisionConfig(), world.device))
+    finally:
+        world.close()
 
 
 def export(path: str | Path, format: str, out: str | Path) -> Path:
@@ -289,13 +362,35 @@ def export(path: str | Path, format: str, out: str | Path) -> Path:
     return Path(out)
 
 
-def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
-    """Read a `transformers` folder into ours, which `init_from`, `evaluate` and `generate` take.
+def import_model(
+    path: str | Path, recipe: str, out: str | Path, *, format: str = "huggingface", config: str | Path | None = None
+) -> Path:
+    """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
 
     The whole model is built and checked before anything is written.
+
+    Args:
+        path: "huggingface": a folder that transformers wrote. Other formats: a file.
+        recipe: Which recipe the model belongs to.
+        out: The new folder.
+        format: "huggingface", or one of the recipe's `file_formats`.
+        config: Preset or YAML file that says the architecture of a file; None: the recipe's usual one.
+
+    Raises:
+        InputError: Unknown format, the file is broken or of another architecture, or `out` exists.
     """
     from pretrainkit.exporting.native import write_native
 
+    reader = find_recipe(recipe)
+    if format != "huggingface":
+        if format not in reader.file_formats:
+            known = ", ".join(("huggingface", *reader.file_formats))
+            raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
+        bound, weights = reader.import_file(Path(path), format, None if config is None else load_config(config))
+        write_native(bound, _with_weights(reader, bound, weights, path), None, Path(out))
+        return Path(out)
+    if config is not None:
+        raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
     if not (Path(path) / "config.json").is_file():
         raise DataError(
             f"{path} is not a folder that transformers wrote: it has no config.json\n"
@@ -366,7 +461,7 @@ def _run(
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
-        evaluate_model = _evaluator(recipe, config, world, None) if config.data.valid else None
+        evaluate_model = _evaluator(recipe, config, world, None) if config.has_held_out_data else None
         torch.manual_seed(initial_seed(config.seed))
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
@@ -407,7 +502,7 @@ def _run(
                 }
             )
         metrics = trainer.fit()
-        if world.is_main and config.data.valid:
+        if world.is_main and config.has_held_out_data:
             summary = {
                 "parameters": trainer.num_parameters,
                 "steps": trainer.step,
@@ -527,6 +622,19 @@ def _keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
     if origin is not None and origin.is_dir() and not target.exists():
         with new_folder(target) as aside:  # the folder may be that of a whole model
             shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
+
+
+def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:
+    """The config of a trained model with other settings of what it is used on."""
+    overrides, config = list(overrides), opened.config
+    if fixed := [word for word in overrides if word.split(".")[0] not in ("evaluate", "data", "precision")]:
+        raise ConfigError(
+            f"{', '.join(fixed)}: a trained model is what it is\n"
+            "  evaluation can change settings of evaluate, data and precision"
+        )
+    if overrides:
+        config = load_config(config.model_dump(mode="json"), overrides)
+    return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
 
 
 def _sources(config: Any, path: str) -> Any:

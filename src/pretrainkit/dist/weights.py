@@ -21,6 +21,16 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
+def allocate(model: nn.Module, device: str) -> nn.Module:
+    """Memory, without values, for what is on "meta"; what is real already (such as tables of positions) is moved.
+
+    `nn.Module.to_empty` would lose the latter.
+    """
+    return model._apply(
+        lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
+    )
+
+
 def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]:
     """Copies of all tensors on the CPU, whole. Every rank must call it; only where `is_main` is it not empty.
 

@@ -114,7 +114,8 @@ class OptimizerConfig(Config):
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled, multiplied by the learning rate."""
     decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
-    """by_name: all but biases and norm parameters decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
+    """by_name: all but biases, norms, temperatures, class tokens and learned positions of vision transformers and CLIP
+    decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
     biases decay too. all: every parameter, as in ZeroVL."""
     groups: tuple[ParameterGroup, ...] = ()
     """Exceptions by name; where several fit a parameter, the last one counts."""
@@ -253,6 +254,11 @@ class RunConfig(Config):
     def token_budget(self) -> int | None:
         """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
         return None
+
+    @property
+    def has_held_out_data(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return bool(self.data.valid)
 
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""

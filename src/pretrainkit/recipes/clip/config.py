@@ -1,7 +1,7 @@
 """Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -62,7 +62,7 @@ class TimmConfig(TowerConfig):
     """Start from its published weights."""
     image_size: PositiveInt | None = None
     """Handed to encoders that take one; null: their own."""
-    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    options: dict[str, bool | int | float | str | tuple[int | float | str, ...]] = Field(default_factory=dict)
     """More arguments of `timm.create_model`, such as {drop_path_rate: 0.1}."""
     patch_dropout: DropoutRate = 0.0
     """Share of the patches left out in training; only for encoders that can."""
@@ -110,6 +110,8 @@ class HuggingFaceTextConfig(TowerConfig):
     """A folder written by transformers, or a name on the hub."""
     pretrained: bool = True
     """Start from its weights; false: from its config alone."""
+    architecture: dict[str, Any] | None = None
+    """The contents of its config.json; null: filled in when a run starts, so that the run can be used without it."""
     pool_token: NonNegativeInt = 0
     """Which token's last hidden state stands for the caption; 0 is [CLS]."""
 
@@ -289,28 +291,52 @@ class ClipDataConfig(DataConfig):
         return self.workers, self.num_workers
 
 
+_SPLIT_FOLDERS = frozenset({"train", "valid", "validation", "val", "test"})
+
+TEMPLATES = (
+    "a photo of a {}.",
+    "a picture of the {}, seen from nearby.",
+    "this is how a {} looks from far away.",
+    "a dark and blurred snapshot of a {}.",
+    "a colourful drawing of one {}.",
+    "several {} side by side.",
+    "{}",
+)
+"""Captions for zero-shot classification where none are given. Our own words."""
+
+
 class ClassificationConfig(Config):
     """Zero-shot classification of a folder with one folder of images for each class."""
 
     path: str
     """FOLDER/CLASS/IMAGE."""
+    name: str | None = None
+    """In the names of metrics; null: the last part of the path that is not train, valid, val or test."""
     class_names: str | None = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
-    templates: tuple[str, ...] = ("a photo of a {}.",)
-    """Captions with {} for the class name; their embeddings are averaged."""
+    templates: tuple[str, ...] = TEMPLATES
+    """Captions with {} for the class name; the embeddings of each class are averaged."""
+    templates_file: str | None = None
+    """A file with one template in each line, in place of `templates`."""
 
 
 class ClipEvaluateConfig(EvaluateConfig):
     """Zero-shot retrieval in both directions, exact on all of `data.valid`, and zero-shot classification."""
 
     num_examples: PositiveInt | None = None  # type: ignore[assignment]
-    """Rows of each set to use; null: all."""
+    """Only the first so many rows of each set; null: all."""
     max_captions_per_image: PositiveInt | None = None
     """Only the first so many captions of an image; null: all. (COCO is often scored with 5.)"""
     num_folds: PositiveInt = 1
     """Average over so many equal parts of the images (5 of COCO's 5,000 images give "COCO 1k")."""
+    ranks: bool = False
+    """Also the mean and the median rank of the first right answer; 1 is best."""
     classification: tuple[ClassificationConfig, ...] = ()
     """Class folders to classify."""
+    precision: Literal["float32", "as_training"] = "float32"
+    """Number format of the forward passes. ZeroVL validates in float32. as_training: what `precision.compute` says."""
+    scores_megabytes: PositiveInt = 64
+    """Scores are computed in chunks of at most so many megabytes. The numbers are the same."""
 
 
 class ClipRun(RunConfig):
@@ -327,6 +353,10 @@ class ClipRun(RunConfig):
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
+    @property
+    def has_held_out_data(self) -> bool:
+        return bool(self.data.valid or self.evaluate.classification)
+
 
 def set_name(source: ClipSourceConfig) -> str:
     """What a set is called in metrics: its name, or the last part of its path that is the same for all of it."""
@@ -337,3 +367,9 @@ def set_name(source: ClipSourceConfig) -> str:
         fixed = [part for part in path.parent.parts if not any(mark in part for mark in "*?{")]
         return fixed[-1] if fixed and fixed[-1] != path.anchor else path.name
     return path.name or source.path
+
+
+def class_set_name(classes: ClassificationConfig) -> str:
+    """What a folder of classes is called in metrics: its name, or the last part of its path that is no split."""
+    parts = [part for part in Path(classes.path).parts if part not in _SPLIT_FOLDERS]
+    return classes.name or (parts[-1] if parts else classes.path)
