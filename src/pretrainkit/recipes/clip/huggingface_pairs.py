@@ -18,6 +18,7 @@ from pretrainkit.recipes.clip.pairs import (
     caption_weights,
     chosen_column,
     split_names,
+    whole_numbers,
 )
 
 _IMAGES = ("image", "img", "jpg", "png", "webp", "picture")
@@ -127,7 +128,7 @@ def _one_row_per_caption(
             "  give a single caption_key: then each caption of the list is a pair of its own"
         )
     if is_list[0]:
-        rows = pa.compute.list_parent_indices(first).to_numpy().astype(np.int64)
+        rows = whole_numbers(pa.compute.list_parent_indices(first))
         captions = {"caption_0": pa.compute.list_flatten(first)}
     found = {name: column.cast(pa.large_string()) for name, column in captions.items()}
     for name, column in ids.items():

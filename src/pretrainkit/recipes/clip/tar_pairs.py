@@ -27,6 +27,7 @@ from pretrainkit.recipes.clip.pairs import (
     caption_columns,
     caption_weights,
     split_names,
+    whole_numbers,
 )
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
@@ -73,7 +74,7 @@ class TarPairs(Pairs):
         """An image is where its bytes are."""
         starts = np.concatenate([[0], self._ends[:-1]])
         archive = np.repeat(np.arange(len(self._ends)), np.diff(self._ends, prepend=0))
-        offsets = self.table.column("offset").to_numpy()
+        offsets = whole_numbers(self.table.column("offset"))
         is_new = np.ones(len(self), np.bool_)
         is_new[1:] = (np.diff(offsets) != 0) | (np.diff(archive) != 0)
         is_new[starts[starts < len(self)]] = True
