@@ -28,6 +28,22 @@ if TYPE_CHECKING:
     from pretrainkit.dist.env import World
 
 
+_NOT_OF_TOKENIZERS = (
+    ".*",
+    "*.safetensors",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+    "onnx",
+    "*.onnx",
+)
+"""Files of weights, as they lie beside tokenizers."""
+
+
 @dataclass(frozen=True)
 class Opened:
     """A trained model with all that is needed to use it."""
@@ -610,8 +626,8 @@ def _keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
 
     target = folder.path / "tokenizer"
     if origin is not None and origin.is_dir() and not target.exists():
-        with new_folder(target) as aside:
-            shutil.copytree(origin, aside, dirs_exist_ok=True)
+        with new_folder(target) as aside:  # the folder may be that of a whole model
+            shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
 
 
 def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:

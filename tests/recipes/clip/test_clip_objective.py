@@ -136,6 +136,7 @@ def test_cost_counts_pairs_real_tokens_and_bad_rows_by_reason():
         "bad_missing_image": 0,
         "bad_broken_image": int((batch["bad"] == 2).sum()),
         "bad_empty_caption": 0,
+        "bad_oversized_image": 0,
     }
     assert cost.notes["bad_broken_image"] > 0
 

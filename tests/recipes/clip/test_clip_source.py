@@ -1,6 +1,7 @@
 """Pairs as the loader uses them: slices of batches, bad rows, and what is refused before a run."""
 
 import logging
+import zlib
 from collections import Counter
 
 import numpy as np
@@ -209,6 +210,28 @@ def test_a_bad_row_is_replaced_by_one_of_its_set_which_only_its_key_decides(toke
         Records(*(np.full(300, n, np.int64) for n in (1, 0)), np.arange(300), np.arange(300, dtype=np.uint64))
     )
     assert groups <= set(of_set["image_group"].tolist())
+
+
+def test_every_reason_is_a_metric_of_the_objective(tokenizer, two_sets):
+    from pretrainkit.recipes.clip.objective import ClipObjective
+
+    run = bind(run_of(tokenizer, two_sets))
+    source = open_source(run, "train")
+    batch = source.build(all_records(source))
+    batch["bad"][: len(REASONS)] = np.arange(len(REASONS))
+    notes = ClipObjective(run).cost(batch).notes
+    assert notes == {f"bad_{reason.replace(' ', '_')}": 1 for reason in REASONS[1:]}
+
+
+def test_an_image_that_claims_to_be_enormous_is_oversized(tokenizer, tmp_path):
+    folder = write_csv_set(tmp_path / "s", "train", rows(20, 1))
+    small = png(0)
+    header = small[12:16] + (60_000).to_bytes(4, "big") * 2 + small[24:29]
+    content = small[:12] + header + zlib.crc32(header).to_bytes(4, "big") + small[33:]
+    (folder / "train" / "0003.png").write_bytes(content)
+    source = opened(tokenizer, [folder], max_bad_fraction=1.0)
+    batch = source.build(Order(source.sizes, seed=0, mode="sequential").records(np.arange(20)))
+    assert [REASONS[reason] for reason in batch["bad"][2:5]] == ["good", "oversized image", "good"]
 
 
 def test_bad_rows_stop_a_run_that_does_not_replace_and_every_evaluation(tokenizer, spoilt):

@@ -5,14 +5,13 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
 from pretrainkit.recipes.clip.config import ClipDataConfig, ClipRun, set_name
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, whole_numbers
 from pretrainkit.recipes.clip.pixels import PixelReader
 
 _logger = logging.getLogger(__name__)
@@ -127,13 +126,13 @@ def _check_images(trained: Pairs, held_out: Pairs) -> None:
     own = held_out.image_names.combine_chunks().cast(pa.large_string())
     names = pc.unique(own)
     places = pc.index_in(trained.image_names.cast(pa.large_string()), value_set=names).combine_chunks()
-    is_known = np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False))
+    is_known = whole_numbers(pc.indices_nonzero(places.is_valid()))
     if not len(is_known):
         return
     trained_row = dict(zip((trained.image_names[int(row)].as_py() for row in is_known[::-1]), is_known[::-1].tolist()))
     known_rows = pc.index_in(own, value_set=pa.array(list(trained_row), pa.large_string()))
     valid_row: dict[str, int] = {}
-    for row in np.flatnonzero(known_rows.is_valid().to_numpy(zero_copy_only=False)).tolist():
+    for row in whole_numbers(pc.indices_nonzero(known_rows.is_valid())).tolist():
         valid_row.setdefault(own[row].as_py(), row)
     equal = [name for name, row in valid_row.items() if _is_same_image(trained, trained_row[name], held_out, row)]
     if equal:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,
@@ -16,7 +16,6 @@ from pretrainkit.recipes.clip.pairs import (
     caption_columns,
     caption_weights,
     chosen_column,
-    name_of,
     split_names,
 )
 
@@ -76,7 +75,7 @@ def open_csv(source: ClipSourceConfig, split: Split) -> CsvPairs:
     for column in ("image_id", "caption_id"):
         if (ids := _ids(table, column, path, is_needed=split == "valid")) is not None:
             columns[column] = ids
-    return CsvPairs(name_of(source), source.path, folder / name, pa.table(columns), caption_weights(source))
+    return CsvPairs(set_name(source), source.path, folder / name, pa.table(columns), caption_weights(source))
 
 
 def _read(path: Path) -> pa.Table:

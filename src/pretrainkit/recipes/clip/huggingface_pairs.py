@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
-from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.csv_pairs import read_file
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
@@ -17,8 +17,8 @@ from pretrainkit.recipes.clip.pairs import (
     Split,
     caption_weights,
     chosen_column,
-    name_of,
     split_names,
+    whole_numbers,
 )
 
 _IMAGES = ("image", "img", "jpg", "png", "webp", "picture")
@@ -85,7 +85,7 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
     columns, rows = _one_row_per_caption(columns, ids, where)
     columns["image"] = pa.array([f"row {row}" for row in rows.tolist()], pa.string())
     images = dataset.select_columns([image])
-    return HuggingFacePairs(name_of(source), source.path, pa.table(columns), caption_weights(source), images, rows)
+    return HuggingFacePairs(set_name(source), source.path, pa.table(columns), caption_weights(source), images, rows)
 
 
 def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:
@@ -128,7 +128,7 @@ def _one_row_per_caption(
             "  give a single caption_key: then each caption of the list is a pair of its own"
         )
     if is_list[0]:
-        rows = pa.compute.list_parent_indices(first).to_numpy().astype(np.int64)
+        rows = whole_numbers(pa.compute.list_parent_indices(first))
         captions = {"caption_0": pa.compute.list_flatten(first)}
     found = {name: column.cast(pa.large_string()) for name, column in captions.items()}
     for name, column in ids.items():

@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.csv_pairs import read_file
-from pretrainkit.recipes.clip.pairs import Pairs, Split, caption_columns, caption_weights, name_of, split_names
+from pretrainkit.recipes.clip.pairs import Pairs, Split, caption_columns, caption_weights, split_names
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS, open_tars
 
 _USUAL = ("caption", "text", "alt")
@@ -21,7 +21,7 @@ class FolderPairs(Pairs):
     """Image files in numbered folders."""
 
     def __init__(self, source: ClipSourceConfig, images: Path, table: pa.Table, skipped: dict[str, int]) -> None:
-        super().__init__(name_of(source), source.path, table, caption_weights(source), skipped)
+        super().__init__(set_name(source), source.path, table, caption_weights(source), skipped)
         self._images_folder = images
 
     def read_image(self, row: int) -> bytes:
@@ -37,7 +37,7 @@ def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:
     folder = _folder(source, split)
     if any(folder.glob("*.tar")):
         pairs = open_tars(source.model_copy(update={"path": str(folder)}), split)
-        pairs.name, pairs.path = name_of(source), source.path
+        pairs.name, pairs.path = set_name(source), source.path
         pairs.skipped = {**pairs.skipped, **_failures(folder)}
         return pairs
     tables = [_shard(folder, path, source) for path in sorted(folder.glob("*.parquet"))]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.config import ClipSourceConfig
 
 Split = Literal["train", "valid"]
 
@@ -106,20 +106,19 @@ class Pairs(ABC):
     def image_ids(self) -> NDArray[np.int64]:
         """(N,) equal where rows show the same image."""
         if "image_id" in self.table.column_names:
-            return self.table.column("image_id").to_numpy()
+            return whole_numbers(self.table.column("image_id"))
         return self._image_numbers()
 
     @cached_property
     def caption_ids(self) -> NDArray[np.int64]:
         """(N,) the set's own, else row numbers."""
         if "caption_id" in self.table.column_names:
-            return self.table.column("caption_id").to_numpy()
+            return whole_numbers(self.table.column("caption_id"))
         return np.arange(len(self), dtype=np.int64)
 
     def _image_numbers(self) -> NDArray[np.int64]:
         """(N,) number of each row's image by its name; sets whose names are not unique say it otherwise."""
-        codes = pc.dictionary_encode(self.image_names.combine_chunks()).indices
-        return codes.to_numpy(zero_copy_only=False).astype(np.int64)
+        return whole_numbers(pc.dictionary_encode(self.image_names.combine_chunks()).indices)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -134,6 +133,17 @@ class Pairs(ABC):
                         if buffer is not None:
                             state.update(buffer)
         return state.hexdigest()
+
+
+def whole_numbers(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    """The values of a column of whole numbers without nulls. (Arrow's own conversion imports pandas: a second.)"""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    values = [
+        np.frombuffer(chunk.buffers()[1], chunk.type.to_pandas_dtype())[chunk.offset : chunk.offset + len(chunk)]
+        for chunk in chunks
+        if len(chunk)
+    ]
+    return np.concatenate(values).astype(np.int64) if values else np.empty(0, np.int64)
 
 
 def clean_caption(text: str | None) -> str:
@@ -237,8 +247,3 @@ def detect_format(source: ClipSourceConfig, split: Split) -> Literal["csv", "web
         f"  expected there: {split_names(source, split)[0]}_anno.csv with a folder of images beside it, *.tar "
         "(webdataset), *_stats.json (img2dataset), or *.parquet or a saved data set (Hugging Face)"
     )
-
-
-def name_of(source: ClipSourceConfig) -> str:
-    """What the set is called."""
-    return set_name(source)

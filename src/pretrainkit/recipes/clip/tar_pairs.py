@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.tar import Member, TarReader, cached_table, expand_braces, members
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
     MissingImage,
     Pairs,
     Split,
     caption_columns,
     caption_weights,
-    name_of,
     split_names,
+    whole_numbers,
 )
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
@@ -74,7 +74,7 @@ class TarPairs(Pairs):
         """An image is where its bytes are."""
         starts = np.concatenate([[0], self._ends[:-1]])
         archive = np.repeat(np.arange(len(self._ends)), np.diff(self._ends, prepend=0))
-        offsets = self.table.column("offset").to_numpy()
+        offsets = whole_numbers(self.table.column("offset"))
         is_new = np.ones(len(self), np.bool_)
         is_new[1:] = (np.diff(offsets) != 0) | (np.diff(archive) != 0)
         is_new[starts[starts < len(self)]] = True
@@ -96,7 +96,7 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
         cached_table(path, settings, lambda path=path: index_archive(path, endings, keys, is_drawn))  # type: ignore[misc]
         for path in archives
     ]
-    return TarPairs(name_of(source), archives, tables, caption_weights(source), source.path)
+    return TarPairs(set_name(source), archives, tables, caption_weights(source), source.path)
 
 
 def _find(source: ClipSourceConfig, split: Split) -> list[Path]:
