@@ -149,26 +149,35 @@ def resume(
 
 
 def evaluate(
-    path: str | Path, data: str | None = None, *, num_examples: int | None = None, device: str | None = None
+    path: str | Path,
+    data: str | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    num_examples: int | None = None,
+    device: str | None = None,
 ) -> dict[str, float]:
     """Held-out metrics of a run, checkpoint or export.
 
     Args:
         path: What to evaluate.
-        data: Token shards; None: `data.valid` of its config.
+        data: Token shards, or sets of pairs; None: `data.valid` of its config.
+        overrides: Settings `evaluate....=`, `data....=` and `precision....=` other than in its config.
         num_examples: At most so many; None: as its config says.
         device: None: the best there is.
+
+    Raises:
+        ConfigError: An override of something that cannot be changed any more.
     """
     from pretrainkit.dist.env import init_world
     from pretrainkit.training.precision import resolve_precision
 
     opened = open_model(path)
-    config = opened.config
+    config = _overridden(opened, overrides)
     if data is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
-    if not config.data.valid:
+    if not config.has_held_out_data:
         raise DataError(
-            f"{path} names no held-out data\n  give token shards: pretrainkit evaluate {quote(str(path))} --data FOLDER"
+            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
         )
     if num_examples is not None:
         config = config.model_copy(
@@ -256,9 +265,65 @@ def load_model(path: str | Path) -> nn.Module:
 def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
     """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
     opened = open_model(path)
+    for name in options:
+        if name not in opened.recipe.generate_options:
+            raise InputError(
+                f"recipe {opened.recipe.name!r} has no option {name!r} to generate with\n"
+                f"  it has {', '.join(opened.recipe.generate_options)}"
+            )
     if opened.tokenizer is None:
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
     return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
+
+
+def probe(
+    path: str, data: str | Path, *, device: str | None = None, **settings: Any
+) -> dict[str, float | dict[str, float]]:
+    """How well the frozen image encoder of a model tells classes apart: linear probes and nearest neighbours.
+
+    Args:
+        path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.
+        data: A folder with train/CLASS/IMAGE and val/CLASS/IMAGE.
+        device: None: the best there is.
+        settings: Fields of `pretrainkit.eval.probe_config.ProbeConfig`.
+
+    Returns:
+        Accuracies in percent by name, see `pretrainkit.eval.probe.probe`.
+
+    Raises:
+        ConfigError: Unknown or impossible settings.
+    """
+    from pydantic import ValidationError
+
+    from pretrainkit.eval.probe_config import ProbeConfig
+
+    try:
+        config = ProbeConfig.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(
+            [f"probe: {'.'.join(map(str, one['loc']))} is {one['input']!r}: {one['msg']}" for one in error.errors()]
+        ) from None
+
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.eval.probe import probe as probe_encoder
+    from pretrainkit.training.precision import resolve_precision
+    from pretrainkit.training.run import PrecisionConfig
+
+    world = init_world(device)
+    try:
+        if world.world_size > 1:
+            raise InputError("probing runs in one process\n  start it without a launcher")
+        if path.startswith("timm:"):
+            from pretrainkit.recipes.clip.image_encoder import timm_encoder
+
+            encoder = timm_encoder(path.removeprefix("timm:"))
+        else:
+            opened = open_model(path)
+            encoder = opened.recipe.image_encoder(opened.config, opened.model)
+        encoder.module.to(world.device)
+        return probe_encoder(encoder, Path(data), config, resolve_precision(PrecisionConfig(), world.device))
+    finally:
+        world.close()
 
 
 def export(path: str | Path, format: str, out: str | Path) -> Path:
@@ -380,7 +445,7 @@ def _run(
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
-        evaluate_model = _evaluator(recipe, config, world, None) if config.data.valid else None
+        evaluate_model = _evaluator(recipe, config, world, None) if config.has_held_out_data else None
         torch.manual_seed(initial_seed(config.seed))
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
@@ -421,7 +486,7 @@ def _run(
                 }
             )
         metrics = trainer.fit()
-        if world.is_main and config.data.valid:
+        if world.is_main and config.has_held_out_data:
             summary = {
                 "parameters": trainer.num_parameters,
                 "steps": trainer.step,
@@ -541,6 +606,19 @@ def _keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
     if origin is not None and origin.is_dir() and not target.exists():
         with new_folder(target) as aside:
             shutil.copytree(origin, aside, dirs_exist_ok=True)
+
+
+def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:
+    """The config of a trained model with other settings of what it is used on."""
+    overrides, config = list(overrides), opened.config
+    if fixed := [word for word in overrides if word.split(".")[0] not in ("evaluate", "data", "precision")]:
+        raise ConfigError(
+            f"{', '.join(fixed)}: a trained model is what it is\n"
+            "  evaluation can change settings of evaluate, data and precision"
+        )
+    if overrides:
+        config = load_config(config.model_dump(mode="json"), overrides)
+    return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
 
 
 def _sources(config: Any, path: str) -> Any:

@@ -11,7 +11,13 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def evaluate(
     path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
-    data: Annotated[str | None, typer.Option(help="Token shards; default: the run's data.valid.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH=VALUE", help="Settings of evaluate, data or precision, other than the run's."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Token shards, or sets of pairs; default: the run's data.valid.")
+    ] = None,
     num_examples: Annotated[
         int | None, typer.Option(min=1, help="At most so many; default: as the run's config says.")
     ] = None,
@@ -23,7 +29,7 @@ def evaluate(
 
     from pretrainkit import api
 
-    metrics = api.evaluate(path, data, num_examples=num_examples, device=device)
+    metrics = api.evaluate(path, data, settings or [], num_examples=num_examples, device=device)
     if json:
         print(json_module.dumps(metrics))
     else:

@@ -35,7 +35,7 @@ def evaluate(
         DataError: No rank had a batch.
     """
     sums_per_batch: list[tuple[list[str], Tensor]] = []
-    with _evaluation_mode(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         for host_batch in batches:
             batch = {name: torch.from_numpy(array).to(precision.device) for name, array in host_batch.items()}
             with precision.autocast():
@@ -64,7 +64,7 @@ def evaluate(
 
 
 @contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode within; after it every module is in its own mode again, frozen ones too."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

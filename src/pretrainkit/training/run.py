@@ -255,6 +255,11 @@ class RunConfig(Config):
         """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
         return None
 
+    @property
+    def has_held_out_data(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return bool(self.data.valid)
+
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
         found = []

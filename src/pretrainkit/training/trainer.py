@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Any
 
@@ -28,7 +28,7 @@ from pretrainkit.training.checkpoint import CheckpointStore, load
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.metrics import MetricsLog
-from pretrainkit.training.objective import AnyObjective, HostBatch, LossSum
+from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossSum
 from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
 from pretrainkit.training.run import RunConfig
@@ -162,7 +162,7 @@ class Trainer:
         sums = accumulate(
             self.objective,
             self.model,
-            [to_device(batch, device) for batch in host_batches],
+            _OnDevice(host_batches, device),
             precision=self.precision,
             world=self.world,
             gradient_sync=lambda enabled: gradient_sync(self.model, enabled),
@@ -296,6 +296,19 @@ class Trainer:
     def plain_model(self) -> nn.Module:
         """The model with clean parameter names, without wrappers."""
         return unwrap(self.model)
+
+
+class _OnDevice(Sequence[Batch]):
+    """Host batches that go to the device when they are asked for, so that it need not hold them all."""
+
+    def __init__(self, batches: Sequence[HostBatch], device: torch.device) -> None:
+        self._batches, self._device = batches, device
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: Any) -> Any:
+        return to_device(self._batches[index], self._device)
 
 
 def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:

@@ -223,10 +223,14 @@ class ClipSourceConfig(SourceConfig):
     """auto: by what the folder holds."""
     image_key: str | None = None
     """Column, or the extension inside tars; null: the usual ones (image, jpg, png, webp)."""
-    caption_key: str | None = None
-    """Column, or the extension inside tars; null: the usual ones (caption, text, txt)."""
+    caption_key: str | Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
+    """Column, or the extension inside tars (json:KEY is a value inside the sample's .json); null: the usual ones
+    (caption, text, txt). Several as {KEY: WEIGHT}: each time one of those an image has is drawn; evaluation takes the
+    first."""
     split: str | None = None
     """Of the set; null: train for data.train, valid (or validation, or test) for data.valid."""
+    name: str | None = None
+    """What the set is called in metrics; null: the last part of its path, without what varies in a pattern."""
 
 
 ClipSources = Annotated[
@@ -287,28 +291,52 @@ class ClipDataConfig(DataConfig):
         return self.workers, self.num_workers
 
 
+_SPLIT_FOLDERS = frozenset({"train", "valid", "validation", "val", "test"})
+
+TEMPLATES = (
+    "a photo of a {}.",
+    "a picture of the {}, seen from nearby.",
+    "this is how a {} looks from far away.",
+    "a dark and blurred snapshot of a {}.",
+    "a colourful drawing of one {}.",
+    "several {} side by side.",
+    "{}",
+)
+"""Captions for zero-shot classification where none are given. Our own words."""
+
+
 class ClassificationConfig(Config):
     """Zero-shot classification of a folder with one folder of images for each class."""
 
     path: str
     """FOLDER/CLASS/IMAGE."""
+    name: str | None = None
+    """In the names of metrics; null: the last part of the path that is not train, valid, val or test."""
     class_names: str | None = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
-    templates: tuple[str, ...] = ("a photo of a {}.",)
-    """Captions with {} for the class name; their embeddings are averaged."""
+    templates: tuple[str, ...] = TEMPLATES
+    """Captions with {} for the class name; the embeddings of each class are averaged."""
+    templates_file: str | None = None
+    """A file with one template in each line, in place of `templates`."""
 
 
 class ClipEvaluateConfig(EvaluateConfig):
     """Zero-shot retrieval in both directions, exact on all of `data.valid`, and zero-shot classification."""
 
     num_examples: PositiveInt | None = None  # type: ignore[assignment]
-    """Rows of each set to use; null: all."""
+    """Only the first so many rows of each set; null: all."""
     max_captions_per_image: PositiveInt | None = None
     """Only the first so many captions of an image; null: all. (COCO is often scored with 5.)"""
     num_folds: PositiveInt = 1
     """Average over so many equal parts of the images (5 of COCO's 5,000 images give "COCO 1k")."""
+    ranks: bool = False
+    """Also the mean and the median rank of the first right answer; 1 is best."""
     classification: tuple[ClassificationConfig, ...] = ()
     """Class folders to classify."""
+    precision: Literal["float32", "as_training"] = "float32"
+    """Number format of the forward passes. ZeroVL validates in float32. as_training: what `precision.compute` says."""
+    scores_megabytes: PositiveInt = 64
+    """Scores are computed in chunks of at most so many megabytes. The numbers are the same."""
 
 
 class ClipRun(RunConfig):
@@ -325,7 +353,23 @@ class ClipRun(RunConfig):
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
+    @property
+    def has_held_out_data(self) -> bool:
+        return bool(self.data.valid or self.evaluate.classification)
+
 
 def set_name(source: ClipSourceConfig) -> str:
-    """What a set is called in metrics: the last part of its path."""
-    return Path(source.path).name or source.path
+    """What a set is called in metrics: its name, or the last part of its path that is the same for all of it."""
+    if source.name is not None:
+        return source.name
+    path = Path(source.path)
+    if path.suffix == ".tar" or any(mark in path.name for mark in "*?{"):
+        fixed = [part for part in path.parent.parts if not any(mark in part for mark in "*?{")]
+        return fixed[-1] if fixed and fixed[-1] != path.anchor else path.name
+    return path.name or source.path
+
+
+def class_set_name(classes: ClassificationConfig) -> str:
+    """What a folder of classes is called in metrics: its name, or the last part of its path that is no split."""
+    parts = [part for part in Path(classes.path).parts if part not in _SPLIT_FOLDERS]
+    return classes.name or (parts[-1] if parts else classes.path)

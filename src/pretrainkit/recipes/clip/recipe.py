@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, Recipe, Split
+from pretrainkit.training.recipe import Evaluator, ImageEncoder, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,6 +69,26 @@ class Clip(Recipe):
         from pretrainkit.recipes.clip.objective import ClipObjective
 
         return ClipObjective(config)
+
+    def sample(self, config: ClipRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
+        """Retrieved pairs of the first held-out set."""
+        from pretrainkit.recipes.clip.held_out import pair_sets
+        from pretrainkit.recipes.clip.sample import retrieved_pairs
+
+        return retrieved_pairs(model, pair_sets(config)[0], num, config.evaluate.batch_size)
+
+    def with_tokenizer(self, config: ClipRun, tokenizer: Path) -> ClipRun:
+        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
+
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        return ("images", "top")
+
+    def image_encoder(self, config: ClipRun, model: Any) -> ImageEncoder:
+        """The image tower without its projection."""
+        from pretrainkit.recipes.clip.image_encoder import image_encoder
+
+        return image_encoder(config, model)
 
     def generate(
         self, config: ClipRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
