@@ -74,7 +74,9 @@ def test_every_level_of_every_operation_is_pillows_bit_for_bit(name, level, sign
     in_planes=st.booleans(),
 )
 @settings(max_examples=150)
-def test_any_sequence_of_operations_on_any_size_equals_one_after_another(width, height, seed, largest, names, in_planes):
+def test_any_sequence_of_operations_on_any_size_equals_one_after_another(
+    width, height, seed, largest, names, in_planes
+):
     image = np.minimum(noise_image(width, height, seed), np.uint8(largest))
     if in_planes:
         image = np.ascontiguousarray(image.transpose(2, 0, 1)).transpose(1, 2, 0)

@@ -148,7 +148,9 @@ def test_files_that_are_cut_off_or_not_images_are_broken(format, with_turbo, mon
         assert "image 'cat.jpg' is broken" in str(raised.value)
 
 
-@given(data=st.binary(max_size=300), head=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF"]))
+@given(
+    data=st.binary(max_size=300), head=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF"])
+)
 @settings(max_examples=60)
 def test_arbitrary_bytes_raise_nothing_else(data, head):
     try:
