@@ -93,11 +93,11 @@ def test_load_model_gives_equal_outputs_for_run_checkpoint_and_exports(
     assert any(not torch.equal(earlier[name], weights[name]) for name in weights)
 
 
-def test_transformers_predicts_what_the_run_predicts(finished: Path, exports: dict[str, Path], made: Path) -> None:
-    from transformers import AutoTokenizer, BertForPreTraining
-
-    tokenizer = AutoTokenizer.from_pretrained(exports["huggingface"])
-    theirs = BertForPreTraining.from_pretrained(exports["huggingface"]).eval()
+def test_transformers_predicts_what_the_run_predicts(
+    finished: Path, exports: dict[str, Path], made: Path, transformers
+) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exports["huggingface"])
+    theirs = transformers.BertForPreTraining.from_pretrained(exports["huggingface"]).eval()
     sentence = (made / "my_text" / "part-0.txt").read_text().splitlines()[0]
     words = sentence.split()
     prompt = " ".join([words[0], "<mask>", *words[2:]])

@@ -140,6 +140,9 @@ def _write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str
 
 def _fill_with_transformers(export: Path, prompts: list[str]) -> list[tuple[str, list[str]]]:
     """Load the export as any user of transformers would, and fill in the masks."""
+    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+
+    import_transformers()
     from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
     from transformers.utils import logging
 

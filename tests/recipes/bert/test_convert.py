@@ -28,11 +28,6 @@ from pretrainkit.recipes.bert.recipe import RECIPE
 LENGTHS = [5, WIDTH, 9, 17]
 
 
-@pytest.fixture
-def transformers():
-    return pytest.importorskip("transformers")
-
-
 def random_model(config):
     torch.manual_seed(0)
     model = RECIPE.build_model(config)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrainkit.recipes.clip.torchvision_shim import import_torchvision, import_transformers
+from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
 
 
 @pytest.fixture(scope="session")
@@ -12,8 +12,3 @@ def timm():
     except ImportError:
         pytest.skip("torchvision is not installed: pip install 'pretrainkit[vision]'")
     return pytest.importorskip("timm", reason="timm is not installed: pip install 'pretrainkit[vision]'")
-
-
-@pytest.fixture(scope="session")
-def transformers():
-    return import_transformers()

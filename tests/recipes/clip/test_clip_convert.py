@@ -129,10 +129,9 @@ def test_other_towers_equal_the_dual_encoder_of_transformers(timm, transformers,
         torch.testing.assert_close(opened.model.state_dict()[name], tensor, rtol=1e-6, atol=1e-7)
 
 
-def test_the_processor_gives_the_pixels_and_ids_of_evaluation(transformers, tokenizer, tmp_path):
-    """Fact 6 of the image side is in tests/images; here sizes, normalisation and special tokens."""
-    from PIL import Image
-
+def test_the_processor_gives_the_pixels_and_ids_of_evaluation(timm, transformers, tokenizer, tmp_path):
+    """Sizes, normalisation and special tokens; what resizing does to pixels is tested in tests/images."""
+    Image = pytest.importorskip("PIL.Image")
     config = run_config(valid_transforms=(Resize(size=40), CenterCrop(size=32)), normalize=((0.4,) * 3, (0.3,) * 3))
     model = random_model(config)
     theirs = export(config, model, tokenizer, tmp_path / "hf", transformers)
