@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.dist.parallelize import gather_root_weights, unwrap
+from pretrainkit.recipes.clip.bad_rows import REASONS
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.flops import PairFlops
 from pretrainkit.recipes.clip.losses import Matches, RowScores, Score, SigmoidScore, SoftmaxScore, score_rows
 from pretrainkit.training.objective import Batch, Cost, CoupledObjective, Embedded, HostBatch, LossSum
 
 _GROUPS = ("image_group", "caption_group")
-_BAD_ROWS = ("bad_missing_image", "bad_broken_image", "bad_empty_caption")
-"""What the numbers from 1 on of a batch's `bad` mean."""
+_BAD_ROWS = tuple(f"bad_{reason.replace(' ', '_')}" for reason in REASONS[1:])
 
 
 class HasTemperature(Protocol):
