@@ -154,6 +154,18 @@ TARGETS = (
         "train step, any shape: times transformers, the least", "step", lambda rows: min(cells(rows, "ratio")), least=1
     ),
     Target(
+        "accumulation to 16 microbatches: times 16 separate ones",
+        "accumulation",
+        lambda rows: cell(rows, "16", "ratio", "Time"),
+        most=1.4,
+    ),
+    Target(
+        "accumulation to 16 microbatches: memory of a step, times that of one microbatch",
+        "accumulation",
+        lambda rows: cell(rows, "16", "resident, to one microbatch", "Memory"),
+        most=1.15,
+    ),
+    Target(
         "pipeline, shards to batches: times the Hugging Face stack, the least",
         "pipeline",
         lambda rows: min(cells(rows, _RATIO, "Batches of", first="Hugging Face")),

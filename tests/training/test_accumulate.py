@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -282,6 +282,38 @@ def test_all_microbatches_but_one_are_replayed(num_microbatches, num_forwards) -
     accumulate(Contrast(), model, microbatches, precision=FLOAT32)
     assert len(calls) == num_forwards
     assert sum(calls) == num_microbatches
+
+
+def most_kept_for_backward(work: Callable[[], object]) -> int:
+    """The most elements at any time that autograd keeps for the backward pass."""
+    now = most = 0
+
+    class Kept:
+        def __init__(self, tensor: Tensor) -> None:
+            nonlocal now, most
+            self.tensor = tensor
+            now += tensor.numel()
+            most = max(most, now)
+
+        def __del__(self) -> None:
+            nonlocal now
+            now -= self.tensor.numel()
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        work()
+    return most
+
+
+def test_fact_29_four_microbatches_keep_what_one_does() -> None:
+    model = TwoTowers(num_features=5000)
+    microbatches = cut(to_tensors(host_batch(64, num_features=5000)), [16] * 4)
+
+    def kept(parts: list[dict[str, Tensor]]) -> int:
+        return most_kept_for_backward(lambda: accumulate(Contrast(), model, parts, precision=FLOAT32))
+
+    alone = kept(microbatches[:1])
+    assert alone <= kept(microbatches) < 1.15 * alone  # the similarities of all with all are in it
+    assert kept(cut(to_tensors(host_batch(64, num_features=5000)), [64])) > 2 * alone
 
 
 def test_coupled_objectives_are_told_apart_by_type() -> None:

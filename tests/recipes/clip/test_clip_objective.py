@@ -19,8 +19,7 @@ from toy_pairs import (
 
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import evaluate
-from pretrainkit.recipes.clip.config import ClipRun, TextTransformerConfig, VitConfig
-from pretrainkit.recipes.clip.flops import PairFlops
+from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.mixup import mixup_of_step
 from pretrainkit.recipes.clip.objective import ClipObjective
 from pretrainkit.training.accumulate import accumulate
@@ -132,52 +131,9 @@ def test_cost_counts_pairs_real_tokens_and_bad_rows_by_reason():
     batch = {name: t.numpy() for name, t in batch_of(config, num=12).items()}
     cost = ClipObjective(config).cost(batch)
     assert (cost.examples, cost.tokens, cost.slots) == (12, int(batch["num_tokens"].sum()), 12 * 6)
-    assert cost.notes == {
-        "bad_missing_image": 0,
-        "bad_broken_image": int((batch["bad"] == 2).sum()),
-        "bad_empty_caption": 0,
-        "bad_oversized_image": 0,
-    }
-    assert cost.notes["bad_broken_image"] > 0
-
-
-def test_flops_of_the_published_shape():
-    """ViT-B/16 at 224 and a BERT-base of 25 tokens: 1.18e11 a pair and similarities; towers of the same formula."""
-    config = toy_config(data={"batch_size": 1})
-    model = config.model.model_copy(
-        update={
-            "image": VitConfig(pool="mean"),
-            "text": TextTransformerConfig(
-                hidden_size=768, num_heads=12, intermediate_size=3072, causal=False, pool="mean"
-            ),
-        }
-    )
-    count = PairFlops(config.model_copy(update={"model": model}))
-    lengths = np.full(10, 25)
-    assert count((224, 224), lengths) / 10 == pytest.approx(1.18e11, rel=0.01)
-
-    locked = model.model_copy(update={"image": VitConfig(pool="mean", trainable=False)})
-    half = model.model_copy(update={"image": VitConfig(pool="mean", num_trainable_layers=6)})
-    ours, some, least = (
-        PairFlops(config.model_copy(update={"model": m}))((224, 224), lengths) for m in (model, half, locked)
-    )
-    assert some == pytest.approx((ours + least) / 2)
-    assert ours - least == pytest.approx(2 / 3 * (ours - count._captions(lengths).sum()), rel=0.01)
-
-
-def test_one_used_token_spares_most_of_the_last_block():
-    one = VitConfig(pool="cls", num_layers=1)
-    config = toy_config(data={"batch_size": 1})
-    for tower, share in ((one, 0.3), (one.model_copy(update={"num_layers": 12}), 0.95)):
-        pooled = [
-            PairFlops(
-                config.model_copy(
-                    update={"model": config.model.model_copy(update={"image": tower.model_copy(update={"pool": pool})})}
-                )
-            )((224, 224), np.array([1]))
-            for pool in ("cls", "mean")
-        ]
-        assert pooled[0] < share * pooled[1]
+    assert cost.notes["bad_broken_image"] == int((batch["bad"] == 2).sum()) > 0
+    assert cost.notes["bad_missing_image"] == 0
+    assert sum(cost.notes.values()) == np.count_nonzero(batch["bad"])
 
 
 class Killed(Exception):

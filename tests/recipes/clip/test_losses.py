@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from toy_pairs import toy_config
 
 from pretrainkit.recipes.clip.losses import Matches, SigmoidScore, SoftmaxScore, score_rows
@@ -289,3 +291,30 @@ def test_no_gradient_is_computed_where_none_is_asked_for():
     with torch.no_grad():
         loss = own_loss(ClipObjective(toy_config()), Parameters(0.3), image_BD, text_BD)["contrastive_loss"]
     assert not loss.requires_grad
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most elements of any tensor that an operation gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for value in tree_leaves(found):
+            if isinstance(value, Tensor):
+                self.num_elements = max(self.num_elements, value.numel())
+        return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"loss": "siglip"}, {"duplicates": "ignore"}, {"mixup": {}}], ids=str)
+def test_fact_30_no_rank_of_several_makes_a_matrix_of_all_pairs(settings):
+    num, num_ranks = 64, 4
+    image_BD, text_BD = (x.requires_grad_() for x in unit_vectors(num))
+    labels = labels_of(num, 0, 0.3 if "mixup" in settings else None)
+    objective, parameters = ClipObjective(toy_config(settings)), Parameters(0.3)
+    with LargestTensor() as largest:
+        terms = objective.loss_from(parameters, {"image": image_BD, "text": text_BD}, labels, slice(16, 32))
+        terms["contrastive_loss"].total.backward()
+    assert largest.num_elements == num * num // num_ranks

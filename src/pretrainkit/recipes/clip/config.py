@@ -201,6 +201,37 @@ class ClipObjectiveConfig(Config):
     logits_megabytes: PositiveInt = 256
     """Logits are computed in chunks of at most so many megabytes."""
 
+    def problems(self, world_size: int) -> list[str]:
+        """Settings that do not fit together, or that the loss would not read."""
+        found = []
+        if self.loss == "siglip":
+            unread = {
+                "label_smoothing": self.label_smoothing != 0,
+                "mixup": self.mixup is not None,
+                "gather_gradient=false": not self.gather_gradient,
+            }
+            found += [
+                f"objective.{name} is for objective.loss=infonce, not for siglip\n  leave it out, or change the loss"
+                for name, is_set in unread.items()
+                if is_set
+            ]
+        elif self.siglip_bias != type(self).model_fields["siglip_bias"].default:
+            found.append(
+                f"objective.siglip_bias={self.siglip_bias} is only read by objective.loss=siglip\n"
+                "  leave it out, or change the loss"
+            )
+        if self.gather_group_size is not None and not self.gather:
+            found.append(
+                f"objective.gather_group_size={self.gather_group_size} means nothing with objective.gather=false\n"
+                "  leave one of them out"
+            )
+        elif self.gather_group_size is not None and world_size % self.gather_group_size and world_size > 1:
+            found.append(
+                f"{world_size} ranks cannot be split into groups of objective.gather_group_size="
+                f"{self.gather_group_size}\n  use a divisor of {world_size}"
+            )
+        return found
+
 
 class TextAugmentConfig(Config):
     """Caption pieces to change in training (ZeroVL, section 4.2 of its code's behaviour)."""
@@ -294,6 +325,16 @@ class ClipDataConfig(DataConfig):
     def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
         return self.workers, self.num_workers
 
+    def order_problems(self) -> list[str]:
+        """Settings of debiased sampling where there is none."""
+        names = ("debias_exponent", "debias_draw", "debias_seed")
+        changed = {name: getattr(self, name) for name in names}
+        return [
+            f"data.{name}={value} is only read by data.order=debias, not by {self.order}\n  leave it out"
+            for name, value in changed.items()
+            if self.order != "debias" and value != type(self).model_fields[name].default
+        ]
+
 
 _SPLIT_FOLDERS = frozenset({"train", "valid", "validation", "val", "test"})
 
@@ -356,6 +397,9 @@ class ClipRun(RunConfig):
     """What the model is fed."""
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
+
+    def problems(self, world_size: int = 1) -> list[str]:
+        return [*super().problems(world_size), *self.objective.problems(world_size), *self.data.order_problems()]
 
     @property
     def has_held_out_data(self) -> bool:

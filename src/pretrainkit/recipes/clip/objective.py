@@ -20,7 +20,6 @@ _INPUTS = ("image", "image_features", "input_ids", "num_tokens", "text_features"
 """What a batch may hold for the model."""
 _GROUPS = ("image_group", "caption_group")
 _BAD_ROWS = tuple(f"bad_{reason.replace(' ', '_')}" for reason in REASONS[1:])
-"""What the numbers from 1 on of a batch's `bad` mean."""
 
 
 class HasTemperature(Protocol):
