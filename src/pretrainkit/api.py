@@ -11,7 +11,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from pretrainkit.config.base import architecture
 from pretrainkit.config.loader import Origins, Resolved, resolve
+from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
@@ -433,7 +435,7 @@ def _run(
 ) -> dict[str, float]:
     """Everything between a config and the last metrics, for `train` and `resume`."""
     recipe = find_recipe(config.recipe)
-    config = _checked(recipe, config)  # before torch, which takes a second and a half to import
+    config = _checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
 
     import torch
 
@@ -467,7 +469,7 @@ def _run(
         if trainer.step >= config.total_steps:
             raise InputError(
                 f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
-                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * config.total_steps}"
+                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
             )
         world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
         if world.is_main:
@@ -534,12 +536,12 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
-    All ranks get equally many examples, so that sharded models stay in step; a remainder below the number of ranks is
-    left out.
+    Every one of them is scored once, in the same batches, whatever the number of ranks.
     """
     import numpy as np
 
     from pretrainkit.data.order import Order
+    from pretrainkit.eval.evaluator import dealt
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
     from pretrainkit.training.precision import resolve_precision
 
@@ -549,31 +551,30 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
-    share = min(config.evaluate.num_examples, sum(source.sizes)) // world.world_size
-    if share == 0:
-        raise DataError(
-            f"data.valid has {sum(source.sizes)} examples, too few for {world.world_size} ranks\n"
-            "  hold out more documents"
-        )
+    num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
+    numbers, num_counted = dealt(-(-num_examples // size), world)
 
     def held_out() -> Iterator[dict[str, np.ndarray]]:
-        for start in range(0, share, config.evaluate.batch_size):
-            stop = min(start + config.evaluate.batch_size, share)
-            yield source.build(order.records(np.arange(start, stop) + world.rank * share))
+        for number in numbers:
+            yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num_examples))))
 
-    return lambda model: evaluate_batches(objective, model, held_out(), precision=precision, world=world)
+    return lambda model: evaluate_batches(
+        objective, model, held_out(), precision=precision, world=world, num_counted=num_counted
+    )
 
 
 def _load_initial(model: nn.Module, config: Any) -> None:
     """Copy the weights of `init_from` into a fresh model of the same architecture, for data of the same tokenizer."""
-    from pretrainkit.dist.weights import require_same_tensors
+    from pretrainkit.dist.weights import require_same_architecture, require_same_tensors
 
     opened = open_model(config.init_from)
     found = opened.model.state_dict()
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
     )
-    require_same_tensors(wanted, given, f"init_from={config.init_from}")
+    origin = f"init_from={config.init_from}"
+    require_same_architecture(architecture(config.model), architecture(opened.config.model), origin)
+    require_same_tensors(wanted, given, origin)
     _require_same_tokenizer(opened, config.init_from, config.data.train)
     model.load_state_dict(found)
 
