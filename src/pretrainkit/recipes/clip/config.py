@@ -149,7 +149,7 @@ class ProjectionConfig(Config):
 class TemperatureConfig(Config):
     """Logits are cosines / temperature."""
 
-    neutral_fields: ClassVar[frozenset[str]] = frozenset({"value", "project_back"})
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"project_back"})
 
     kind: Literal["constant", "parameter", "log_parameter"] = "log_parameter"
     """constant: a number. parameter: learned. log_parameter: the logarithm of the logit scale (1 / temperature) is
