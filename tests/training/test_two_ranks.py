@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from two_processes import run_two
 from two_ranks import checks
 
 from pretrainkit.dist.env import World
+from two_processes import run_two
 
 CASES = [
     "separable ddp adamw",
