@@ -155,7 +155,8 @@ def test_an_export_evaluates_only_shards_of_its_tokenizer(finished: Path, other_
 
 
 def test_a_checkpoint_of_another_model(settings: list[str], finished: Path, empty: Path, tmp_path: Path) -> None:
-    for change in ("model.num_layers=2", "model.hidden_size=64", "objective.sentence_order=false"):
+    changes = ("model.num_layers=2", "model.hidden_size=64", "model.num_heads=4", "objective.sentence_order=false")
+    for change in changes:
         message = refused("train", *settings, change, f"init_from={finished}", "--out", empty / "run")
         assert "belongs to another model" in message
         assert len(message.splitlines()) < 8
