@@ -367,8 +367,11 @@ def test_two_ranks_with_a_sharded_model_go_on_where_one_stopped(
 ) -> None:
     run = copy_until(finished_without_dropout, 4, tmp_path / "run")
     (run / "samples.json").unlink()
-    launched("resume", run, "parallel.strategy=fsdp2")
+    # Three batches of held-out examples, the last one smaller: one for each rank, and then one for both to go through.
+    launched("resume", run, "parallel.strategy=fsdp2", "evaluate.num_examples=31", "evaluate.batch_size=11")
     assert (run / "samples.json").is_file()
+    held_out = json.loads((run / "eval.jsonl").read_text().splitlines()[-1])
+    assert held_out == pytest.approx({"step": 12, **pk.evaluate(run)}, rel=1e-6)
     assert losses(run) == pytest.approx(losses(finished_without_dropout), rel=1e-5)
     weights, expected = (pk.load_model(path).state_dict() for path in (run, finished_without_dropout))
     for name, value in expected.items():
