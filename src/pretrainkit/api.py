@@ -157,6 +157,7 @@ def evaluate(
     *,
     num_examples: int | None = None,
     device: str | None = None,
+    averaged: bool = False,
 ) -> dict[str, float]:
     """Held-out metrics of a run, checkpoint or export.
 
@@ -166,6 +167,7 @@ def evaluate(
         overrides: Settings `evaluate....=`, `data....=` and `precision....=` other than in its config.
         num_examples: At most so many; None: as its config says.
         device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.
 
     Raises:
         ConfigError: An override of something that cannot be changed any more.
@@ -173,7 +175,7 @@ def evaluate(
     from pretrainkit.dist.env import init_world
     from pretrainkit.training.precision import resolve_precision
 
-    opened = open_model(path)
+    opened = open_model(path, averaged=averaged)
     config = _overridden(opened, overrides)
     if data is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
@@ -194,21 +196,24 @@ def evaluate(
         world.close()
 
 
-def open_model(path: str | Path, *, step: int | None = None, recipe: str | None = None) -> Opened:
+def open_model(
+    path: str | Path, *, step: int | None = None, recipe: str | None = None, averaged: bool = False
+) -> Opened:
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
     Args:
         path: The folder.
         step: Of a run folder: this checkpoint instead of the newest valid one.
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
+        averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
 
     Raises:
-        CheckpointError, DataError: Missing, torn, or not ours.
+        CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
     path = Path(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
-    config, weights, tokenizer = _read_model(path, step, recipe)
+    config, weights, tokenizer = _read_model(path, step, recipe, averaged)
     found = find_recipe(config.recipe)
     model = _with_weights(found, config, weights, path)
     return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
@@ -218,11 +223,13 @@ def _with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path:
     """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
     import torch
 
-    from pretrainkit.dist.weights import allocate
+    from pretrainkit.dist.weights import allocate, require_same_tensors
 
     with torch.device("meta"):
         model = recipe.build_model(config)
     allocate(model, "cpu")
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
+    require_same_tensors(wanted, {name: tuple(weights[name].shape) for name in wanted}, str(path))
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
         raise CheckpointError(
@@ -232,13 +239,19 @@ def _with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path:
     return model.eval()
 
 
-def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
+def _read_model(
+    path: Path, step: int | None, recipe: str | None, averaged: bool
+) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
+    from pretrainkit.dist.weights import require_same_architecture
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
-    from pretrainkit.training.checkpoint import read_weights as read_checkpoint
-    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
+    from pretrainkit.training.checkpoint import read_weights
+    from pretrainkit.training.checkpoint_files import folder_name, newest_valid, read_checkpoint
 
+    is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
+    if averaged and is_export:
+        raise CheckpointError(f"{path} is an export: it holds one set of weights\n  ask the run it came from")
     if (path / "config.json").is_file():  # Hugging Face
         reader = find_recipe(recipe or _recipe_of_export(path))
         config, weights = reader.import_huggingface(path)
@@ -256,7 +269,12 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
             f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
             "  train it further, or give a checkpoint or an export that is whole"
         )
-    return config, read_checkpoint(checkpoint), run.path / "tokenizer"
+    weights = read_weights(checkpoint)
+    saved = read_checkpoint(checkpoint).meta.get("architecture", {})
+    require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
+    if averaged:
+        weights |= read_weights(checkpoint, "ema.")
+    return config, weights, run.path / "tokenizer"
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -264,9 +282,11 @@ def load_model(path: str | Path) -> nn.Module:
     return open_model(path).model
 
 
-def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
+def generate(
+    path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
+) -> list[dict[str, Any]]:
     """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
-    opened = open_model(path)
+    opened = open_model(path, averaged=averaged)
     for name in options:
         if name not in opened.recipe.generate_options:
             raise InputError(
@@ -328,17 +348,18 @@ def probe(
         world.close()
 
 
-def export(path: str | Path, format: str, out: str | Path) -> Path:
+def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
     Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
+    `averaged`: the average of the weights that `ema_decay` keeps.
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
     from pretrainkit.exporting.native import write_native
 
-    opened = open_model(path)
+    opened = open_model(path, averaged=averaged)
     if format == "huggingface":
         opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
     elif format == "safetensors":

@@ -51,6 +51,20 @@ def test_evaluate_gives_what_training_gave_at_its_end(finished: Path) -> None:
     assert again == {name: recorded[name] for name in again}
 
 
+def test_the_average_of_the_weights_is_evaluated_and_exported_when_asked(
+    finished: Path, finished_without_dropout: Path, exports: dict[str, Path], tmp_path: Path
+) -> None:
+    recorded = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])
+    averaged = evaluation(finished, "--averaged")
+    assert averaged == {name: recorded[f"ema_{name}"] for name in averaged}
+    assert averaged["loss"] != recorded["loss"]
+    succeed("export", finished, "--format", "safetensors", "--averaged", "--out", tmp_path / "averaged")
+    assert evaluation(tmp_path / "averaged") == averaged
+    assert succeed("generate", finished, "Bada <mask>.", "--averaged")
+    assert "ema_decay" in refused("evaluate", finished_without_dropout, "--averaged")
+    assert "an export" in refused("evaluate", exports["safetensors"], "--averaged")
+
+
 def test_evaluate_reads_runs_checkpoints_and_exports_alike(
     finished: Path, exports: dict[str, Path], tokens: Path
 ) -> None:

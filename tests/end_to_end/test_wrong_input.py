@@ -435,6 +435,22 @@ def test_a_damaged_run_folder_is_not_resumed(finished: Path, tmp_path: Path, nam
     assert (run / name).read_text() == content
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [("hidden_size: 32", "hidden_size: 64"), ("num_heads: 2", "num_heads: 4")]
+)
+def test_a_run_whose_config_was_edited_to_another_model(
+    finished: Path, tmp_path: Path, empty: Path, before: str, after: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    config = run / "config.yaml"
+    assert before in config.read_text()
+    config.write_text(config.read_text().replace(before, after))
+    assert "belongs to another model" in refused("evaluate", run)
+    assert "belongs to another model" in refused("export", run, "--out", empty / "export")
+    assert "belongs to another model" in refused("resume", run, "num_steps=14")
+
+
 def test_two_trainings_in_one_folder_are_refused(settings: list[str], tmp_path: Path) -> None:
     """A lock that the operating system drops when its holder dies; here its holder is another process."""
     run = tmp_path / "run"

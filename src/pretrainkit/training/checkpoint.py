@@ -323,6 +323,7 @@ def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
         if name.startswith(prefix)
     }
     if not weights:
-        raise CheckpointError(f"checkpoint {path} holds no tensors named {prefix}...")
+        advice = "only a run with ema_decay keeps an average of its weights" if prefix == "ema." else "use another one"
+        raise CheckpointError(f"checkpoint {path} holds no tensors named {prefix}...\n  {advice}")
     read_into(path, weights, World())
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
