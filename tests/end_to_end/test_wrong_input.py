@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,28 @@ def test_a_checkpoint_that_the_disk_has_no_room_for_leaves_those_before(
     assert left == ["step-00000001", "step-00000004"]
     succeed("resume", run)  # with room again
     assert metric_lines(run) == metric_lines(finished)
+
+
+def test_a_save_that_fails_in_the_background_ends_the_run_at_once(settings: list[str], tmp_path: Path) -> None:
+    steps = []
+
+    class Full(Watcher):
+        def stepped(self, step: int, num_steps: int) -> None:
+            steps.append(step)
+            time.sleep(0.02)
+            if step == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    config = pk.load_config(
+        settings[0], [*settings[1:], "num_steps=200", "checkpoint.every_steps=200", "log.every_steps=50"]
+    )
+    try:
+        with pytest.raises(RunError, match=r"cannot save checkpoint .*step-00000001"):
+            pk.train(config, tmp_path / "run", watcher=Full())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(steps) < 200
 
 
 def test_metrics_that_cannot_be_written_are_one_message(settings: list[str], tmp_path: Path) -> None:

@@ -142,6 +142,11 @@ class CheckpointStore:
         if pending is not None:
             self._newest = pending.result()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the save under way is known to have failed on this rank; then `wait` and `save` raise."""
+        return self._pending is not None and self._pending.done() and self._pending.exception() is not None
+
     def newest_valid(self) -> Path | None:
         """The newest checkpoint that is whole, for all ranks; torn ones are named in warnings and skipped."""
         self.wait()

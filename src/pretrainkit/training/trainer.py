@@ -241,7 +241,8 @@ class Trainer:
             metrics = self._evaluate()
         is_last = self.step == self.config.total_steps
         every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
-        if stop.agreed(self.world.any, self.step, every) and not is_last:
+        # A save that failed in the background ends the run now, not when the next one is due.
+        if stop.agreed(lambda asked: self.world.any(asked or self.store.has_failed), self.step, every) and not is_last:
             self._save(blocking=True)
             by = stop.name or "a signal to another rank"
             self._event("stopped", f"by {by}; saved at step {self.step}")
