@@ -303,9 +303,11 @@ class RunConfig(Config):
             ("epsilon", not has_momentum),
         ):
             value = getattr(self.optimizer, name)
-            if not belongs and value != OptimizerConfig.model_fields[name].default:
+            default = OptimizerConfig.model_fields[name].default
+            if not belongs and value != default:
                 found.append(
-                    f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n  leave it out"
+                    f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n"
+                    f"  leave it out; where a preset has it: optimizer.{name}={default}"
                 )
         if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
             found.append(
