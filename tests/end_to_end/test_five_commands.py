@@ -33,7 +33,14 @@ def test_a_run_folder_holds_what_the_documentation_promises(finished: Path) -> N
         "step-00000008",
         "step-00000012",
     ]
+    assert {"sentencepiece.model", "tokenizer.json"} <= {path.name for path in (finished / "tokenizer").iterdir()}
     assert not list(finished.rglob(".incomplete*"))
+
+
+def test_an_export_holds_model_config_and_tokenizer(exports: dict[str, Path]) -> None:
+    """Fact 38, for the folder that is handed on."""
+    names = {path.name for path in exports["huggingface"].iterdir()}
+    assert {"config.json", "model.safetensors", "sentencepiece.model", "tokenizer.json"} <= names
 
 
 def test_training_lowers_the_loss(made: Path, finished: Path) -> None:
