@@ -11,7 +11,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from pretrainkit.config.base import architecture
 from pretrainkit.config.loader import Origins, Resolved, resolve
+from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
@@ -171,6 +173,7 @@ def evaluate(
     *,
     num_examples: int | None = None,
     device: str | None = None,
+    averaged: bool = False,
 ) -> dict[str, float]:
     """Held-out metrics of a run, checkpoint or export.
 
@@ -180,6 +183,7 @@ def evaluate(
         overrides: Settings `evaluate....=`, `data....=` and `precision....=` other than in its config.
         num_examples: At most so many; None: as its config says.
         device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.
 
     Raises:
         ConfigError: An override of something that cannot be changed any more.
@@ -187,7 +191,7 @@ def evaluate(
     from pretrainkit.dist.env import init_world
     from pretrainkit.training.precision import resolve_precision
 
-    opened = open_model(path)
+    opened = open_model(path, averaged=averaged)
     config = _overridden(opened, overrides)
     if data is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
@@ -208,21 +212,24 @@ def evaluate(
         world.close()
 
 
-def open_model(path: str | Path, *, step: int | None = None, recipe: str | None = None) -> Opened:
+def open_model(
+    path: str | Path, *, step: int | None = None, recipe: str | None = None, averaged: bool = False
+) -> Opened:
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
     Args:
         path: The folder.
         step: Of a run folder: this checkpoint instead of the newest valid one.
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
+        averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
 
     Raises:
-        CheckpointError, DataError: Missing, torn, or not ours.
+        CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
     path = Path(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
-    config, weights, tokenizer = _read_model(path, step, recipe)
+    config, weights, tokenizer = _read_model(path, step, recipe, averaged)
     found = find_recipe(config.recipe)
     model = _with_weights(found, config, weights, path)
     return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
@@ -232,11 +239,13 @@ def _with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path:
     """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
     import torch
 
-    from pretrainkit.dist.weights import allocate
+    from pretrainkit.dist.weights import allocate, require_same_tensors
 
     with torch.device("meta"):
         model = recipe.build_model(config)
     allocate(model, "cpu")
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
+    require_same_tensors(wanted, {name: tuple(weights[name].shape) for name in wanted}, str(path))
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
         raise CheckpointError(
@@ -246,13 +255,19 @@ def _with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path:
     return model.eval()
 
 
-def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
+def _read_model(
+    path: Path, step: int | None, recipe: str | None, averaged: bool
+) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
+    from pretrainkit.dist.weights import require_same_architecture
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
-    from pretrainkit.training.checkpoint import read_weights as read_checkpoint
-    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
+    from pretrainkit.training.checkpoint import read_weights
+    from pretrainkit.training.checkpoint_files import folder_name, newest_valid, read_checkpoint
 
+    is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
+    if averaged and is_export:
+        raise CheckpointError(f"{path} is an export: it holds one set of weights\n  ask the run it came from")
     if (path / "config.json").is_file():  # Hugging Face
         reader = find_recipe(recipe or _recipe_of_export(path))
         config, weights = reader.import_huggingface(path)
@@ -270,7 +285,12 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
             f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
             "  train it further, or give a checkpoint or an export that is whole"
         )
-    return config, read_checkpoint(checkpoint), run.path / "tokenizer"
+    weights = read_weights(checkpoint)
+    saved = read_checkpoint(checkpoint).meta.get("architecture", {})
+    require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
+    if averaged:
+        weights |= read_weights(checkpoint, "ema.")
+    return config, weights, run.path / "tokenizer"
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -278,9 +298,11 @@ def load_model(path: str | Path) -> nn.Module:
     return open_model(path).model
 
 
-def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
+def generate(
+    path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
+) -> list[dict[str, Any]]:
     """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
-    opened = open_model(path)
+    opened = open_model(path, averaged=averaged)
     for name in options:
         if name not in opened.recipe.generate_options:
             raise InputError(
@@ -342,17 +364,18 @@ def probe(
         world.close()
 
 
-def export(path: str | Path, format: str, out: str | Path) -> Path:
+def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
     Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
+    `averaged`: the average of the weights that `ema_decay` keeps.
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
     from pretrainkit.exporting.native import write_native
 
-    opened = open_model(path)
+    opened = open_model(path, averaged=averaged)
     if format == "huggingface":
         opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
     elif format == "safetensors":
@@ -449,7 +472,7 @@ def _run(
 ) -> dict[str, float]:
     """Everything between a config and the last metrics, for `train` and `resume`."""
     recipe = find_recipe(config.recipe)
-    config = _checked(recipe, config)  # before torch, which takes a second and a half to import
+    config = _checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
 
     import torch
 
@@ -489,7 +512,7 @@ def _run(
         if trainer.step >= config.total_steps:
             raise InputError(
                 f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
-                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * config.total_steps}"
+                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
             )
         world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
         if world.is_main:
@@ -556,12 +579,12 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
-    All ranks get equally many examples, so that sharded models stay in step; a remainder below the number of ranks is
-    left out.
+    Every one of them is scored once, in the same batches, whatever the number of ranks.
     """
     import numpy as np
 
     from pretrainkit.data.order import Order
+    from pretrainkit.eval.evaluator import dealt
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
     from pretrainkit.training.precision import resolve_precision
 
@@ -571,31 +594,30 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
-    share = min(config.evaluate.num_examples, sum(source.sizes)) // world.world_size
-    if share == 0:
-        raise DataError(
-            f"data.valid has {sum(source.sizes)} examples, too few for {world.world_size} ranks\n"
-            "  hold out more documents"
-        )
+    num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
+    numbers, num_counted = dealt(-(-num_examples // size), world)
 
     def held_out() -> Iterator[dict[str, np.ndarray]]:
-        for start in range(0, share, config.evaluate.batch_size):
-            stop = min(start + config.evaluate.batch_size, share)
-            yield source.build(order.records(np.arange(start, stop) + world.rank * share))
+        for number in numbers:
+            yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num_examples))))
 
-    return lambda model: evaluate_batches(objective, model, held_out(), precision=precision, world=world)
+    return lambda model: evaluate_batches(
+        objective, model, held_out(), precision=precision, world=world, num_counted=num_counted
+    )
 
 
 def _load_initial(model: nn.Module, config: Any) -> None:
     """Copy the weights of `init_from` into a fresh model of the same architecture, for data of the same tokenizer."""
-    from pretrainkit.dist.weights import require_same_tensors
+    from pretrainkit.dist.weights import require_same_architecture, require_same_tensors
 
     opened = open_model(config.init_from)
     found = opened.model.state_dict()
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
     )
-    require_same_tensors(wanted, given, f"init_from={config.init_from}")
+    origin = f"init_from={config.init_from}"
+    require_same_architecture(architecture(config.model), architecture(opened.config.model), origin)
+    require_same_tensors(wanted, given, origin)
     _require_same_tokenizer(opened, config.init_from, config.data.train)
     model.load_state_dict(found)
 

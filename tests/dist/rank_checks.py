@@ -309,7 +309,7 @@ def main() -> None:
             outcome = "ok"
             try:
                 check(world, folder)
-            except Exception:
+            except Exception:  # whatever a check raises is its outcome, which the test of its name shows
                 outcome = traceback.format_exc()
             (folder / f"{name}.{world.rank}").write_text(outcome)
     world.close()

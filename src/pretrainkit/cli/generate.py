@@ -17,6 +17,9 @@ def generate(
     images: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="CLIP: the images to find what the prompts say in.")
     ] = None,
+    averaged: Annotated[
+        bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt.")] = False,
 ) -> None:
     """Let a trained model answer. BERT fills in what is masked: write <mask> in place of a word. CLIP finds the images
@@ -27,5 +30,5 @@ def generate(
 
     prompts = text or [line.rstrip("\n") for line in sys.stdin]
     options = {"top": top} if images is None else {"top": top, "images": images}
-    for answer in api.generate(path, prompts, **options):
+    for answer in api.generate(path, prompts, averaged=averaged, **options):
         print(json_module.dumps(answer, ensure_ascii=False) if json else answer["text"])

@@ -72,7 +72,7 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
-        except BaseException:
+        except BaseException:  # also Ctrl-C and what the caller raises: half a file is never left; it is raised on
             partial.unlink(missing_ok=True)
             raise
         sync(path.parent)

@@ -55,7 +55,7 @@ def main() -> None:
             print(error.code, file=sys.stderr)
     except KeyboardInterrupt:
         code = 130
-    except Exception:
+    except Exception:  # whatever ended the module: it is printed as Python would, and the launcher gets its code
         traceback.print_exc()
     exit_path(folder, rank).write_text(str(code))
     sys.exit(code)

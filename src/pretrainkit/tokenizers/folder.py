@@ -44,7 +44,7 @@ def new_folder(out: Path) -> Iterator[Path]:
             if out.is_dir():
                 out.rmdir()
             os.replace(aside, out)
-        except BaseException:
+        except BaseException:  # also Ctrl-C and what the caller raises: half a folder is never left; it is raised on
             shutil.rmtree(aside, ignore_errors=True)
             raise
 

@@ -300,6 +300,9 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         inside = [name for name in ("train", "valid") if (folder / name / "manifest.json").is_file()]
         advice = f"name one of the folders in it: {', '.join(str(folder / name) for name in inside)}"
+        if not folder.exists():
+            advice = f"give the place of the token shards, or {_REBUILD}"
+            raise DataError(f"there is no folder {folder}\n  {advice}") from error
         raise DataError(
             f"{folder} holds no token shards: there is no manifest.json\n  {advice if inside else _REBUILD}"
         ) from error

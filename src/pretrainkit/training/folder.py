@@ -73,10 +73,11 @@ class RunFolder:
             ) from None
 
     def discard(self) -> None:
-        """Remove a folder that `prepare` made, as far as nothing but an empty `checkpoints` is in it."""
+        """Remove a folder that `prepare` made, as far as it holds nothing but maybe an empty `checkpoints`."""
         with suppress(OSError):
-            (self.checkpoints / ".lock").unlink(missing_ok=True)
-            self.checkpoints.rmdir()
+            if self.checkpoints.is_dir():
+                (self.checkpoints / ".lock").unlink(missing_ok=True)
+                self.checkpoints.rmdir()
             self.path.rmdir()
 
     def record(self, config: Any, provenance: Mapping[str, Any]) -> None:

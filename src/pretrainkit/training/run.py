@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
@@ -25,7 +26,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 class SourceConfig(Config):
     """One component of a mixture. On the command line a plain path stands for {path: PATH}."""
 
-    path: str
+    path: Annotated[str, IsPath()]
     """Folder of token shards, as written by `pretrainkit tokenizer encode`."""
     weight: PositiveFloat | None = None
     """Share of the examples of a batch, relative to the other components; null: proportional to size."""
@@ -216,7 +217,7 @@ class RunConfig(Config):
     """Seed of initial weights, data order, masks and dropout."""
     num_steps: PositiveInt | None
     """Optimizer updates; null: as many whole batches as data.num_epochs passes over the data hold."""
-    init_from: str | None = None
+    init_from: Annotated[str | None, IsPath()] = None
     """Start from the weights of this run, checkpoint or export (optimiser state starts fresh); null: random."""
     model: SerializeAsAny[Config]
     """The architecture."""
@@ -302,9 +303,11 @@ class RunConfig(Config):
             ("epsilon", not has_momentum),
         ):
             value = getattr(self.optimizer, name)
-            if not belongs and value != OptimizerConfig.model_fields[name].default:
+            default = OptimizerConfig.model_fields[name].default
+            if not belongs and value != default:
                 found.append(
-                    f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n  leave it out"
+                    f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n"
+                    f"  leave it out; where a preset has it: optimizer.{name}={default}"
                 )
         if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
             found.append(

@@ -1,7 +1,7 @@
 """Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -14,6 +14,13 @@ DropoutRate = Annotated[float, Field(ge=0, lt=1)]
 
 class TowerConfig(Config):
     """What all four towers have."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("trainable", "num_trainable_layers", "pretrained"),
+            *("patch_dropout", "attention_dropout", "freeze_batch_norm", "sync_batch_norm"),
+        }
+    )
 
     trainable: bool = True
     """false: the tower keeps its weights; only its projection learns (locked tower, LiT)."""
@@ -123,6 +130,8 @@ TextTower = Annotated[TextTransformerConfig | HuggingFaceTextConfig, Field(discr
 class ProjectionConfig(Config):
     """From the width of a tower to that of the embeddings."""
 
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "image_trainable", "text_trainable"})
+
     kind: Literal["linear", "residual"] = "linear"
     """linear: one matrix without bias. residual: linear, GELU, linear, dropout, sum with the first, layer norm."""
     dim: PositiveInt = 512
@@ -139,6 +148,8 @@ class ProjectionConfig(Config):
 
 class TemperatureConfig(Config):
     """Logits are cosines / temperature."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"project_back"})
 
     kind: Literal["constant", "parameter", "log_parameter"] = "log_parameter"
     """constant: a number. parameter: learned. log_parameter: the logarithm of the logit scale (1 / temperature) is
