@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.corpus.manifest import explained_write_errors, fingerprint, made_by
-from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, run_tasks
+from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, share_tasks
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile, find_sources
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
-from pretrainkit.tokenizers.folder import PUNKT_JSON
+from pretrainkit.tokenizers.folder import PUNKT_JSON, copy_tokenizer
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules
 from pretrainkit.tokenizers.sentences import Splitter, SplitterName, check_splitter, learn_punkt, load_splitter
@@ -132,18 +132,23 @@ def _encode_split(
     name: str,
 ) -> dict[str, Any]:
     groups = shard_groups(sources)
-    plan = {
-        "input": [corpus, [len(group) for group in groups]] if corpus else [source.identity for source in sources],
+    encoding = {
         "tokenizer": tokenizer.fingerprint,
         "splitter": splitter.fingerprint,
         "text_key": settings.text_key,
     }
-    plan_key = fingerprint(plan)
-    if (out / "manifest.json").exists():
-        return _kept(out, plan_key, progress)
-    _refuse_strangers(out)
+    # What every shard holds; a corpus is known by its content, so that a copy of it is the same.
+    contents: list[Any] = [[source.identity for source in group] for group in groups]
+    if corpus:
+        contents = [[corpus, index, len(group)] for index, group in enumerate(groups)]
+    plan_key = fingerprint([encoding, contents])
+    with explained_write_errors(out):
+        if (out / "manifest.json").exists():
+            return _kept(out, plan_key, progress)
+        _refuse_strangers(out)
     num_bytes = sum(source.num_bytes for source in sources)
     processes = num_processes(workers, 1 << 30, num_bytes, 1 << 40)
+    plan = encoding | {"input": corpus or [source.address for source in sources]}
     with work_folder(out / ".work", plan, out) as work:
         if punkt is not None:
             punkt.save(work / PUNKT_JSON)
@@ -159,6 +164,7 @@ def _encode_split(
             ShardTask(
                 *(out, index, len(groups), tuple(group), encoder, tokenizer.vocab_size),
                 *(settings.text_key, settings.max_bad, work / f"shard-{index:05d}" / "task.json"),
+                fingerprint([encoding, contents[index]]),
             )
             for index, group in enumerate(groups)
         ]
@@ -185,7 +191,7 @@ def _encode_split(
                 f"{name}: no document with any text in {len(sources)} files, the first is {sources[0].address}\n"
                 "  give other files, or name the key of the text by --text-key"
             )
-        _copy_tokenizer(tokenizer.folder, out, punkt)
+        copy_tokenizer(tokenizer.folder, out / TOKENIZER_FOLDER, punkt)
         content = fingerprint([entry["sha256"]["hashes"] for entry in entries])
         manifest = finish_shards(
             out,
@@ -213,9 +219,13 @@ def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
 
 def _run(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Makes the shards, in any order."""
-    if processes <= 1 or len(tasks) >= 2 * processes:
-        return run_tasks(_task_and_record, tasks, processes)
-    return encode_together(tasks, processes)
+    if processes <= 1:
+        return map(_task_and_record, tasks)
+    if len(tasks) < 2 * processes:
+        return encode_together(tasks, processes)
+    # The largest first, so that no process is left alone with one at the end.
+    by_size = sorted(tasks, key=lambda task: -sum(source.num_bytes for source in task.sources))
+    return share_tasks(_task_and_record, by_size, processes)
 
 
 def _task_and_record(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
@@ -240,14 +250,3 @@ def _refuse_strangers(out: Path) -> None:
         raise DataError(f"{out} is a file\n  name another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / ".work").is_dir():
         raise DataError(f"{out} is not empty and holds no unfinished token shards\n  name another --out")
-
-
-def _copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None) -> None:
-    target, aside = out / TOKENIZER_FOLDER, out / f".{TOKENIZER_FOLDER}.partial"
-    with explained_write_errors(target):
-        for folder in (aside, target):
-            shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(origin, aside)
-        if punkt is not None:
-            punkt.save(aside / PUNKT_JSON)
-        aside.rename(target)
