@@ -1,6 +1,10 @@
 import gzip
+import io
 import json
+import sys
+import tomllib
 from itertools import pairwise
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -9,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.corpus.sources import SourceFile, find_sources, group_sources, plain_chunks, split_lines
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, MissingPackageError
 
 
 def contents(source):
@@ -65,6 +69,63 @@ def test_fsspec_addresses_read_like_local_files(tmp_path):
     (local,) = find_sources([f"file://{tmp_path}/a.txt"])
     assert contents(local) == b"local\n"
     assert local.num_bytes == 6
+
+
+def test_a_remote_corpus_with_held_out_data_is_not_read_as_one():
+    for split in ("train", "valid"):
+        with fsspec.open(f"memory://corpus-both/{split}/manifest.json", "wb") as file:
+            file.write(b"{}")
+    with pytest.raises(DataError, match="name one of them: memory://corpus-both/train or"):
+        find_sources(["memory://corpus-both"])
+
+
+class _OddSystem(fsspec.AbstractFileSystem):
+    """A driver with an error type of its own that fails when asked for a file, or while it is read."""
+
+    protocol = "corpusodd"
+
+    class OddError(Exception):
+        pass
+
+    def exists(self, path, **_):
+        if "unreachable" in path:
+            raise self.OddError("no route")
+        return True
+
+    def isdir(self, path):
+        return False
+
+    def info(self, path, **_):
+        return {"name": path, "size": 9, "type": "file"}
+
+    def _open(self, path, *_, **__):
+        return _OddFile()
+
+
+class _OddFile(io.BytesIO):
+    def read(self, *_):
+        raise _OddSystem.OddError("connection lost")
+
+
+def test_errors_that_only_a_driver_knows_are_one_message():
+    fsspec.register_implementation("corpusodd", _OddSystem, clobber=True)
+    with pytest.raises(DataError, match=r"corpusodd://unreachable/x.jsonl cannot be read: no route"):
+        find_sources(["corpusodd://unreachable/x.jsonl"])
+    (source,) = find_sources(["corpusodd://host/x.jsonl"])
+    with pytest.raises(DataError, match="cannot be read: connection lost"):
+        list(plain_chunks(source))
+
+
+@pytest.mark.parametrize(("protocol", "package"), [("s3", "s3fs"), ("gs", "gcsfs"), ("https", "aiohttp")])
+def test_a_missing_driver_is_named_with_its_extra(protocol, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    with pytest.raises(MissingPackageError, match=rf"'{package}'[\s\S]*pip install 'pretrainkit\[(\w+)\]'") as caught:
+        find_sources([f"{protocol}://somewhere/x.jsonl"])
+    named = str(caught.value).rpartition("[")[2].rpartition("]")[0]
+    extras = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
+    assert extras["project"]["optional-dependencies"][named][0].startswith(f"fsspec[{named}]")
 
 
 @settings(max_examples=25)

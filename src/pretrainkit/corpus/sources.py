@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 
 Format = Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "tsv"]
 """jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
@@ -30,6 +30,15 @@ FORMAT_OF_SUFFIX: dict[str, Format] = {
 }
 """By the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Everything else is BERT text."""
 
+_DRIVERS = {
+    "s3": ("s3fs", "s3"),
+    "gs": ("gcsfs", "gcs"),
+    "gcs": ("gcsfs", "gcs"),
+    "http": ("aiohttp", "http"),
+    "https": ("aiohttp", "http"),
+}
+"""Protocols whose drivers are extras of ours: package and extra. `hf://` comes with transformers; of others fsspec says
+what it needs."""
 _CHUNK_BYTES = 1 << 20
 _PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so small enough for well-packed text
 
@@ -96,9 +105,7 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
             paths.append(name)
         elif name.is_dir() and "**" not in pattern:
             if (name / "train/manifest.json").exists() and (name / "valid/manifest.json").exists():
-                raise DataError(
-                    f"{name} holds training and held-out data\n  name one of them: {name / 'train'} or {name / 'valid'}"
-                )
+                raise _both_splits(str(name))
             inside = (path for path in name.rglob("*") if path.is_file())
             paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
     result = []
@@ -108,8 +115,12 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
     return result
 
 
+def _both_splits(folder: str) -> DataError:
+    return DataError(f"{folder} holds training and held-out data\n  name one of them: {folder}/train or {folder}/valid")
+
+
 def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
-    with _explained_remote_errors(pattern):
+    with _explained_read_errors(pattern):
         import fsspec
 
         system, path = fsspec.core.url_to_fs(pattern)
@@ -117,6 +128,8 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
             names = sorted(name for name in system.glob(path) if system.isfile(name))
         elif system.isdir(path):
             root = path.rstrip("/")
+            if all(system.exists(f"{root}/{split}/manifest.json") for split in ("train", "valid")):
+                raise _both_splits(pattern.rstrip("/"))
             names = sorted(name for name in system.find(path) if _is_data(name[len(root) :].lstrip("/")))
         else:
             names = [path] if system.exists(path) else []
@@ -144,13 +157,19 @@ def group_sources(sources: Sequence[SourceFile], group_bytes: int = 64_000_000) 
 
 
 @contextmanager
-def _explained_remote_errors(address: str) -> Iterator[None]:
+def _explained_read_errors(address: str) -> Iterator[None]:
     try:
         yield
+    except PretrainKitError:
+        raise
     except ImportError as error:
+        package, extra = _DRIVERS.get(address.partition("://")[0], ("", ""))
+        if package:
+            raise MissingPackageError(package, extra, address) from error
         raise DataError(f"{address} needs a package that is not installed\n  {error}") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{address} cannot be read: {error}\n  check the address and your access to it") from error
+    except Exception as error:  # every driver raises types of its own, some of them directly below Exception
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{address} cannot be read: {reason}\n  check the address and your access to it") from error
 
 
 @contextmanager
@@ -161,7 +180,7 @@ def open_source(address: str) -> Iterator[BinaryIO]:
         DataError: It cannot be opened.
     """
     if "://" in address:
-        with _explained_remote_errors(address):
+        with _explained_read_errors(address):
             import fsspec
 
             file = cast(BinaryIO, fsspec.open(address, "rb").open())
@@ -188,7 +207,7 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
     """
     with open_source(source.address) as file:
         packed = source.address.endswith((".zst", ".gz"))
-        raw = _raw_chunks(file, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
+        raw = _raw_chunks(file, source.address, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
         if source.address.endswith(".zst"):
             yield from _zst_chunks(raw, source.address)
         elif source.address.endswith(".gz"):
@@ -197,8 +216,12 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
             yield from raw
 
 
-def _raw_chunks(file: BinaryIO, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
-    while chunk := file.read(size):
+def _raw_chunks(file: BinaryIO, address: str, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
+    while True:
+        with _explained_read_errors(address):
+            chunk = file.read(size)
+        if not chunk:
+            return
         yield chunk
         if on_bytes:
             on_bytes(len(chunk))
