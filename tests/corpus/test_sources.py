@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretrainkit.corpus.shards import BuildSettings, build_corpus
 from pretrainkit.corpus.sources import SourceFile, find_sources, group_sources, plain_chunks, split_lines
 from pretrainkit.errors import DataError, MissingPackageError
 
@@ -69,6 +70,38 @@ def test_fsspec_addresses_read_like_local_files(tmp_path):
     (local,) = find_sources([f"file://{tmp_path}/a.txt"])
     assert contents(local) == b"local\n"
     assert local.num_bytes == 6
+
+
+@pytest.fixture
+def made_corpus(tmp_path):
+    (tmp_path / "raw.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n{"text": "three"}\n')
+    settings = BuildSettings(num_shards=2, split_folders=False)
+    build_corpus(find_sources([tmp_path / "raw.jsonl"]), tmp_path / "corpus", settings)
+    return tmp_path / "corpus"
+
+
+def test_a_corpus_that_lacks_a_shard_is_not_read_as_if_it_were_whole(made_corpus):
+    assert len(find_sources([made_corpus])) == 2
+    (made_corpus / "part-00001-of-00002.jsonl").unlink()
+    with pytest.raises(DataError, match=r"part-00001-of-00002.jsonl is missing"):
+        find_sources([made_corpus])
+    assert len(find_sources([f"{made_corpus}/*.jsonl"])) == 1  # a subset that was asked for
+
+
+@pytest.mark.parametrize("pattern", ["corpus", "corpus/*.jsonl", "corpus/part-00000-of-00002.jsonl"])
+def test_an_unfinished_corpus_is_not_read_as_if_it_were_whole(made_corpus, pattern):
+    (made_corpus / "manifest.json").unlink()
+    (made_corpus / ".work").mkdir()
+    (made_corpus / ".work/plan.json").write_text("{}")
+    with pytest.raises(DataError, match="is not finished"):
+        find_sources([made_corpus.parent / pattern])
+
+
+def test_a_manifest_of_somebody_else_says_nothing(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{}")
+    for content in ("not JSON", "[]", '{"kind": "other", "shards": [{"name": "x"}]}'):
+        (tmp_path / "manifest.json").write_text(content)
+        assert len(find_sources([tmp_path])) == 1
 
 
 def test_a_remote_corpus_with_held_out_data_is_not_read_as_one():

@@ -21,7 +21,7 @@ from pretrainkit.tokenizers import shard_encoder
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus, shard_groups
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.punkt import FORMAT, VERSION, PunktParameters
-from pretrainkit.tokenizers.sentences import PlainSplitter, load_splitter
+from pretrainkit.tokenizers.sentences import PlainSplitter, learn_punkt, load_splitter
 from pretrainkit.tokenizers.shards import TokenShards
 
 SPLITTER = EncodeSettings(splitter="newline")
@@ -102,7 +102,8 @@ def test_parameters_beside_the_tokenizer_are_used(corpus, unigram, tmp_path):
     shutil.copytree(unigram, folder)
     first = encode_corpus([corpus], folder, tmp_path / "one", workers=1)["train"]
     shutil.copy(tmp_path / "one/train/tokenizer/punkt.json", folder)
-    assert encode_corpus([corpus], folder, tmp_path / "two", workers=1)["train"] == first
+    second = encode_corpus([corpus], folder, tmp_path / "two", workers=1)["train"]
+    assert second == {name: value for name, value in first.items() if name != "learned_from"}
 
 
 def test_complete_output_is_kept_and_other_output_refused(corpus, unigram, wordpiece, tmp_path):
@@ -230,6 +231,31 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_shards_for_the_next_attempt(
     assert {path.name for path in out.glob("*.bin")} == {path.name for path in whole.glob("*.bin")}
     encode_corpus([texts], wordpiece, out, SPLITTER, workers=1)
     assert files(out) == files(whole)
+
+
+def test_sentence_boundaries_are_learned_once_for_an_output(corpus, wordpiece, tmp_path, monkeypatch):
+    learned = []
+
+    def learn(*arguments, **options):
+        learned.append(arguments)
+        return learn_punkt(*arguments, **options)
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(encode_module, "learn_punkt", learn)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(encode_module, "finish_shards", fail)
+        with pytest.raises(KeyboardInterrupt):
+            encode_corpus([corpus], wordpiece, out, workers=1)
+    first = encode_corpus([corpus], wordpiece, out, workers=1)
+    assert encode_corpus([corpus], wordpiece, out, workers=1) == first
+    assert len(learned) == 1
+    (corpus / "train/part-0.jsonl").write_text('{"text": "Another text. It has sentences."}\n')
+    with pytest.raises(DataError, match="another corpus"):
+        encode_corpus([corpus], wordpiece, out, workers=1)
+    assert len(learned) == 2
 
 
 def test_only_the_tokenizer_of_a_models_folder_is_copied(corpus, wordpiece, tmp_path):

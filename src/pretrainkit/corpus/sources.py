@@ -4,7 +4,9 @@ An address is a local path or anything fsspec knows (`s3://`, `gs://`, `hf://`, 
 """
 
 import glob
+import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+from pretrainkit.corpus.manifest import MANIFEST_NAME, verify
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 
 Format = Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "tsv"]
@@ -39,6 +42,7 @@ _DRIVERS = {
 }
 """Protocols whose drivers are extras of ours: package and extra. `hf://` comes with transformers; of others fsspec says
 what it needs."""
+_SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
 _CHUNK_BYTES = 1 << 20
 _PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so small enough for well-packed text
 
@@ -75,7 +79,8 @@ def find_sources(
     hidden ones, `_*`, manifests, README* and LICENSE*.
 
     Raises:
-        DataError: A pattern matches nothing, or is a corpus folder with both train and held-out data.
+        DataError: A pattern matches nothing, is a corpus folder with both train and held-out data, or shards of a
+            corpus are missing.
     """
     found: list[SourceFile] = []
     for pattern in map(str, patterns):
@@ -106,13 +111,36 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
         elif name.is_dir() and "**" not in pattern:
             if (name / "train/manifest.json").exists() and (name / "valid/manifest.json").exists():
                 raise _both_splits(str(name))
+            _check_corpus(name)
             inside = (path for path in name.rglob("*") if path.is_file())
             paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
+    _check_finished(paths)
     result = []
     for path in paths:
         status = path.stat()
         result.append((str(path), status.st_size, str(status.st_mtime_ns)))
     return result
+
+
+def _check_corpus(folder: Path) -> None:
+    """DataError if `folder` is one of `corpus shards` that lacks shards, or has others than it was made with."""
+    try:
+        is_corpus = json.loads((folder / MANIFEST_NAME).read_bytes()).get("kind") == "corpus"
+    except (OSError, ValueError, AttributeError):  # no manifest, or somebody else's
+        return
+    if is_corpus:
+        verify(folder, checksums=False)
+
+
+def _check_finished(paths: Sequence[Path]) -> None:
+    """DataError if shards are among `paths` whose corpus is still being written, or was never finished."""
+    folders = {path.parent for path in paths if _SHARD.fullmatch(path.name)}
+    for folder in sorted({*folders, *(folder.parent for folder in folders)}):
+        if (folder / ".work").is_dir():
+            raise DataError(
+                f"the corpus in {folder} is not finished: some of its shards are still missing\n"
+                "  run the command that writes it again, to its end"
+            )
 
 
 def _both_splits(folder: str) -> DataError:

@@ -26,12 +26,21 @@ from pretrainkit.errors import DataError
 from pretrainkit.tokenizers.folder import PUNKT_JSON, copy_tokenizer
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules
-from pretrainkit.tokenizers.sentences import Splitter, SplitterName, check_splitter, learn_punkt, load_splitter
+from pretrainkit.tokenizers.sentences import (
+    SAMPLE_BYTES,
+    Splitter,
+    SplitterName,
+    check_splitter,
+    learn_punkt,
+    load_splitter,
+)
 from pretrainkit.tokenizers.shard_encoder import Encoder, ShardTask, encode_shard, encode_together, finished_record
 from pretrainkit.tokenizers.shard_writer import finish_shards
 from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
 
 MAX_SHARDS = 1024
+_Split = tuple[list[SourceFile], str | None]
+"""The files of a split and the fingerprint of the corpus folder they are in, if they are in one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,25 +90,59 @@ def encode_corpus(
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
     loaded = load_tokenizer(tokenizer)
     splits = corpus_splits(inputs)
-    punkt = None
-    if settings.splitter == "punkt":
-        stored = Path(tokenizer) / PUNKT_JSON
-        if stored.is_file():
-            punkt = PunktParameters.load(stored)
-        else:
-            progress.note("learning sentence boundaries from the text")
-            first, _ = next(iter(splits.values()))
-            punkt = learn_punkt(first, text_key=settings.text_key, max_bad=settings.max_bad)
-    splitter = load_splitter(settings.splitter, punkt, rules=settings.punkt_rules, pattern=settings.pattern)
+    sentences = _sentences(Path(tokenizer), splits, out, settings, progress)
     manifests = {}
     for split, (sources, corpus) in splits.items():
         manifests[split] = _encode_split(
-            *(sources, corpus, loaded, splitter, punkt, out / split, settings, workers, progress, split or out.name)
+            *(sources, corpus, loaded, sentences, out / split, settings, workers, progress, split or out.name)
         )
     return manifests
 
 
-def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, tuple[list[SourceFile], str | None]]:
+@dataclass(frozen=True)
+class _Sentences:
+    """How documents are cut into sentences."""
+
+    splitter: Splitter
+    punkt: PunktParameters | None = None
+    learned_from: str | None = None
+    """Fingerprint of the text that `punkt` was learned from; None: it came with the tokenizer, or there is none."""
+
+
+def _sentences(
+    tokenizer: Path, splits: dict[str, _Split], out: Path, settings: EncodeSettings, progress: Progress
+) -> _Sentences:
+    """The splitter; learns Punkt parameters unless the tokenizer, or an earlier attempt at this output, has them."""
+    punkt, learned_from = None, None
+    if settings.splitter == "punkt" and (tokenizer / PUNKT_JSON).is_file():
+        punkt = PunktParameters.load(tokenizer / PUNKT_JSON)
+    elif settings.splitter == "punkt":
+        split, (sources, corpus) = next(iter(splits.items()))
+        content = corpus or [source.identity for source in sources]
+        learned_from = fingerprint([content, settings.text_key, SAMPLE_BYTES, made_by()])
+        punkt = _learned_before(out / split, learned_from)
+        if punkt is None:
+            progress.note("learning sentence boundaries from the text (`tokenizer train --sentences-from` keeps them)")
+            punkt = learn_punkt(sources, text_key=settings.text_key, max_bad=settings.max_bad)
+    splitter = load_splitter(settings.splitter, punkt, rules=settings.punkt_rules, pattern=settings.pattern)
+    return _Sentences(splitter, punkt, learned_from)
+
+
+def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
+    """What an earlier attempt at `out`, finished or not, learned from the same text."""
+    for noted, stored in (
+        (out / "manifest.json", out / TOKENIZER_FOLDER / PUNKT_JSON),
+        (out / ".work/plan.json", out / ".work" / PUNKT_JSON),
+    ):
+        try:
+            if json.loads(noted.read_bytes()).get("learned_from") == learned_from:
+                return PunktParameters.load(stored)
+        except (OSError, ValueError, AttributeError, DataError):  # learned anew, then
+            continue
+    return None
+
+
+def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, _Split]:
     """Split to its files and, for folders of `pretrainkit corpus`, the fingerprint of their content."""
     folders = {split: Path(inputs[0]) / split for split in ("train", "valid")} if len(inputs) == 1 else {}
     found = {split: folder for split, folder in folders.items() if folder.is_dir()}
@@ -123,14 +166,14 @@ def _encode_split(
     sources: list[SourceFile],
     corpus: str | None,
     tokenizer: Tokenizer,
-    splitter: Splitter,
-    punkt: PunktParameters | None,
+    sentences: _Sentences,
     out: Path,
     settings: EncodeSettings,
     workers: int | None,
     progress: Progress,
     name: str,
 ) -> dict[str, Any]:
+    splitter, punkt = sentences.splitter, sentences.punkt
     groups = shard_groups(sources)
     encoding = {
         "tokenizer": tokenizer.fingerprint,
@@ -149,6 +192,8 @@ def _encode_split(
     num_bytes = sum(source.num_bytes for source in sources)
     processes = num_processes(workers, 1 << 30, num_bytes, 1 << 40)
     plan = encoding | {"input": corpus or [source.address for source in sources]}
+    learned = {"learned_from": sentences.learned_from} if sentences.learned_from else {}
+    plan |= learned
     with work_folder(out / ".work", plan, out) as work:
         if punkt is not None:
             punkt.save(work / PUNKT_JSON)
@@ -205,6 +250,7 @@ def _encode_split(
             settings=asdict(settings),
             plan=plan_key,
             made_by=made_by(),
+            **learned,
         )
         shutil.rmtree(work)
         return manifest
