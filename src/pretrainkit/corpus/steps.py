@@ -31,12 +31,12 @@ from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.corpus.shards import (
     BuildSettings,
+    HeldOut,
     check_documents,
     gather_shard,
     kept_entry,
     note_scattered,
     plan_gather,
-    split_of,
     write_manifests,
 )
 from pretrainkit.corpus.shuffle import RunWriter, identity
@@ -124,9 +124,9 @@ class ScatterRuns(PipelineStep):
         folder = self.work / f"task-{rank:05d}"
         shutil.rmtree(folder, ignore_errors=True)
         writer = RunWriter(folder, self.settings.seed, self.memory_bytes)
-        num_bytes = {"train": 0, "valid": 0}
+        num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(self.settings)
         for document in data or ():
-            split = split_of(document.text, self.settings)
+            split = held_out.split_of(document.text)
             record = encode_record(document.text, document.metadata)
             num_bytes[split] += len(record)
             writer.add(split, _identity_of(document.id), record)
@@ -134,7 +134,8 @@ class ScatterRuns(PipelineStep):
             yield document
         writer.spill()
         skips = self.reader.skips if self.reader else Skips()
-        note_scattered(folder, _task_key(self.settings.content(), rank, world_size), writer, num_bytes, skips)
+        key = _task_key(self.settings.content(), rank, world_size)
+        note_scattered(folder, key, writer, num_bytes, skips, held_out)
 
 
 def _task_key(settings: dict[str, Any], rank: int, world_size: int) -> str:
