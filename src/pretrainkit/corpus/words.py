@@ -233,7 +233,8 @@ def count_words(
             table = new_table()
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
-        progress.stage("merging", len(runs), "run")
+        if runs:
+            progress.stage("merging", len(runs), "run")
         manifest = write_table(
             table, runs, out, sources, skips, settings=settings, work=work, memory_bytes=memory_bytes, progress=progress
         )

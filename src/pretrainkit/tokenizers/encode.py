@@ -227,13 +227,14 @@ def _encode_split(
             empty.update(results[task.index]["empty"])
             entries.append(results[task.index]["entry"])
         for warning in skips.warnings:
-            progress.note(warning)
+            progress.note(f"warning: {warning}")
         if not sum(entry["num_documents"] for entry in entries):
             for path in out.glob("*-of-*.bin"):
                 path.unlink()
             shutil.rmtree(work)
+            others = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
             raise DataError(
-                f"{name}: no document with any text in {len(sources)} files, the first is {sources[0].address}\n"
+                f"{name}: no document with any text in {sources[0].address}{others}\n"
                 "  give other files, or name the key of the text by --text-key"
             )
         copy_tokenizer(tokenizer.folder, out / TOKENIZER_FOLDER, punkt)

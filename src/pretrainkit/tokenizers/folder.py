@@ -62,7 +62,7 @@ def refuse_existing(out: Path) -> None:
         raise DataError(f"{out} exists already\n  remove it or name another --out; a tokenizer is never overwritten")
 
 
-def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None) -> None:
+def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None) -> None:
     """Copies what makes a tokenizer from `origin` to the folder `out`, whole or not at all, with `punkt` where given.
     Other files, such as the weights in the folder of a model, stay behind.
 
