@@ -153,7 +153,10 @@ def test_a_torn_checkpoint_is_refused(original, share):
     [
         ({"num_hidden_layers": 1}, "have no place in a model of 1 layers"),
         ({"num_hidden_layers": 3}, "has no tensor 'bert/encoder_layer_2"),
-        ({"vocab_size": 7}, "its config.json says"),
+        ({"vocab_size": 7}, "word_embeddings.*its config.json says"),
+        ({"hidden_size": 64}, "word_embeddings.*its config.json says"),
+        ({"max_position_embeddings": 7}, "position_embeddings.*its config.json says"),
+        ({"intermediate_size": 7}, "intermediate/kernel.*its config.json says"),
     ],
 )
 def test_a_checkpoint_of_another_size_is_refused(original, change, message):

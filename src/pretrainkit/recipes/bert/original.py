@@ -64,15 +64,24 @@ def read_original(path: Path, config: BertModelConfig) -> dict[str, Tensor]:
         )
     parameters = roots[0].get("params", roots[0])
     arrays = {name: torch.from_numpy(array.astype(np.float32)) for name, array in flat_arrays(parameters).items()}
-    state = from_original(arrays, config)
-    # The names fit; sizes do where their numbers of elements do, whatever the config says.
-    word = state["embeddings.word.weight"]
-    if word.shape != (config.vocab_size, config.hidden_size):
-        raise CheckpointError(
-            f"{path} has a word table of {tuple(word.shape)}, its config.json says "
-            f"{(config.vocab_size, config.hidden_size)}\n  give the config.json that was written with it"
-        )
-    return state
+    _check_sizes(arrays, config, path)
+    return from_original(arrays, config)
+
+
+def _check_sizes(arrays: State, config: BertModelConfig, path: Path) -> None:
+    """Those from which all others follow. Names are looked at by `from_original`."""
+    wanted = {
+        "bert/word_embeddings/embedding": (config.vocab_size, config.hidden_size),
+        "bert/position_embeddings/embedding": (config.max_positions, config.hidden_size),
+        "bert/type_embeddings/embedding": (config.type_vocab_size, config.hidden_size),
+        "bert/encoder_layer_0/feed_forward/intermediate/kernel": (config.hidden_size, config.intermediate_size),
+    }
+    for name, shape in wanted.items():
+        if name in arrays and tuple(arrays[name].shape) != shape:
+            raise CheckpointError(
+                f"{path} has {name} of {tuple(arrays[name].shape)}, its config.json says {shape}\n"
+                "  give the config.json that was written with it"
+            )
 
 
 def from_original(arrays: State, config: BertModelConfig) -> dict[str, Tensor]:
