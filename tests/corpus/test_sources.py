@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
-from pretrainkit.corpus.sources import SourceFile, find_sources, group_sources, plain_chunks, split_lines
+from pretrainkit.corpus.sources import SourceFile, find_sources, plain_chunks, split_lines
 from pretrainkit.errors import DataError, MissingPackageError
 
 
@@ -203,11 +203,3 @@ def test_lines_do_not_depend_on_chunks(data, cuts):
     chunks = [data[a:b] for a, b in pairwise(edges)]
     expected = data.split(b"\n")
     assert list(split_lines(iter(chunks))) == (expected if expected[-1] else expected[:-1])
-
-
-@given(sizes=st.lists(st.integers(0, 30), max_size=30))
-def test_groups_hold_every_file_once_in_order(sizes):
-    sources = [SourceFile(str(index), "text", size) for index, size in enumerate(sizes)]
-    groups = group_sources(sources, 50)
-    assert [entry for group in groups for entry in group] == list(enumerate(sources))
-    assert all(sum(source.num_bytes for _, source in group[:-1]) < 50 for group in groups)

@@ -41,7 +41,8 @@ from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile, group_sources
+from pretrainkit.corpus.sources import OnBytes, SourceFile
+from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
 

@@ -59,11 +59,14 @@ class SourceFile:
     """Changes when the file does, as far as its file system tells (modification time or ETag)."""
     dataset: str | None = None
     """Name that goes into `meta.dataset` of documents that bring no meta of their own."""
+    begin: int | None = None
+    """Of a stretch of a file: where it begins; it holds `num_bytes`."""
 
     @property
     def identity(self) -> list[Any]:
         """What a stage remembers to notice that its input has changed."""
-        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset]
+        stretch = [] if self.begin is None else [self.begin]
+        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset, *stretch]
 
     def describe(self) -> dict[str, Any]:
         """For manifests."""
@@ -171,19 +174,6 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
         return result
 
 
-def group_sources(sources: Sequence[SourceFile], group_bytes: int = 64_000_000) -> list[list[tuple[int, SourceFile]]]:
-    """Files with their index, in groups of neighbours of about `group_bytes`; the same on any number of workers."""
-    groups: list[list[tuple[int, SourceFile]]] = []
-    size = 0
-    for index, source in enumerate(sources):
-        if not groups or size >= group_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append((index, source))
-        size += source.num_bytes
-    return groups
-
-
 @contextmanager
 def _explained_read_errors(address: str) -> Iterator[None]:
     try:
@@ -235,7 +225,10 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
     """
     with open_source(source.address) as file:
         packed = source.address.endswith((".zst", ".gz"))
-        raw = _raw_chunks(file, source.address, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
+        if source.begin is not None:
+            file.seek(source.begin)
+        left = None if source.begin is None else source.num_bytes
+        raw = _raw_chunks(file, source.address, left, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
         if source.address.endswith(".zst"):
             yield from _zst_chunks(raw, source.address)
         elif source.address.endswith(".gz"):
@@ -244,12 +237,14 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
             yield from raw
 
 
-def _raw_chunks(file: BinaryIO, address: str, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
-    while True:
+def _raw_chunks(file: BinaryIO, address: str, left: int | None, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
+    """The next `left` bytes of a file; None: all."""
+    while left is None or left > 0:
         with _explained_read_errors(address):
-            chunk = file.read(size)
+            chunk = file.read(size if left is None else min(size, left))
         if not chunk:
             return
+        left = None if left is None else left - len(chunk)
         yield chunk
         if on_bytes:
             on_bytes(len(chunk))

@@ -42,13 +42,14 @@ from pretrainkit.corpus.shards import (
 from pretrainkit.corpus.shuffle import RunWriter, identity
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import Format, SourceFile, find_sources
+from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.word_tables import Order, Tally, new_table
 from pretrainkit.corpus.words import note_counted, write_table
 from pretrainkit.errors import DataError
 
 
 class ReadSources(PipelineStep):
-    """Documents of our readers, file by file: task r of n reads files r, r + n, ...
+    """Documents of our readers, file by file (large JSONL in stretches): task r of n reads files r, r + n, ...
 
     The id of a document is "FILE/POSITION", which decides its place in the shuffle; its metadata is the corpus' own
     `meta`.
@@ -80,7 +81,8 @@ class ReadSources(PipelineStep):
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
         """Passes on `data`, then yields the documents of this task's files."""
         yield from data or ()
-        for index, source in list(enumerate(self.sources()))[rank::world_size]:
+        parts = [part for group in group_sources(self.sources(), 1) for part in group]
+        for index, source in parts[rank::world_size]:
             for document in read_documents([source], self.skips, text_key=self.text_key):
                 made = PipelineDocument(document.text, f"{index}/{document.position}", metadata=document.meta)
                 self.stat_update("documents")

@@ -40,7 +40,8 @@ from pretrainkit.corpus.parallel import (
 )
 from pretrainkit.corpus.readers import read_documents, utf8_detail
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile, group_sources, plain_chunks, whole_lines
+from pretrainkit.corpus.sources import OnBytes, SourceFile, plain_chunks, whole_lines
+from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
