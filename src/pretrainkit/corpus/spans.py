@@ -19,8 +19,8 @@ _TRIED_LINES = 8
 def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFile]:
     """The file itself, or its stretches of about `span_bytes` where it is at least twice as large.
 
-    A cut needs two neighbouring lines that are a whole JSON object each. Inside a value that spans lines there would be a
-    comma between them, so no value is ever cut.
+    A cut needs two neighbouring lines that are a whole JSON object each. Inside a value that spans lines a comma would
+    stand between them, so no value is ever cut.
     """
     num = source.num_bytes // span_bytes
     if num < 2 or source.format != "jsonl" or "://" in source.address or source.address.endswith((".zst", ".gz")):
