@@ -107,6 +107,9 @@ def test_open_names_a_folder_without_shards(tmp_path):
         TokenShards.open(tmp_path)
     with pytest.raises(DataError, match="another kind"):
         TokenShards.open(tmp_path / "train")
+    (tmp_path / "train/manifest.json").write_text('{"kind": "corpus"}')
+    with pytest.raises(DataError, match="is a corpus of text, not token shards\n  encode it"):
+        TokenShards.open(tmp_path / "train")
 
 
 @pytest.mark.parametrize("part", ["tokens", "sentences", "documents", "hashes"])

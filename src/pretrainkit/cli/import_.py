@@ -10,7 +10,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command(name="import")
 def import_(
-    path: Annotated[Path, typer.Argument(help="A folder written by transformers, or a file of --format.")],
+    path: Annotated[Path, typer.Argument(help="A folder of transformers or Sabertooth, or a file of --format.")],
     out: Annotated[Path, typer.Option(help="New folder to write.")],
     recipe: Annotated[str, typer.Option(help="Which recipe the model belongs to.")] = "bert",
     format: Annotated[

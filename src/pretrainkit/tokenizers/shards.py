@@ -308,6 +308,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}\n  {_REBUILD}") from error
+    if isinstance(content, dict) and content.get("kind") == "corpus":
+        raise DataError(
+            f"{folder} is a corpus of text, not token shards\n"
+            f"  encode it: pretrainkit tokenizer encode {folder} --tokenizer DIR --out FOLDER"
+        )
     kind = content.get("format") if isinstance(content, dict) else None
     if kind != FORMAT:
         raise DataError(f"{folder} holds no token shards: its manifest is of {kind or 'another kind'}\n  {_REBUILD}")
