@@ -24,6 +24,7 @@ from pretrainkit.images.decode import decode, open_image
 from pretrainkit.images.ops import AutoAugment, CenterCrop, ImageTransform, RandomResizeCrop, Resize
 from pretrainkit.images.resize import resize
 from pretrainkit.images.transforms import compose
+from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
 
 WIDTH, HEIGHT = 500, 375
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -46,18 +47,6 @@ def make_images(num: int) -> list[bytes]:
         Image.fromarray(np.clip(colors * 50 + 120, 0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
         files.append(file.getvalue())
     return files
-
-
-def import_torchvision() -> None:
-    """Also beside a torch without CUDA, where its operators do not load and two must be declared."""
-    try:
-        import torchvision
-    except RuntimeError:
-        import torch
-
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import torchvision  # noqa: F401
 
 
 def ours(ops: list[ImageTransform], margin: float | None = 1.0) -> Engine:

@@ -1,16 +1,5 @@
-"""Importing this imports torchvision, also beside a torch without CUDA; ImportError where it is not installed.
+"""Importing this imports torchvision, also beside a torch without CUDA; ModuleNotFoundError where it is missing."""
 
-Its compiled operators are built for CUDA only; elsewhere the two whose shapes it registers on import must be declared.
-"""
+from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
 
-try:
-    import torchvision
-except RuntimeError:
-    import torch
-
-    for name in ("nms", "qnms"):
-        if name not in dir(torch.ops.torchvision):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import torchvision
-
-__all__ = ["torchvision"]
+torchvision = import_torchvision()

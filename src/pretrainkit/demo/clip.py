@@ -53,7 +53,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         3,
         NUM_CHAPTERS,
         "Pretraining",
-        f"{num_steps} steps; each batch from one set, coin-flipping mixup, a batch of {BATCH_SIZE} from microbatches of "
+        f"{num_steps} steps; each batch from one set, coin-flipping mixup, {BATCH_SIZE} pairs from microbatches of "
         f"{MICROBATCH_SIZE}; killed without warning after step {KILL_AFTER_STEP}, then resumed",
     )
     run, paths = folder / "run", ",".join(map(str, sets))

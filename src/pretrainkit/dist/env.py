@@ -94,6 +94,11 @@ class World:
         value: T = outcome["value"]
         return value
 
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier(device_ids=[self.local_rank] if self.device.type == "cuda" else None)
+
     def close(self) -> None:
         """Leave the process group. Nothing to do for one process."""
         if self.world_size > 1 and dist.is_initialized():
