@@ -114,11 +114,11 @@ def compare(context: int, batch_size: int, rounds: int) -> dict[str, float]:
     their_batches = [
         {"image": (batch["image"].float() / 255 - 0.5) / 0.5, "text": batch["input_ids"].long()} for batch in batches
     ]
-    precision = Precision(torch.device("cpu"), torch.float32)
+    precision = Precision(torch.device("cpu"), torch.float32, uses_tf32=False, scaler=None)
 
     def our_gradient(batch: dict[str, Tensor]) -> Tensor:
         terms = accumulate(objective, ours, [batch], precision=precision)
-        return terms["contrastive"].mean()
+        return terms["contrastive_loss"].mean()
 
     def their_gradient(batch: dict[str, Tensor]) -> Tensor:
         loss = contrast(**theirs(batch["image"], batch["text"]), output_dict=True)["contrastive_loss"]
