@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pretrainkit.data.subsets import slots, subsets
 from pretrainkit.recipes.bert.batch import Examples, Special, assemble, packed, rows
-from pretrainkit.recipes.bert.masking import Masking, choose, num_predictions, slots, subsets
+from pretrainkit.recipes.bert.masking import Masking, choose, num_predictions
 from pretrainkit.recipes.bert.segments import Segments
 from pretrainkit.rng import fold, stream_key
 

@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.recipes.bert.masking import Masking, choose, hide, slots
+from pretrainkit.data.subsets import slots
+from pretrainkit.recipes.bert.masking import Masking, choose, hide
 from pretrainkit.recipes.bert.segments import Segments
 from pretrainkit.rng import Keys
 

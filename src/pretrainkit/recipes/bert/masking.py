@@ -6,8 +6,7 @@ replacement and the replacing id, so that changing one setting leaves the draws 
 
 Dimensions: B examples, K predictions of all examples together, M text tokens of all examples together.
 Sources: Devlin et al. 2018, https://arxiv.org/abs/1810.04805 (80/10/10), and its released code of May 2019 (whole
-words); Joshi et al. 2019, https://arxiv.org/abs/1907.10529 (spans); R. Floyd in J. Bentley 1987, "A sample of
-brilliance" (subsets).
+words); Joshi et al. 2019, https://arxiv.org/abs/1907.10529 (spans).
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.rng import Keys, bits, fold, stream_key
+from pretrainkit.data.subsets import slots, subsets
+from pretrainkit.rng import Keys, fold, stream_key
 
 Ints = NDArray[np.int64]
 
@@ -101,50 +101,6 @@ def choose(
     is_start = masking.is_word_start[text]
     is_start[begins] = True
     return _whole_words(place_keys, num, num_text, is_start)
-
-
-def subsets(keys: Keys, num: Ints, size: Ints) -> Ints:
-    """Random subsets, one per key: `num[b]` distinct values of range(size[b]), all subsets equally likely.
-
-    Floyd's algorithm in lock-step over the rows: draw j-th of n from range(size - n + j + 1); if it is taken already,
-    take size - n + j instead. It needs n draws, not `size`, and no sort. The draws are 32 bits wide, so subsets are
-    equally likely up to size / 2^32.
-
-    Returns:
-        (sum of num,), row after row, ascending within each.
-    """
-    num_rows, most = len(num), int(num.max(initial=0))
-    if not most:
-        return np.empty(0, np.int64)
-    width = int(size.max()) + 1  # the last column takes the writes of rows that are done
-    base = np.arange(num_rows, dtype=np.int64) * width
-    turns = np.arange(most, dtype=np.int64)[:, None]
-    last = (size - num) + turns
-    draws = bits(keys, most).T.copy()
-    draws >>= _32
-    draws *= (last + 1).view(np.uint64)
-    draws >>= _32
-    drawn = draws.view(np.int64)
-    drawn += base
-    last += base
-    if int(num.min()) < most:
-        is_done = turns >= num
-        drawn[is_done] = last[is_done] = np.broadcast_to(base + (width - 1), drawn.shape)[is_done]
-    is_chosen = np.zeros(num_rows * width, np.bool_)
-    for turn in range(most):
-        picked = drawn[turn]
-        np.copyto(picked, last[turn], where=is_chosen[picked])
-        is_chosen[picked] = True
-    is_chosen[base + (width - 1)] = False
-    chosen = np.flatnonzero(is_chosen)
-    chosen -= np.repeat(base, num)
-    return chosen
-
-
-def slots(num: Ints) -> Ints:
-    """(sum of num,): 0 .. num[b] - 1 for every row b."""
-    ends = np.cumsum(num)
-    return np.arange(int(ends[-1]) if len(ends) else 0, dtype=np.int64) - np.repeat(ends - num, num)
 
 
 def _spans(place_keys: Keys, cut_keys: Keys, num: Ints, num_text: Ints, mean_length: float) -> Ints:

@@ -1,0 +1,101 @@
+"""Sequences of different lengths, one after another in one array: what a batch is before it gets rows.
+
+Dimensions: B sequences, N tokens of all of them together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.subsets import slots
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """B sequences."""
+
+    values: NDArray[np.int32]
+    """(N,) the tokens, sequence after sequence."""
+    lengths: Ints
+    """(B,) tokens of each."""
+
+    @cached_property
+    def ends(self) -> Ints:
+        """(B,) where each sequence ends in `values`."""
+        return np.cumsum(self.lengths)
+
+    @property
+    def begins(self) -> Ints:
+        """(B,) where each begins."""
+        return self.ends - self.lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> NDArray[np.int32]:
+        return self.values[int(self.begins[index]) : int(self.ends[index])]
+
+    def take_slots(self, is_kept: NDArray[np.bool_]) -> "Ragged":
+        """The tokens where `is_kept` (N,) is True."""
+        return kept(self.values, np.flatnonzero(is_kept), self.ends)
+
+    def head(self, most: int) -> "Ragged":
+        """The first `most` tokens of each sequence."""
+        if not len(self) or int(self.lengths.max()) <= most:
+            return self
+        return self.take_slots(slots(self.lengths) < most)
+
+    def with_end(self, eos: int) -> "Ragged":
+        """Each sequence with the token `eos` after it."""
+        return joined(self, constant([eos], len(self)))
+
+
+def kept(values: NDArray[np.int32], where: Ints, ends: Ints) -> Ragged:
+    """The tokens at the ascending indices `where` of sequences that end at `ends`."""
+    return Ragged(values[where], np.diff(np.searchsorted(where, ends), prepend=0))
+
+
+def ragged(sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> Ragged:
+    """From separate sequences."""
+    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+    values = [np.asarray(sequence, np.int32) for sequence in sequences]
+    return Ragged(np.concatenate([np.empty(0, np.int32), *values]), lengths)
+
+
+def constant(values: Sequence[int], num: int) -> Ragged:
+    """The same sequence `num` times."""
+    return Ragged(np.tile(np.asarray(values, np.int32), num), np.full(num, len(values), np.int64))
+
+
+def joined(first: Ragged, second: Ragged) -> Ragged:
+    """Sequence i of the first and then that of the second, for every i."""
+    lengths = first.lengths + second.lengths
+    begins = np.cumsum(lengths) - lengths
+    is_second = np.zeros(int(lengths.sum()), np.bool_)
+    is_second[np.repeat(begins + first.lengths, second.lengths) + slots(second.lengths)] = True
+    values = np.empty(len(is_second), np.int32)
+    values[~is_second], values[is_second] = first.values, second.values
+    return Ragged(values, lengths)
+
+
+def merged(parts: Sequence[tuple[Ints, Ragged]], num: int) -> Ragged:
+    """Sequences of several parts in the order of their numbers.
+
+    Args:
+        parts: The numbers that the sequences of each part get, ascending, and the sequences. Together 0 … num - 1.
+        num: Sequences in all.
+    """
+    if len(parts) == 1:
+        return parts[0][1]
+    lengths, part_of = np.zeros(num, np.int64), np.zeros(num, np.int64)
+    for number, (rows, part) in enumerate(parts):
+        lengths[rows], part_of[rows] = part.lengths, number
+    values, part_of_token = np.empty(int(lengths.sum()), np.int32), np.repeat(part_of, lengths)
+    for number, (_, part) in enumerate(parts):
+        values[part_of_token == number] = part.values
+    return Ragged(values, lengths)

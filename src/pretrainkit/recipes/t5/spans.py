@@ -1,0 +1,256 @@
+"""Which tokens of a segment are noise, and what stands in the place of hidden tokens.
+
+Everything here works on a whole batch of segments of any lengths, one after another. A mask is bool (M,), True for
+noise: what the model has to say. All randomness of a segment comes from its key, in separate streams.
+
+Dimensions: B segments, M tokens of all segments together, K runs of all segments together.
+Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.3; the released `t5` (`data/preprocessors.py`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.subsets import slots, subsets
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.t5.ragged import Ragged, kept
+from pretrainkit.rng import Keys, fold, stream_key, uniform
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Hiding = Literal[
+    "sentinels",
+    "shared_sentinel",
+    "sentinel_per_token",
+    "drop",
+    "permute",
+    "random_of_segment",
+    "random_of_vocabulary",
+    "random_or_sentinel",
+    "keep",
+]
+"""What becomes of hidden tokens; see `hide`."""
+
+FIRST_TEXT_ID = 3
+"""Ids below it are padding, end and unknown."""
+_RANDOM_SHARE = 0.1
+
+_NOISE_CUTS, _CLEAN_CUTS, _ROLL, _TOKENS, _PERIODS, _OFFSETS, _PREFIX, _CHOICE, _IDS, _ORDER = (
+    np.uint64(stream_key(0, "t5", name))
+    for name in (
+        *("noise cuts", "clean cuts", "roll", "iid", "regular lengths"),
+        *("regular offsets", "prefix", "choice", "replacement ids", "order"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class LengthPlan:
+    """How many tokens of text make inputs of a given length."""
+
+    num_tokens: int
+    """Of a segment of text."""
+    num_inputs: int
+    """Tokens of the inputs, with the end mark."""
+    num_targets: int
+    """Tokens of the targets, with the end mark."""
+    num_spans: int
+    """Noise runs of a full segment: as many sentinels are needed."""
+
+
+def plan_lengths(
+    input_length: int, noise_density: float, mean_span_length: float, *, extra_inputs: int = 1, extra_targets: int = 1
+) -> LengthPlan:
+    """The longest segments whose corrupted inputs still fit.
+
+    Args:
+        input_length: Most tokens of the inputs, with the end mark.
+        noise_density: Share of the tokens that are noise, strictly between 0 and 1.
+        mean_span_length: Average tokens of a noise run, at least 1.
+        extra_inputs: Tokens that stand for a noise run in the inputs.
+        extra_targets: Tokens that stand before a noise run in the targets.
+
+    Raises:
+        ConfigError: There is no such length.
+    """
+    if not 0 < noise_density < 1 or mean_span_length < 1 or input_length < 3:
+        raise ConfigError(
+            f"no lengths can be planned for inputs of {input_length} tokens, noise_density {noise_density} and "
+            f"mean_span_length {mean_span_length}\n  use a length of at least 3, a density strictly between 0 and 1 "
+            "and spans of at least 1 token"
+        )
+
+    def lengths(num_tokens: int) -> tuple[int, int, int]:
+        num_noise = round(num_tokens * noise_density)
+        num_spans = round(num_noise / mean_span_length)
+        num_inputs = num_tokens - num_noise + num_spans * extra_inputs + 1
+        return num_inputs, num_noise + num_spans * extra_targets + 1, num_spans
+
+    num_tokens = input_length - 1
+    while lengths(num_tokens + 1)[0] <= input_length:
+        num_tokens += 1
+    num_inputs, num_targets, num_spans = lengths(num_tokens)
+    if noise_density == 0.5 and num_targets > num_inputs:
+        num_tokens, num_targets = num_tokens - 1, num_targets - 1
+    return LengthPlan(num_tokens, num_inputs, num_targets, max(1, num_spans))
+
+
+def count_noise(lengths: Ints, noise_density: float, mean_span_length: float) -> tuple[Ints, Ints]:
+    """(B,) noise tokens and (B,) noise runs of segments of these lengths, in float32 as the original computes them.
+
+    Fewer runs than the mean length asks for where there are not enough other tokens to keep them apart.
+    """
+    sizes = np.maximum(lengths, 2)
+    wanted = np.rint(sizes.astype(np.float32) * np.float32(noise_density)).astype(np.int64)
+    num_noise = np.clip(wanted, 1, sizes - 1)
+    num_spans = np.rint(num_noise.astype(np.float32) / np.float32(mean_span_length)).astype(np.int64)
+    return num_noise, np.clip(num_spans, 1, np.minimum(num_noise, sizes - num_noise))
+
+
+def random_spans(
+    keys: Keys, lengths: Ints, noise_density: float, mean_span_length: float, *, random_roll: bool = False
+) -> Mask:
+    """Exactly `count_noise` tokens in exactly that many runs; both the runs and what lies between them are cut out of
+    their tokens in one of all equally likely ways.
+
+    A segment begins with tokens that are no noise and ends with noise. `random_roll` turns the mask by a random number
+    of places, so that every token can be noise; it may cut one run in two.
+    """
+    sizes = np.maximum(lengths, 2)
+    num_noise, num_spans = count_noise(lengths, noise_density, mean_span_length)
+    runs = np.empty((int(num_spans.sum()), 2), np.int64)
+    runs[:, 0] = compositions(fold(keys, _CLEAN_CUTS), sizes - num_noise, num_spans)
+    runs[:, 1] = compositions(fold(keys, _NOISE_CUTS), num_noise, num_spans)
+    is_noise = np.repeat(np.tile(np.array([False, True]), len(runs)), runs.ravel())
+    if len(lengths) and int(lengths.min()) < 2:
+        is_noise = is_noise[slots(sizes) < np.repeat(lengths, sizes)]
+    if not random_roll:
+        return is_noise
+    shift = np.repeat(_below(fold(keys, _ROLL), np.maximum(lengths, 1)), lengths)
+    size, begin = np.repeat(lengths, lengths), np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return is_noise[begin + (slots(lengths) + shift) % size]
+
+
+def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
+    """(sum of parts,): `parts[b]` positive numbers of sum `totals[b]` for every key, all such rows equally likely."""
+    last = np.cumsum(parts) - 1
+    ends = np.empty(int(parts.sum()), np.int64)
+    is_last = np.zeros(len(ends), np.bool_)
+    is_last[last] = True
+    ends[last] = totals
+    ends[~is_last] = subsets(keys, parts - 1, totals - 1) + 1
+    lengths = np.diff(ends, prepend=0)
+    lengths[last[:-1] + 1] = ends[last[:-1] + 1]
+    return lengths
+
+
+def iid(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
+    """Each token is noise by itself."""
+    draws = fold(np.repeat(fold(keys, _TOKENS), lengths), slots(lengths))
+    return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 < noise_density
+
+
+def regular(keys: Keys, lengths: Ints, noise_density: float, shortest: int = 1, longest: int = 5) -> Mask:
+    """Runs at equal distances: their length (uniform from `shortest` to `longest`) and the place of the first are drawn
+    once for each segment, the period is round(length / noise_density)."""
+    span = shortest + _below(fold(keys, _PERIODS), np.full(len(keys), longest - shortest + 1))
+    period = np.maximum(np.rint(span / noise_density).astype(np.int64), 1)
+    offset = _below(fold(keys, _OFFSETS), period)
+    place = slots(lengths) + np.repeat(offset, lengths)
+    return place % np.repeat(period, lengths) < np.repeat(span, lengths)
+
+
+def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
+    """All tokens behind a random prefix, whose length is uniform from 1 to n - 1 for a density of 0.5.
+
+    Below it the shortest prefix is round((1 - 2 density)(n - 1)), so that the mean share of noise is the density. The
+    original marks the prefix instead; here noise is always what is to be said.
+
+    Raises:
+        ConfigError: The density is above 0.5.
+    """
+    if not 0 < noise_density <= 0.5:
+        raise ConfigError(f"noise_density {noise_density} does not suit a random prefix\n  it must be in (0, 0.5]")
+    longest = np.maximum(lengths - 1, 0)
+    shortest = np.minimum(np.maximum(np.rint((1 - 2 * noise_density) * longest).astype(np.int64), 1), longest)
+    prefix = shortest + _below(fold(keys, _PREFIX), longest - shortest + 1)
+    return slots(lengths) >= np.repeat(prefix, lengths)
+
+
+def limit_runs(is_noise: Mask, lengths: Ints, most: int) -> Mask:
+    """The mask without the runs of a segment behind its first `most`: there are no sentinels for them."""
+    is_start = run_starts(is_noise, lengths)
+    number = np.cumsum(is_start)
+    ends = np.cumsum(lengths)
+    before = np.concatenate([[0], number])[ends - lengths]
+    return is_noise & (number - np.repeat(before, lengths) <= most)
+
+
+def run_starts(is_hidden: Mask, lengths: Ints) -> Mask:
+    """(M,) True for the first token of each run of hidden tokens; a run ends with its segment."""
+    is_start = is_hidden.copy()
+    is_start[1:] &= ~is_hidden[:-1]
+    begins = (np.cumsum(lengths) - lengths)[lengths > 0]
+    is_start[begins] = is_hidden[begins]
+    return is_start
+
+
+@dataclass(frozen=True)
+class HidingIds:
+    """Ids that stand for hidden tokens."""
+
+    sentinels: NDArray[np.int32]
+    """In the order of use; the first serves where all share one."""
+    vocab_size: int
+    """Random ids are below this and at least 3: the pieces of the text, without sentinels."""
+
+
+def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingIds) -> Ragged:
+    """The segments without their hidden tokens. Inputs hide the noise, targets hide everything else.
+
+    sentinels: each run becomes one sentinel, the k-th run of a segment the k-th. shared_sentinel: each run becomes the
+    first sentinel. sentinel_per_token: each token does. drop: nothing stays. permute: they change places among
+    themselves. random_of_segment: each becomes a random token of its segment; random_of_vocabulary: a random text id;
+    random_or_sentinel: that in one case of ten, else the first sentinel. keep: nothing is hidden.
+
+    Raises:
+        ValueError: A segment has more hidden runs than there are sentinels.
+    """
+    if kind == "keep":
+        return tokens
+    if kind == "drop":
+        return tokens.take_slots(~is_hidden)
+    values = tokens.values.copy()
+    if kind in ("sentinels", "shared_sentinel"):
+        is_start = run_starts(is_hidden, tokens.lengths)
+        starts = np.flatnonzero(is_start)
+        number = slots(np.diff(np.searchsorted(starts, tokens.ends), prepend=0))
+        if kind == "sentinels" and len(number) and int(number.max()) >= len(ids.sentinels):
+            raise ValueError(f"{int(number.max()) + 1} runs of one segment, but {len(ids.sentinels)} sentinels")
+        values[starts] = ids.sentinels[number if kind == "sentinels" else 0]
+        return kept(values, np.flatnonzero(~is_hidden | is_start), tokens.ends)
+    where = np.flatnonzero(is_hidden)
+    row = np.searchsorted(tokens.ends, where, side="right")
+    place = where - tokens.begins[row]
+    if kind == "permute":
+        order = np.lexsort((fold(fold(keys, _ORDER)[row], place), row))
+        values[where] = tokens.values[where[order]]
+    elif kind == "random_of_segment":
+        drawn = _below(fold(fold(keys, _IDS)[row], place), tokens.lengths[row])
+        values[where] = tokens.values[tokens.begins[row] + drawn]
+    else:
+        num = np.full(len(where), ids.vocab_size - FIRST_TEXT_ID)
+        values[where] = FIRST_TEXT_ID + _below(fold(fold(keys, _IDS)[row], place), num)
+        if kind != "random_of_vocabulary":
+            choice = uniform(fold(fold(keys, _CHOICE)[row], place), 1)[:, 0]
+            share = _RANDOM_SHARE if kind == "random_or_sentinel" else 0.0
+            values[where[choice >= share]] = ids.sentinels[0]
+    return Ragged(values, tokens.lengths)
+
+
+def _below(draws: Keys, sizes: Ints) -> Ints:
+    """A number of range(size) from each draw."""
+    _32 = np.uint64(32)
+    return ((draws >> _32) * sizes.astype(np.uint64) >> _32).astype(np.int64)
