@@ -1,0 +1,180 @@
+"""Segments: the stretches of tokens that unlabelled examples are made of, found from stored lengths alone.
+
+Consecutive documents form groups; the tokens of a group lie end to end, as they do in the token shards, and are cut
+into segments of one length; the last of a group may be shorter. Documents longer than a limit contribute one chunk, as
+in the released T5: there a new one each time, here always the same, so that a segment has a number.
+
+With `ends` every document is followed by the end mark. The *stream* counts the tokens that are left, end marks too.
+
+Dimensions: B segments, G groups, P pieces: stretches of the shards without a cut or an end mark inside.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.subsets import slots
+from pretrainkit.recipes.t5.ragged import Ragged
+from pretrainkit.rng import fold, stream_key
+from pretrainkit.tokenizers.shards import TokenShards
+
+Ints = NDArray[np.int64]
+
+GROUP_SIZE = 128
+"""Documents that are laid end to end in the released T5."""
+MAX_DOCUMENT_TOKENS = 65_536
+"""Tokens of the chunk of a longer document in the released T5."""
+SHORTEST_RANDOM_LENGTH = 8
+"""Tokens of the shortest segments where their lengths are random."""
+_BLOCK = 1 << 20
+"""Documents that are looked at together."""
+_CHUNK, _LENGTH = stream_key(0, "t5", "chunk of a document"), stream_key(0, "t5", "length of segments")
+
+
+@dataclass(frozen=True)
+class SegmentIndex:
+    """All segments of some token shards, in stored order."""
+
+    lengths_G: Ints
+    """(G,) tokens of each group's segments but the last."""
+    group_ends: Ints
+    """(G,) where each group ends in the stream."""
+    segment_ends: Ints
+    """(G,) segments up to the end of each group."""
+    piece_ends: Ints
+    """(P,) where each piece ends in the stream, its end mark included."""
+    piece_starts: Ints
+    """(P,) global offset of its first token in the shards."""
+    end_mark: int | None
+    """Ends every piece; None: nothing does."""
+
+    def __len__(self) -> int:
+        return int(self.segment_ends[-1]) if len(self.segment_ends) else 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all segments, end marks too."""
+        return int(self.group_ends[-1]) if len(self.group_ends) else 0
+
+    def spans(self, index: Ints) -> tuple[Ints, Ints]:
+        """(B,) first token in the stream and (B,) length of segments by number."""
+        group = np.searchsorted(self.segment_ends, index, side="right")
+        before = group - 1
+        first_segment = np.where(group > 0, self.segment_ends[before], 0)
+        group_begin = np.where(group > 0, self.group_ends[before], 0)
+        length = self.lengths_G[group]
+        starts = group_begin + (index - first_segment) * length
+        return starts, np.minimum(length, self.group_ends[group] - starts)
+
+    def lengths(self, index: Ints) -> Ints:
+        """(B,) tokens of segments by number."""
+        return self.spans(index)[1]
+
+    def read(self, shards: TokenShards, index: Ints) -> Ragged:
+        """The tokens of segments by number."""
+        starts, lengths = self.spans(index)
+        first = np.searchsorted(self.piece_ends, starts, side="right")
+        last = np.searchsorted(self.piece_ends, starts + lengths, side="left")
+        if self.end_mark is None and (first == last).all():
+            piece_begins = np.where(first > 0, self.piece_ends[first - 1], 0)
+            offsets = self.piece_starts[first] + starts - piece_begins
+            return Ragged(shards.gather_flat(offsets, lengths).astype(np.int32), lengths)
+        num_pieces = last - first + 1
+        piece = np.repeat(first, num_pieces) + slots(num_pieces)
+        piece_begins = np.where(piece > 0, self.piece_ends[piece - 1], 0)
+        begins = np.maximum(np.repeat(starts, num_pieces), piece_begins)
+        ends = np.minimum(np.repeat(starts + lengths, num_pieces), self.piece_ends[piece])
+        has_mark = (ends == self.piece_ends[piece]) & (self.end_mark is not None)
+        num_stored = ends - begins - has_mark
+        stored = shards.gather_flat(self.piece_starts[piece] + begins - piece_begins, num_stored)
+        if self.end_mark is None:
+            return Ragged(stored.astype(np.int32), lengths)
+        values = np.full(int(lengths.sum()), self.end_mark, np.int32)
+        is_stored = np.ones(len(values), np.bool_)
+        is_stored[(np.cumsum(ends - begins) - 1)[has_mark]] = False
+        values[is_stored] = stored
+        return Ragged(values, lengths)
+
+
+def segment_index(
+    shards: TokenShards,
+    length: int,
+    *,
+    group_size: int = GROUP_SIZE,
+    max_document_tokens: int | None = MAX_DOCUMENT_TOKENS,
+    end_mark: int | None = None,
+    is_random_length: bool = False,
+) -> SegmentIndex:
+    """The segments of `shards`.
+
+    Args:
+        shards: The tokens.
+        length: Tokens of a segment, end marks included.
+        group_size: Documents of a group; with 1 no segment has tokens of two documents.
+        max_document_tokens: Longer documents contribute one chunk of so many tokens, or their shorter last one; None:
+            all of every document is used.
+        end_mark: Id that follows every document; None: nothing does.
+        is_random_length: Each group's length is log-uniform from 8 to `length`, drawn once.
+    """
+    pieces = [np.empty((0, 2), np.int64)]
+    group_ends = [np.empty(0, np.int64)]
+    num_documents = num_stream = 0
+    for starts, sizes in _documents(shards):
+        cut_starts, cut_sizes = _cut(starts, sizes, num_documents, max_document_tokens)
+        in_stream = cut_sizes + (end_mark is not None)
+        ends = num_stream + np.cumsum(in_stream)
+        number = num_documents + np.arange(len(sizes))
+        group_ends.append(ends[(number + 1) % group_size == 0])
+        pieces.append(_joined(cut_starts, cut_sizes, ends, is_joined=end_mark is None))
+        num_documents, num_stream = num_documents + len(sizes), int(ends[-1])
+    if num_documents % group_size:
+        group_ends.append(np.array([num_stream]))
+    ends_G = np.concatenate(group_ends)
+    lengths_G = np.full(len(ends_G), length, np.int64)
+    if is_random_length and length > SHORTEST_RANDOM_LENGTH:
+        share = (fold(_LENGTH, np.arange(len(ends_G))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        low, high = np.log(SHORTEST_RANDOM_LENGTH), np.log(length)
+        lengths_G = np.rint(np.exp(low + share * (high - low))).astype(np.int64)
+    num_segments = -(-np.diff(ends_G, prepend=0) // lengths_G)
+    piece = np.concatenate(pieces)
+    return SegmentIndex(lengths_G, ends_G, np.cumsum(num_segments), piece[:, 0], piece[:, 1], end_mark)
+
+
+def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
+    """(documents,) global offsets of first tokens and (documents,) lengths, some documents at a time, none empty."""
+    for shard in range(shards.num_shards):
+        document_ends, sentence_ends = shards.document_ends(shard), shards.sentence_ends(shard)
+        begin = 0
+        for block in range(0, len(document_ends), _BLOCK):
+            last_sentence = document_ends[block : block + _BLOCK] - 1
+            ends = np.where(last_sentence >= 0, sentence_ends[np.maximum(last_sentence, 0)], 0)
+            starts = np.concatenate([[begin], ends[:-1]])
+            begin, has_tokens = int(ends[-1]), ends > starts
+            if has_tokens.any():
+                yield starts[has_tokens] + int(shards.token_begins[shard]), (ends - starts)[has_tokens]
+
+
+def _cut(starts: Ints, sizes: Ints, first: int, most: int | None) -> tuple[Ints, Ints]:
+    """What is used of each document; `first` is the number of the first one."""
+    if most is None or int(sizes.max()) <= most:
+        return starts, sizes
+    starts, sizes = starts.copy(), sizes.copy()
+    is_long = np.flatnonzero(sizes > most)
+    num_chunks = -(-sizes[is_long] // most)
+    draws = (fold(_CHUNK, first + is_long) >> np.uint64(32)) * num_chunks.astype(np.uint64) >> np.uint64(32)
+    begin = most * draws.astype(np.int64)
+    starts[is_long] += begin
+    sizes[is_long] = np.minimum(most, sizes[is_long] - begin)
+    return starts, sizes
+
+
+def _joined(starts: Ints, sizes: Ints, ends: Ints, *, is_joined: bool) -> Ints:
+    """(pieces, 2): where they end in the stream and start in the shards. Documents without a gap between them become
+    one piece where `is_joined`."""
+    is_first = np.ones(len(starts), np.bool_)
+    if is_joined:
+        is_first[1:] = starts[1:] != starts[:-1] + sizes[:-1]
+    last = np.append(np.flatnonzero(is_first)[1:] - 1, len(starts) - 1)
+    return np.stack([ends[last], starts[is_first]], axis=1)
