@@ -1,0 +1,201 @@
+"""Feature converters: from the sequences of examples to the arrays that a model reads, in rows of fixed length.
+
+All arrays are (R, W), int32 but the float32 loss weights, and 0 where there is no token. Whether a slot holds a token
+follows from the lengths of the sequences, never from its id, so that an id 0 inside of a sequence is one.
+
+`..._input_tokens`, `..._target_tokens`: what is read and what is to be said. What a decoder reads is what it is to say,
+one place later, with 0 at the start of every example. `..._loss_weights`: 1 where a token is to be said.
+Only where rows hold several examples: `..._segment_ids`, the example's number in its row from 1; `..._positions`, from
+0 in each. `decoder_causal_attention`: 1 where a decoder may look ahead, which is the prefix and the place that reads
+its last token.
+
+Dimensions: R rows, W slots of a row, B examples.
+Source: SeqIO (`seqio/feature_converters.py`), whose names these are.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.subsets import slots
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.t5.packing import Placement, best_fit, one_per_row
+from pretrainkit.recipes.t5.ragged import Ragged, joined
+
+Arrays = dict[str, NDArray]
+Ints = NDArray[np.int64]
+Packer = Callable[[Mapping[str, Ints], Mapping[str, int]], Placement]
+BOS = 0
+"""What a decoder reads first."""
+
+
+def encoder_decoder(
+    inputs: Ragged, targets: Ragged, input_length: int, target_length: int, *, packer: Packer | None = None
+) -> Arrays:
+    """For an encoder and a decoder.
+
+    Args:
+        inputs: What the encoder reads.
+        targets: What the decoder is to say.
+        input_length: Slots of the encoder's rows.
+        target_length: Slots of the decoder's rows.
+        packer: How to lay several examples into a row; None: one each.
+
+    Raises:
+        DataError: A sequence is longer than a row, or has an id 0 at its end, which nothing but segment ids could tell
+            from padding.
+    """
+    rows = _Rows({"inputs": inputs, "targets": targets}, {"inputs": input_length, "targets": target_length}, packer)
+    return {
+        "encoder_input_tokens": rows.lay("inputs", inputs.values),
+        **_decoder(rows, "targets", targets),
+        **rows.numbering("encoder", "inputs"),
+    }
+
+
+def language_model(targets: Ragged, length: int, *, packer: Packer | None = None) -> Arrays:
+    """For a decoder alone, which is to say all of a text. Arguments as for `encoder_decoder`."""
+    return _decoder(_Rows({"targets": targets}, {"targets": length}, packer), "targets", targets)
+
+
+def prefix_language_model(
+    inputs: Ragged,
+    targets: Ragged,
+    length: int,
+    *,
+    suffixes: Ragged | None = None,
+    loss_on_targets_only: bool = True,
+    packer: Packer | None = None,
+) -> Arrays:
+    """For a decoder alone, which reads inputs as a whole and is to say the targets.
+
+    Args:
+        inputs: The prefix.
+        targets: What follows it.
+        length: Slots of a row, for both together.
+        suffixes: What follows the targets. Adds `target_suffix_weights`: 1 on the suffix, and on the targets of
+            examples that have none.
+        loss_on_targets_only: Else the inputs are to be said as well.
+        packer: As for `encoder_decoder`.
+    """
+    behind = targets if suffixes is None else joined(targets, suffixes)
+    whole = joined(inputs, behind)
+    rows = _Rows({"targets": whole}, {"targets": length}, packer)
+    place, num_inputs = slots(whole.lengths), np.repeat(inputs.lengths, whole.lengths)
+    found = _decoder(rows, "targets", whole)
+    if loss_on_targets_only:
+        found["decoder_loss_weights"] = rows.lay("targets", (place >= num_inputs).astype(np.float32))
+    found["decoder_causal_attention"] = rows.lay("targets", (place <= num_inputs).astype(np.int32))
+    if suffixes is not None:
+        has_suffix = np.repeat(suffixes.lengths > 0, whole.lengths)
+        first = num_inputs + np.repeat(targets.lengths, whole.lengths) * has_suffix
+        found["target_suffix_weights"] = rows.lay("targets", (place >= first).astype(np.int32))
+    return found
+
+
+def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packer: Packer | None = None) -> Arrays:
+    """For an encoder alone, which is to say what stood in the place of each `mask_id`.
+
+    Args:
+        inputs: What it reads.
+        targets: The text, token by token beside the inputs.
+        length: Slots of a row.
+        mask_id: Id that hides a token.
+        packer: As for `encoder_decoder`.
+
+    Raises:
+        DataError: Inputs and targets differ in length.
+    """
+    if (inputs.lengths != targets.lengths).any():
+        row = int(np.flatnonzero(inputs.lengths != targets.lengths)[0])
+        raise DataError(
+            f"example {row} has {inputs.lengths[row]} inputs and {targets.lengths[row]} targets, but an encoder says one "
+            "token for each it reads\n  hide tokens by shared_sentinel of single tokens, or train an encoder-decoder"
+        )
+    rows = _Rows({"inputs": inputs}, {"inputs": length}, packer)
+    return {
+        "encoder_input_tokens": rows.lay("inputs", inputs.values),
+        "encoder_target_tokens": rows.lay("inputs", targets.values),
+        "encoder_loss_weights": rows.lay("inputs", (inputs.values == mask_id).astype(np.float32)),
+        **rows.numbering("encoder", "inputs"),
+    }
+
+
+def best_fit_rows(num_rows: int | None = None) -> Packer:
+    """`best_fit` into so many rows, as a `packer`."""
+    return lambda lengths, widths: best_fit(lengths, widths, num_rows)
+
+
+def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
+    read = np.empty_like(targets.values)
+    read[1:] = targets.values[:-1]
+    read[targets.begins[targets.lengths > 0]] = BOS
+    return {
+        "decoder_target_tokens": rows.lay(name, targets.values),
+        "decoder_input_tokens": rows.lay(name, read),
+        "decoder_loss_weights": rows.lay(name, np.ones(len(read), np.float32)),
+        **rows.numbering("decoder", name),
+    }
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Of one sequence of every example."""
+
+    where: Ints
+    """Slot of each token in the flattened rows."""
+    lengths: Ints
+    width: int
+
+
+class _Rows:
+    """Rows and which slot each token gets."""
+
+    def __init__(self, sequences: Mapping[str, Ragged], widths: Mapping[str, int], packer: Packer | None) -> None:
+        lengths = {name: sequence.lengths for name, sequence in sequences.items()}
+        for name, sizes in lengths.items():
+            if len(sizes) and int(sizes.max()) > widths[name]:
+                raise DataError(
+                    f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots of "
+                    "a row\n  cut examples to the row before they are converted, or make rows longer"
+                )
+        self._is_packed = packer is not None
+        placement = (
+            one_per_row(len(next(iter(lengths.values()))), widths) if packer is None else packer(lengths, widths)
+        )
+        self._placement, self._places = placement, {}
+        for name, sequence in sequences.items():
+            if packer is None:
+                _check_last_ids(name, sequence)
+            begins = placement.row * widths[name] + placement.offset[name] - sequence.begins
+            where = np.repeat(begins, sequence.lengths) + np.arange(len(sequence.values))
+            self._places[name] = _Place(where, sequence.lengths, widths[name])
+
+    def lay(self, name: str, values: NDArray) -> NDArray:
+        """(R, W): `values`, one for each token of a sequence, in their slots."""
+        place = self._places[name]
+        rows = np.zeros((self._placement.num_rows, place.width), values.dtype)
+        rows.reshape(-1)[place.where] = values
+        return rows
+
+    def numbering(self, side: str, name: str) -> Arrays:
+        """Segment ids and positions, where rows hold several examples."""
+        if not self._is_packed:
+            return {}
+        lengths = self._places[name].lengths
+        return {
+            f"{side}_segment_ids": self.lay(name, np.repeat(self._placement.number.astype(np.int32), lengths)),
+            f"{side}_positions": self.lay(name, slots(lengths).astype(np.int32)),
+        }
+
+
+def _check_last_ids(name: str, sequence: Ragged) -> None:
+    last = sequence.ends[sequence.lengths > 0] - 1
+    if (sequence.values[last] == 0).any():
+        row = int(np.flatnonzero(sequence.lengths > 0)[int(np.argmax(sequence.values[last] == 0))])
+        raise DataError(
+            f"the {name} of example {row} end with id 0, which would be taken for padding\n"
+            "  end them with an end mark, or pack, which numbers the tokens of each example"
+        )
