@@ -111,8 +111,8 @@ def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packe
     if (inputs.lengths != targets.lengths).any():
         row = int(np.flatnonzero(inputs.lengths != targets.lengths)[0])
         raise DataError(
-            f"example {row} has {inputs.lengths[row]} inputs and {targets.lengths[row]} targets, but an encoder says one "
-            "token for each it reads\n  hide tokens by shared_sentinel of single tokens, or train an encoder-decoder"
+            f"example {row} has {inputs.lengths[row]} inputs and {targets.lengths[row]} targets, but an encoder says "
+            "one token for each it reads\n  hide tokens by sentinel_per_token, or train an encoder-decoder"
         )
     rows = _Rows({"inputs": inputs}, {"inputs": length}, packer)
     return {
@@ -158,8 +158,8 @@ class _Rows:
         for name, sizes in lengths.items():
             if len(sizes) and int(sizes.max()) > widths[name]:
                 raise DataError(
-                    f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots of "
-                    "a row\n  cut examples to the row before they are converted, or make rows longer"
+                    f"example {int(sizes.argmax())} has {int(sizes.max())} {name}, more than the {widths[name]} slots "
+                    "of a row\n  cut examples to the row before they are converted, or make rows longer"
                 )
         self._is_packed = packer is not None
         placement = (

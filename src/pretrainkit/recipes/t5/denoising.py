@@ -1,0 +1,333 @@
+"""Objectives on unlabelled text: which tokens are hidden and what stands for them, by name or as parameters.
+
+Torch-free.
+
+Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.3; Tay et al. 2022 (UL2),
+https://arxiv.org/abs/2205.05131; Tay et al. 2022 (UL2R), https://arxiv.org/abs/2210.11399; the released `t5`.
+
+Dimensions: B segments.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from pretrainkit.config.base import Config
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.t5 import spans
+from pretrainkit.recipes.t5.ragged import Ragged, constant, joined
+from pretrainkit.recipes.t5.segments import GROUP_SIZE, MAX_DOCUMENT_TOKENS
+from pretrainkit.rng import Keys
+
+MaskName = Literal["random_spans", "iid", "regular", "suffix", "everything"]
+Mode = Literal["R", "X", "S"]
+"""Of UL2: regular and extreme span corruption, and sequential (prefix language modelling)."""
+Density = Annotated[float, Field(gt=0, lt=1)]
+ObjectiveName = Literal[
+    "span_corruption",
+    "iid_denoising",
+    "bert_style",
+    "mass_style",
+    "drop_tokens",
+    "deshuffling",
+    "prefix_lm",
+    "lm",
+    "full_lm",
+    "ul2",
+    "ul2r",
+]
+
+
+class DenoiserConfig(Config):
+    """One way to make inputs and targets from a segment of text."""
+
+    rate: PositiveFloat = 1.0
+    """Share of the examples, relative to the other denoisers."""
+    mask: MaskName = "random_spans"
+    """What is noise. random_spans: an exact number of tokens in an exact number of runs. iid: each token by itself.
+    regular: runs at equal distances. suffix: all behind a random prefix. everything: all tokens."""
+    noise_density: Density = 0.15
+    """Share of the tokens that are noise; for suffix at most 0.5. Not read by everything."""
+    mean_span_length: Annotated[float, Field(ge=1)] = 3.0
+    """Average tokens of a run; random_spans only."""
+    random_roll: bool = False
+    """random_spans only: turn the mask by a random number of places, so that the first token can be noise and the last
+    need not be."""
+    inputs: spans.Hiding | None = "sentinels"
+    """What becomes of the noise in the inputs; null: there are no inputs, for language models."""
+    targets: spans.Hiding = "sentinels"
+    """What becomes of everything else in the targets."""
+    group_size: PositiveInt | None = None
+    """Documents that are laid end to end; null: those of data.denoising."""
+    end_of_segment: bool = True
+    """Whether inputs and targets end with the end mark."""
+    end_of_document: bool | None = None
+    """Whether documents do, within a segment; null: as data.denoising says."""
+    is_random_length: bool = False
+    """Whether the lengths of segments are log-uniform from 8 up, one for each group of documents."""
+    mode: Mode | None = None
+    """Which of data.denoising.modes is put before the inputs; null: none."""
+
+    @model_validator(mode="after")
+    def _check_suffix(self) -> Self:
+        if self.mask == "suffix" and self.noise_density > 0.5:
+            raise ValueError(f"noise_density {self.noise_density} does not suit a random suffix; use at most 0.5")
+        return self
+
+    @property
+    def hides_runs(self) -> bool:
+        """Whether the number of runs is limited by the sentinels."""
+        return "sentinels" in (self.inputs, self.targets)
+
+    def lengths(self, input_length: int, target_length: int, num_before: int) -> tuple[int, int, int]:
+        """Tokens of a segment, of the longest targets that are to be expected, and most sentinels needed (0: any
+        number will do).
+
+        Args:
+            input_length: Slots of the inputs.
+            target_length: Slots of the targets.
+            num_before: Tokens that are put before the inputs.
+        """
+        end = int(self.end_of_segment)
+        if self.inputs is None:
+            return target_length - end, target_length, 0
+        whole = input_length - num_before - end
+        if self.mask == "random_spans" and self.inputs in ("sentinels", "shared_sentinel", "drop"):
+            has_marks = int(self.inputs != "drop"), int(self.targets != "drop")
+            # A rolled mask may have a run more, and so a sentinel more on each side.
+            plan = spans.plan_lengths(
+                input_length - num_before - self.random_roll,
+                self.noise_density,
+                self.mean_span_length,
+                extra_inputs=has_marks[0],
+                extra_targets=has_marks[1],
+            )
+            num_targets = plan.num_tokens + 1 if self.targets == "keep" else plan.num_targets + self.random_roll
+            return plan.num_tokens, num_targets, (plan.num_spans + self.random_roll) * self.hides_runs
+        if self.targets == "keep":
+            return whole, whole + end, 0
+        share = 1.0 if self.mask == "everything" else self.noise_density
+        num_runs = round(whole * share * (1 - share)) if self.mask == "iid" else 0
+        if self.mask == "suffix":
+            shortest = max(1, round((1 - 2 * share) * (whole - 1)))
+            return whole, whole - shortest + end, 0
+        return whole, round(whole * share) + num_runs * (self.targets != "drop") + end, num_runs * self.hides_runs
+
+
+def _spans(mean: float, density: float, rate: float = 1.0, mode: Mode | None = None) -> DenoiserConfig:
+    return DenoiserConfig(rate=rate, noise_density=density, mean_span_length=mean, mode=mode)
+
+
+def _prefix_lm(density: float, rate: float = 1.0, mode: Mode | None = None) -> DenoiserConfig:
+    return DenoiserConfig(
+        rate=rate, mask="suffix", noise_density=density, inputs="drop", targets="drop", group_size=1, mode=mode
+    )
+
+
+def named(name: ObjectiveName) -> tuple[DenoiserConfig, ...]:
+    """The denoisers of a named objective."""
+    match name:
+        case "span_corruption":
+            return (DenoiserConfig(),)
+        case "iid_denoising":
+            return (DenoiserConfig(mask="iid"),)
+        case "bert_style":
+            return (DenoiserConfig(mask="iid", inputs="random_or_sentinel", targets="keep"),)
+        case "mass_style":
+            return (DenoiserConfig(mask="iid", inputs="sentinel_per_token", targets="keep"),)
+        case "drop_tokens":
+            return (DenoiserConfig(mask="iid", inputs="drop", targets="drop"),)
+        case "deshuffling":
+            return (DenoiserConfig(mask="everything", inputs="permute", targets="keep", group_size=1),)
+        case "prefix_lm":
+            return (_prefix_lm(0.5),)
+        case "lm":
+            return (DenoiserConfig(mask="everything", inputs=None, targets="keep", group_size=1),)
+        case "full_lm":
+            return (
+                DenoiserConfig(
+                    mask="everything", inputs=None, targets="keep", end_of_segment=False, end_of_document=True
+                ),
+            )
+        case "ul2":
+            regular = [_spans(mean, 0.15, mode="R") for mean in (3, 8)]
+            extreme = [_spans(mean, density, mode="X") for mean, density in ((3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5))]
+            return (*regular, *extreme, _prefix_lm(0.25, mode="S"))
+        case "ul2r":
+            extreme = [_spans(3, 0.5, 0.125, "X"), _spans(32, 0.15, 0.125, "X")]
+            return (_spans(3, 0.15, 0.25, "R"), *extreme, _prefix_lm(0.25, 0.5, "S"))
+
+
+class DenoisingConfig(Config):
+    """What becomes of unlabelled text."""
+
+    name: ObjectiveName = "span_corruption"
+    """span_corruption: T5's. iid_denoising, bert_style, mass_style, drop_tokens, deshuffling: the other objectives of
+    its paper. prefix_lm: go on with half a text. lm, full_lm: say all of it, ended at segments or at documents; for
+    decoders alone. ul2: seven denoisers at equal rates. ul2r: half prefix_lm, a quarter each regular and extreme
+    spans."""
+    denoisers: tuple[DenoiserConfig, ...] = ()
+    """In place of the denoisers of `name`."""
+    noise_density: Density | None = None
+    """In place of that of every denoiser; null: their own."""
+    mean_span_length: Annotated[float, Field(ge=1)] | None = None
+    """In place of that of every denoiser; null: their own."""
+    random_roll: bool = False
+    """Turn the masks of random spans by a random number of places, so that every token can be noise."""
+    modes: dict[Mode, str] = Field(default_factory=dict)
+    """Text that is put before the inputs of denoisers of each mode, such as {R: "[NLU]", X: "[NLG]", S: "[S2S]"}."""
+    num_sentinels: NonNegativeInt | None = None
+    """Ids behind the vocabulary of the tokenizer that serve as sentinels, the last one first; null: the tokenizer's own
+    where it has pieces named <extra_id_0> and so on, else 100."""
+    group_size: PositiveInt = GROUP_SIZE
+    """Documents that are laid end to end before they are cut into segments; 1: no segment has text of two documents."""
+    end_of_document: bool = False
+    """Put the end mark between documents of a segment; T5 puts nothing."""
+    max_document_tokens: PositiveInt | None = MAX_DOCUMENT_TOKENS
+    """Of longer documents one chunk of so many tokens is used, as in T5; null: all of them."""
+
+    @property
+    def all(self) -> tuple[DenoiserConfig, ...]:
+        """The denoisers, with what this config says about all of them."""
+        changes = {"noise_density": self.noise_density, "mean_span_length": self.mean_span_length}
+        given = {name: value for name, value in changes.items() if value is not None}
+        found = []
+        for denoiser in self.denoisers or named(self.name):
+            own = dict(given)
+            own["random_roll"] = denoiser.random_roll or (self.random_roll and denoiser.mask == "random_spans")
+            own["group_size"] = denoiser.group_size or self.group_size
+            if denoiser.end_of_document is None:
+                own["end_of_document"] = self.end_of_document
+            found.append(DenoiserConfig(**denoiser.model_dump() | own))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class TextIds:
+    """Ids of the vocabulary that the text was encoded with."""
+
+    end: int
+    sentinels: tuple[int, ...]
+    """In the order of use."""
+    text_size: int
+    """Ids of text are below this."""
+    modes: Mapping[Mode, tuple[int, ...]]
+    """The ids of each mode's text."""
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """A denoiser for rows of given lengths and a given vocabulary."""
+
+    config: DenoiserConfig
+    input_length: int
+    target_length: int
+    ids: TextIds
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError where the lengths or the sentinels do not suffice."""
+        config, name = self.config, describe(self.config)
+        _, num_targets, num_sentinels = self._lengths
+        if num_targets > self.target_length:
+            raise ConfigError(
+                f"{name} makes targets of {num_targets} tokens from inputs of {self.input_length}, but "
+                f"data.target_length is {self.target_length}\n  set data.target_length={num_targets}, or a smaller data.input_length"
+            )
+        if self.segment_length < 2:
+            raise ConfigError(
+                f"{name} leaves {self.segment_length} tokens of text in inputs of {self.input_length} and targets of "
+                f"{self.target_length}\n  make data.input_length and data.target_length larger"
+            )
+        if num_sentinels > len(self.ids.sentinels):
+            raise ConfigError(
+                f"{name} needs {num_sentinels} sentinels for inputs of {self.input_length} tokens, but the vocabulary "
+                f"has {len(self.ids.sentinels)}\n  set data.denoising.num_sentinels={num_sentinels}, or longer spans"
+            )
+        needs_one = {"sentinels", "shared_sentinel", "sentinel_per_token", "random_or_sentinel"}
+        if not self.ids.sentinels and needs_one & {config.inputs, config.targets}:
+            raise ConfigError(
+                f"{name} needs a sentinel, and the vocabulary has none\n  set data.denoising.num_sentinels=100"
+            )
+
+    @property
+    def segment_length(self) -> int:
+        """Tokens of a full segment."""
+        return self._lengths[0]
+
+    @cached_property
+    def _lengths(self) -> tuple[int, int, int]:
+        return self.config.lengths(self.input_length, self.target_length, len(self._before))
+
+    @property
+    def _before(self) -> tuple[int, ...]:
+        return self.ids.modes.get(self.config.mode, ()) if self.config.mode is not None else ()
+
+    @cached_property
+    def _hiding(self) -> spans.HidingIds:
+        return spans.HidingIds(np.array(self.ids.sentinels, np.int32), self.ids.text_size)
+
+    def examples(self, text: Ragged, keys: Keys) -> tuple[Ragged | None, Ragged]:
+        """Inputs and targets, cut to their rows and ended.
+
+        Args:
+            text: Segments of at most `segment_length` tokens.
+            keys: (B,) one for each.
+        """
+        config = self.config
+        is_noise = self._noise(text, keys)
+        targets = self._ended(spans.hide(config.targets, text, ~is_noise, keys, self._hiding), self.target_length)
+        if config.inputs is None:
+            return None, targets
+        inputs = spans.hide(config.inputs, text, is_noise, keys, self._hiding)
+        if self._before:
+            inputs = joined(constant(self._before, len(inputs)), inputs)
+        return self._ended(inputs, self.input_length), targets
+
+    def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
+        """(B,) upper bound of the inputs and targets together, from the lengths of the segments alone."""
+        config, end = self.config, int(self.config.end_of_segment)
+        if config.inputs is None:
+            return np.minimum(lengths + end, self.target_length)
+        most = 2 * (lengths + end) + len(self._before)
+        if config.mask == "random_spans" and config.inputs == config.targets == "sentinels":
+            _, num_spans = spans.count_noise(lengths, config.noise_density, config.mean_span_length)
+            most = lengths + 2 * (num_spans + config.random_roll + end) + len(self._before)
+        return np.minimum(most, self.input_length + self.target_length)
+
+    def _noise(self, text: Ragged, keys: Keys) -> spans.Mask:
+        config, lengths = self.config, text.lengths
+        match config.mask:
+            case "everything":
+                return np.ones(len(text.values), np.bool_)
+            case "suffix":
+                return spans.suffix(keys, lengths, config.noise_density)
+            case "random_spans":
+                roll = config.random_roll
+                return spans.random_spans(
+                    keys, lengths, config.noise_density, config.mean_span_length, random_roll=roll
+                )
+            case "iid":
+                is_noise = spans.iid(keys, lengths, config.noise_density)
+            case "regular":
+                is_noise = spans.regular(keys, lengths, config.noise_density)
+        if not config.hides_runs:
+            return is_noise
+        # Targets may need one sentinel more than inputs, for what follows the last noise.
+        return spans.limit_runs(is_noise, lengths, len(self.ids.sentinels) - 1)
+
+    def _ended(self, sequences: Ragged, most: int) -> Ragged:
+        if not self.config.end_of_segment:
+            return sequences.head(most)
+        return sequences.head(most - 1).with_end(self.ids.end)
+
+
+def describe(config: DenoiserConfig) -> str:
+    """For people, such as "random_spans of 3.0 tokens at 0.15"."""
+    if config.mask == "everything":
+        return f"the denoiser {config.inputs or 'lm'}"
+    of = f" of {config.mean_span_length} tokens" if config.mask == "random_spans" else ""
+    return f"{config.mask}{of} at {config.noise_density}"
