@@ -93,12 +93,43 @@ class ParameterGroup(Config):
         return pattern
 
 
+class AdafactorConfig(Config):
+    """What only Adafactor has. The defaults are those of T5X."""
+
+    factored: bool = True
+    """Keep row and column means of large matrices in place of a full second moment."""
+    min_dim_size_to_factor: PositiveInt = 128
+    """Matrices whose smaller side is shorter keep a full second moment."""
+    multiply_by_parameter_scale: bool = True
+    """Steps are relative to the root mean square of the parameter, and peak_lr is a share of it."""
+    max_parameter_scale: PositiveFloat | None = None
+    """Larger root mean squares count as this; null: no limit."""
+    beta1: Rate | None = None
+    """Decay of a momentum of the scaled updates; null: none, and no memory for it."""
+    decay_rate: PositiveFloat = 0.8
+    """The second moment decays by 1 - t ** -decay_rate in update t = 1, 2, ..."""
+    step_offset: NonNegativeInt = 0
+    """Updates before this run that the decay does not count, to start it anew from a checkpoint."""
+    clipping_threshold: PositiveFloat = 1.0
+    """Root mean square that a tensor's update is cut down to, before it meets the learning rate."""
+    epsilon1: PositiveFloat = 1e-30
+    """Added to squared gradients."""
+    epsilon2: PositiveFloat = 1e-3
+    """Smaller root mean squares of a parameter count as this, so that one of zeros can move."""
+    weight_decay_lr_exponent: NonNegativeFloat | None = None
+    """The decay of a step is weight_decay x learning rate to this power; null: weight_decay itself."""
+    skip_nan_updates: bool = False
+    """Leave elements as they were whose update is no number. The loop already skips whole steps: see
+    max_skipped_steps."""
+
+
 class OptimizerConfig(Config):
     """How gradients become updates."""
 
-    name: Literal["adamw", "lamb", "sgd", "lars"] = "adamw"
+    name: Literal["adamw", "lamb", "sgd", "lars", "adafactor", "lion"] = "adamw"
     """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor. sgd:
-    with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor."""
+    with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor. adafactor: T5's, with
+    little memory and steps relative to the parameter. lion: the sign of a momentum."""
     peak_lr: PositiveFloat
     """Learning rate after warm-up."""
     beta1: Rate = 0.9
@@ -113,6 +144,10 @@ class OptimizerConfig(Config):
     """sgd and lars only: look ahead along the momentum."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled, multiplied by the learning rate."""
+    scale_by_parameter_rms: bool = False
+    """adamw only: multiply each tensor's step by its root mean square, at least 0.001 (nanoT5)."""
+    adafactor: AdafactorConfig = AdafactorConfig()
+    """adafactor only."""
     decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
     """by_name: all but biases and norm parameters decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
     biases decay too. all: every parameter, as in ZeroVL."""
@@ -288,12 +323,16 @@ class RunConfig(Config):
                 "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n  a tenth of the run is usual"
             )
         has_momentum = self.optimizer.name in ("sgd", "lars")
+        is_adafactor = self.optimizer.name == "adafactor"
+        has_betas = not has_momentum and not is_adafactor
         for name, belongs in (
             ("momentum", has_momentum),
             ("nesterov", has_momentum),
-            ("beta1", not has_momentum),
-            ("beta2", not has_momentum),
-            ("epsilon", not has_momentum),
+            ("beta1", has_betas),
+            ("beta2", has_betas),
+            ("epsilon", has_betas and self.optimizer.name != "lion"),
+            ("scale_by_parameter_rms", self.optimizer.name == "adamw"),
+            ("adafactor", is_adafactor),
         ):
             value = getattr(self.optimizer, name)
             if not belongs and value != OptimizerConfig.model_fields[name].default:

@@ -84,11 +84,27 @@ def read_batch(
     make = _tiled if layout == "tiles" else _in_rows
     inputs, kept = make(batch, encoder, decoder, prefix, layout)
     num_rows, length = slots.shape
-    example = slots + torch.arange(num_rows, device=device)[:, None] * (length + 1)
-    token, weight, example = token.flatten().long(), weight.flatten(), example.flatten()
+    example = _numbered(slots).flatten()
+    token, weight = token.flatten().long(), weight.flatten()
     if kept is not None:
         token, weight, example = token[kept], weight[kept], example[kept]
     return inputs, T5Targets(token, weight, example, num_rows * (length + 1))
+
+
+def target_examples(batch: Batch, side: str) -> Tensor:
+    """int64 of the shape of the targets: for each position, a number that all positions of its example share.
+
+    Args:
+        batch: As for `read_batch`.
+        side: encoder or decoder: where the targets are.
+    """
+    tokens = "encoder_input_tokens" if side == "encoder" else "decoder_target_tokens"
+    return _numbered(_segments(batch, side, tokens))
+
+
+def _numbered(segments: Tensor) -> Tensor:
+    num_rows, length = segments.shape
+    return segments + torch.arange(num_rows, device=segments.device)[:, None] * (length + 1)
 
 
 def _segments(batch: Batch, side: str, tokens: str) -> Tensor:
