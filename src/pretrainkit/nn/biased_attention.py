@@ -211,7 +211,9 @@ class _TiledAttention(torch.autograd.Function):
         grad_q_THK = None if q_THK is None else torch.zeros_like(q_THK)
         grad_kv = torch.zeros_like(kv)
         has_bias_grad = ctx.bias_like is not None and ctx.needs_input_grad[2]
-        grad_bias_HQP = torch.zeros_like(ctx.bias_like, memory_format=torch.contiguous_format) if has_bias_grad else None
+        grad_bias_HQP = (
+            torch.zeros_like(ctx.bias_like, memory_format=torch.contiguous_format) if has_bias_grad else None
+        )
         q_HTK, k_HSK, v_HSK = _by_head(q_THK, kv)
         to_q_HTK, to_k_HSK, to_v_HSK = _by_head(grad_q_THK, grad_kv)
         grad_HTK = grad_THK.transpose(0, 1)
@@ -282,7 +284,7 @@ def visible_pairs(
 
 @dataclass(frozen=True, eq=False)
 class FlexPairs(RowPairs):
-    """Rows, through FlexAttention: whole blocks of what nobody sees are skipped. Without dropout, else as `RowPairs`."""
+    """Rows, through FlexAttention: blocks of pairs that do not see each other are skipped. It has no dropout."""
 
     block_mask: Any = None
     """Of `torch.nn.attention.flex_attention`, made from the same visibility."""

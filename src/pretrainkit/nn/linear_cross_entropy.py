@@ -33,9 +33,7 @@ class TokenLoss(NamedTuple):
 
 class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor | None, table: TiedTable, target_K: Tensor
-    ) -> Any:
+    def forward(ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor | None, table: TiedTable, target_K: Tensor) -> Any:
         weight_VD, dtype = table.weight_VD.detach(), x_KD.dtype
         num = len(x_KD)
         target_logit_K = weight_VD.new_zeros(num)

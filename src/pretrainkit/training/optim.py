@@ -74,6 +74,8 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     Raises:
         ConfigError: No parameter has a name that an entry of `config.groups` looks for.
     """
+    if config.name == "adafactor":
+        config = config.model_copy(update={"weight_decay": config.adafactor.weight_decay_rate or 0.0})
     parameters = dict(model.named_parameters())
     groups = _parameter_groups(model, config, parameters)
     settings: dict[str, Any] = {"lr": config.peak_lr}

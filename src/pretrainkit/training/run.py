@@ -116,8 +116,11 @@ class AdafactorConfig(Config):
     """Added to squared gradients."""
     epsilon2: PositiveFloat = 1e-3
     """Smaller root mean squares of a parameter count as this, so that one of zeros can move."""
+    weight_decay_rate: Rate | None = None
+    """Share of the parameters that decay which each step takes away, whatever the learning rate; null: none. It stands
+    in for optimizer.weight_decay. T5X lets all parameters decay: decay_mask=all."""
     weight_decay_lr_exponent: NonNegativeFloat | None = None
-    """The decay of a step is weight_decay x learning rate to this power; null: weight_decay itself."""
+    """That share is weight_decay_rate x learning rate to this power; null: weight_decay_rate itself."""
     skip_nan_updates: bool = False
     """Leave elements as they were whose update is no number. The loop already skips whole steps: see
     max_skipped_steps."""
@@ -143,7 +146,7 @@ class OptimizerConfig(Config):
     nesterov: bool = False
     """sgd and lars only: look ahead along the momentum."""
     weight_decay: NonNegativeFloat = 0.01
-    """Decoupled, multiplied by the learning rate."""
+    """Decoupled, multiplied by the learning rate. Not read by adafactor."""
     scale_by_parameter_rms: bool = False
     """adamw only: multiply each tensor's step by its root mean square, at least 0.001 (nanoT5)."""
     adafactor: AdafactorConfig = AdafactorConfig()
@@ -159,13 +162,25 @@ class OptimizerConfig(Config):
     """squared_norm_legacy: Sabertooth of 2021, which compared and divided by the squared norm."""
 
 
+ScheduleFactor = Literal[
+    "constant",
+    "linear_warmup",
+    "rsqrt_decay",
+    "rsqrt_normalized_decay",
+    "decay_every",
+    "cosine_decay",
+    "linear_decay",
+]
+
+
 class ScheduleConfig(Config):
     """Learning rate as a share of peak_lr, by update index t = 0, 1, ...; warm-up is linear from 0, so update 0 has
     learning rate 0 when num_warmup_steps > 0."""
 
-    name: Literal["linear", "cosine", "inverse_sqrt", "wsd", "constant"] = "linear"
+    name: Literal["linear", "cosine", "inverse_sqrt", "wsd", "constant", "factors"] = "linear"
     """linear: to 0 at num_steps. cosine: to floor. inverse_sqrt: peak x sqrt(warmup / t). wsd: constant, then 1 - sqrt
-    decay over the last num_decay_steps. constant: after warm-up."""
+    decay over the last num_decay_steps. constant: after warm-up. factors: T5X's product of named factors, without any
+    warm-up of its own."""
     num_warmup_steps: NonNegativeInt = 0
     """Updates until peak_lr is reached."""
     warmup_share: Rate | None = None
@@ -174,6 +189,26 @@ class ScheduleConfig(Config):
     """Share of peak_lr at the end (cosine, linear, wsd)."""
     num_decay_steps: NonNegativeInt = 0
     """wsd only: updates of the final decay."""
+    factors: tuple[ScheduleFactor, ...] = ()
+    """factors only: what is multiplied, with s = t - step_offset and w = num_warmup_steps; T5X's "a * b" is read too.
+    constant: peak_lr. linear_warmup: min(1, s / w). rsqrt_decay: 1 / sqrt(max(s, w)). rsqrt_normalized_decay: the same
+    x sqrt(w). decay_every: decay_factor ** (s // steps_per_decay). cosine_decay: half a cosine from 1 to 0 over each
+    steps_per_cycle after w. linear_decay: peak_lr x min(s / w, 1 + decay_factor x (w - s))."""
+    decay_factor: NonNegativeFloat = 0.5
+    """factors only: of decay_every and linear_decay."""
+    steps_per_decay: PositiveInt = 20_000
+    """factors only: updates between two cuts of decay_every."""
+    steps_per_cycle: PositiveInt = 100_000
+    """factors only: updates of one cosine."""
+    step_offset: NonNegativeInt = 0
+    """factors only: updates before this number count as the first."""
+    min_lr: NonNegativeFloat = 1e-8
+    """factors only: the learning rate is never lower."""
+
+    @field_validator("factors", mode="before")
+    @classmethod
+    def _split_factors(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split("*")) if isinstance(value, str) else value
 
     def warmup_steps(self, num_steps: int) -> int:
         """Updates of the warm-up in a run of `num_steps`."""
@@ -331,6 +366,7 @@ class RunConfig(Config):
             ("beta1", has_betas),
             ("beta2", has_betas),
             ("epsilon", has_betas and self.optimizer.name != "lion"),
+            ("weight_decay", not is_adafactor),
             ("scale_by_parameter_rms", self.optimizer.name == "adamw"),
             ("adafactor", is_adafactor),
         ):
@@ -339,7 +375,8 @@ class RunConfig(Config):
                 found.append(
                     f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n  leave it out"
                 )
-        if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
+        found += self._factor_problems()
+        if self.schedule.name in ("inverse_sqrt", "constant", "factors") and self.schedule.floor:
             found.append(
                 f"schedule.floor={self.schedule.floor} is only read by the schedules linear, cosine and wsd, "
                 f"not by {self.schedule.name}\n  leave it out, or choose one of those with schedule.name"
@@ -351,11 +388,26 @@ class RunConfig(Config):
             )
         return found
 
+    def _factor_problems(self) -> list[str]:
+        """Fields that only schedule.name=factors reads, elsewhere; and factors that are not named."""
+        schedule = self.schedule
+        if schedule.name == "factors":
+            if schedule.factors:
+                return []
+            return ["schedule.name=factors needs schedule.factors, such as [constant, rsqrt_decay]"]
+        names = ("factors", "decay_factor", "steps_per_decay", "steps_per_cycle", "step_offset", "min_lr")
+        return [
+            f"schedule.{name}={getattr(schedule, name)} is only read by schedule.name=factors, not by {schedule.name}\n"
+            "  leave it out, or set schedule.name=factors"
+            for name in names
+            if getattr(schedule, name) != ScheduleConfig.model_fields[name].default
+        ]
+
     def _schedule_problems(self, num_steps: int) -> list[str]:
         """Phases of the schedule that do not fit into the run."""
         found = []
         num_warmup_steps = self.schedule.warmup_steps(num_steps)
-        if num_warmup_steps > num_steps:
+        if num_warmup_steps > num_steps and self.schedule.name != "factors":
             found.append(
                 f"schedule.num_warmup_steps {num_warmup_steps} is more than num_steps {num_steps}\n"
                 "  shorten the warm-up or train longer"

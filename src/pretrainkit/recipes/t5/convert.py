@@ -206,7 +206,7 @@ def write_huggingface(state: State, config: T5ModelConfig, out: Path, *, tokeniz
     """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it.
 
     Raises:
-        InputError: The model has no Hugging Face form, or `out` exists and is not an empty folder, or cannot be written.
+        InputError: The model has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
     """
     values, tensors = to_huggingface_config(config), to_huggingface_state(state, config)
     with new_folder(out) as folder:
