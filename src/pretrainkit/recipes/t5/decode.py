@@ -27,8 +27,8 @@ class Decoded(NamedTuple):
     ids_BL: Tensor
     """int64, without the start token; 0 after the end mark. (B, N, L) from a beam search, the best beam last."""
     scores_B: Tensor
-    """float32: the log-probability of the sequence, with its end mark; (B, N) over the brevity penalty from a beam
-    search."""
+    """float32: the log-probability of the sequence with its end mark, without its prompt; from a beam search (B, N),
+    over the brevity penalty."""
 
 
 class CachedDecoder:
@@ -198,9 +198,12 @@ def sample(
             logits_BV = change_logits(logits_BV, position)
         log_probs_BV = torch.log_softmax(logits_BV / temperature, -1)
         chosen_B = _draw(log_probs_BV, top_k, top_p, generator)
+        is_given_B = torch.zeros_like(is_done_B)
         if position < prompt_BP.shape[1]:
-            chosen_B = torch.where(prompt_BP[:, position] != 0, prompt_BP[:, position], chosen_B)
-        scores_B = scores_B + log_probs_BV.gather(1, chosen_B[:, None])[:, 0].masked_fill(is_done_B, 0.0)
+            is_given_B = prompt_BP[:, position] != 0
+            chosen_B = torch.where(is_given_B, prompt_BP[:, position], chosen_B)
+        chosen_log_B = log_probs_BV.gather(1, chosen_B[:, None])[:, 0]
+        scores_B = scores_B + chosen_log_B.masked_fill(is_done_B | is_given_B, 0.0)
         current_B = chosen_B.masked_fill(is_done_B, 0)
         ids_BL[:, position] = current_B
         is_done_B = is_done_B | (current_B == END_ID)

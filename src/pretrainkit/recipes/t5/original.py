@@ -6,6 +6,7 @@ buckets). The embedding table is as ours. In the "scalable" variant the layers o
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -137,4 +138,5 @@ def write_original(path: Path, state: State, config: T5ModelConfig) -> None:
         return
     import numpy as np
 
-    np.savez(path, **{name: array.detach().cpu().numpy() for name, array in arrays.items()})
+    found: dict[str, Any] = {name: array.detach().cpu().numpy() for name, array in arrays.items()}
+    np.savez(path, **found)
