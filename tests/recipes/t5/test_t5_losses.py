@@ -7,11 +7,11 @@ import torch
 from t5_batches import VOCAB_SIZE, model_config, packed_batch, random_model, row_batch, run_config
 from torch import nn
 
+from pretrainkit.nn.linear_cross_entropy import TokenLoss
 from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.losses import log_likelihoods, smoothed_entropy, token_losses
 from pretrainkit.recipes.t5.model import TokenScores
 from pretrainkit.recipes.t5.objective import T5Objective
-from pretrainkit.nn.linear_cross_entropy import TokenLoss
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.precision import Precision
 

@@ -7,7 +7,7 @@ import torch
 from t5_batches import VOCAB_SIZE, examples, model_config, packed_batch, random_model, row_batch
 
 from pretrainkit.recipes.t5.inputs import read_batch
-from pretrainkit.recipes.t5.model import Attention, FeedForward, T5, build
+from pretrainkit.recipes.t5.model import T5, Attention, FeedForward, build
 from pretrainkit.recipes.t5.presets import FAMILIES, PRESETS, model_of, tiny
 
 
@@ -66,9 +66,7 @@ def test_a_model_on_meta_can_be_made_real():
 @pytest.fixture(scope="module")
 def wide():
     torch.manual_seed(0)
-    return build(
-        model_config(vocab_size=4096, hidden_size=256, num_heads=16, head_size=32, intermediate_size=512)
-    )
+    return build(model_config(vocab_size=4096, hidden_size=256, num_heads=16, head_size=32, intermediate_size=512))
 
 
 def test_fact_10_initial_deviations(wide):
