@@ -177,11 +177,11 @@ def test_a_tied_checkpoint_that_stores_its_head_is_read_as_tied(tmp_path):
     assert read_huggingface(tmp_path / "hf")[0] == config
 
 
-def test_models_without_a_hugging_face_form_are_refused():
+def test_models_without_a_hugging_face_form_are_refused(tmp_path):
     for config, message in ((model_config("lm"), "decoder_only"), (model_config(activations=("linear",)), "linear")):
         with pytest.raises(InputError, match=message):
-            to_huggingface_config(config)
-            to_huggingface_state(T5(config).state_dict(), config)
+            write_huggingface(T5(config).state_dict(), config, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
 
 
 def test_other_configs_are_refused():
