@@ -15,8 +15,9 @@ Scores are plain dot products: T5 has the scale in the initial weights of the qu
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -125,6 +126,8 @@ class _Tile:
     """Within the example, for the bias."""
     is_hidden_QP: Tensor | None
     """bool, of the last keys of the tile, as many as it has columns; None: nothing is hidden."""
+    has_own_keys: bool
+    """Whether no other tile reads them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +168,12 @@ def _tiles(pairs: tuple[Pair, ...], is_causal: bool) -> list[_Tile]:
         for first in range(0, prefix, _QUERIES_PER_TILE):
             queries = slice(start + first, start + min(first + _QUERIES_PER_TILE, prefix))
             keys = slice(first_key, first_key + prefix) if is_causal else pair.keys
-            tiles.append(_Tile(queries, keys, first, None))
+            tiles.append(_Tile(queries, keys, first, None, length <= _QUERIES_PER_TILE and prefix == length))
         for first in range(prefix, length, _QUERIES_PER_TILE):
             last = min(first + _QUERIES_PER_TILE, length)
             keys = slice(first_key, first_key + last)
-            tiles.append(_Tile(slice(start + first, start + last), keys, first, _hidden_after(last - first)))
+            is_only = last - first == length
+            tiles.append(_Tile(slice(start + first, start + last), keys, first, _hidden_after(last - first), is_only))
     return tiles
 
 
@@ -227,14 +231,15 @@ class _TiledAttention(torch.autograd.Function):
                 keep_HQP = next(rest)
                 kept_HQP = share_HQP * keep_HQP
                 grad_share_HQP.mul_(keep_HQP)
-            to_v_HSK[:, tile.keys].add_(torch.bmm(kept_HQP.to(kv.dtype).transpose(1, 2), above_HQK))
+            put = Tensor.copy_ if tile.has_own_keys else Tensor.add_
+            put(to_v_HSK[:, tile.keys], torch.bmm(kept_HQP.to(kv.dtype).transpose(1, 2), above_HQK))
             # Softmax backwards: share * (grad - sum(grad * share)); hidden pairs have share 0.
             grad_scores_HQP = torch._softmax_backward_data(grad_share_HQP, share_HQP, -1, share_HQP.dtype)
             if grad_bias_HQP is not None:
                 _bias_of(tile, grad_bias_HQP).add_(grad_scores_HQP)  # type: ignore[union-attr]
             low_HQP = grad_scores_HQP.to(kv.dtype)
             to_q_HTK[:, tile.queries] = torch.bmm(low_HQP, keys_HPK)
-            to_k_HSK[:, tile.keys].add_(torch.bmm(low_HQP.transpose(1, 2), q_HTK[:, tile.queries]))
+            put(to_k_HSK[:, tile.keys], torch.bmm(low_HQP.transpose(1, 2), q_HTK[:, tile.queries]))
         return grad_q_THK, grad_kv, grad_bias_HQP, None, None, None
 
 
@@ -293,8 +298,6 @@ class FlexPairs(RowPairs):
         return None if bias is None else bias.by_distance(1 - self.num_queries, self.num_keys - 1)
 
     def attend(self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float) -> Tensor:
-        from torch.nn.attention.flex_attention import flex_attention
-
         if dropout_rate:
             raise ValueError(f"FlexAttention has no dropout, but the rate is {dropout_rate}: use RowPairs")
         q_BHQK, k_BHPK, v_BHPK = self._rows(q_THK, kv)
@@ -304,7 +307,7 @@ class FlexPairs(RowPairs):
             assert prepared is not None
             return score + prepared[head, key - query + num_before]
 
-        mixed_BHQK = flex_attention(
+        mixed_BHQK = _flex_attention(q_BHQK.device.type)(
             q_BHQK,
             k_BHPK,
             v_BHPK,
@@ -314,6 +317,22 @@ class FlexPairs(RowPairs):
         )
         assert isinstance(mixed_BHQK, Tensor)  # a pair only where more was asked for
         return self._stream(mixed_BHQK)
+
+
+def _flex_attention(device_type: str) -> Callable[..., Any]:
+    """The fused kernel on a GPU, within a compiled block or on its own; elsewhere plain operations."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if device_type != "cuda" or torch.compiler.is_compiling():
+        return flex_attention
+    return _compiled_flex_attention()
+
+
+@cache
+def _compiled_flex_attention() -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
 
 
 def flex_pairs(

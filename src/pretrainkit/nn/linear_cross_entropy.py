@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.nn.linear import product
 from pretrainkit.nn.tied_table import TiedTable, is_chunked
 
 _CHUNK = 2000
@@ -42,7 +43,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
             stop = min(start + _CHUNK, len(weight_VD))
             weight_CD = weight_VD[start:stop].to(dtype)
             if bias_V is None:
-                logits_KC = (x_KD @ weight_CD.t()).float()
+                logits_KC = product(x_KD, weight_CD).float()
             elif dtype == torch.float32:
                 logits_KC = torch.addmm(bias_V[start:stop], x_KD, weight_CD.t())
             else:
@@ -82,7 +83,8 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
             stop = start + chunk_KC.shape[1]
             factor_K = grad_K * share_NK[number]
             low_KC = chunk_KC.to(x_KD.dtype)
-            grad_x_KD.addcmul_(low_KC @ weight_VD[start:stop].to(x_KD.dtype), factor_K[:, None])
+            weight_DC = weight_VD[start:stop].to(x_KD.dtype).t()
+            grad_x_KD.addcmul_(product(low_KC, weight_DC), factor_K[:, None])
             scaled_KD = (x_KD * factor_K[:, None]).to(x_KD.dtype)
             if x_KD.dtype == torch.float32:
                 torch.mm(low_KC.t(), scaled_KD, out=grad_weight_VD[start:stop])

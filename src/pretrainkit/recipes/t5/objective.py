@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run
-from pretrainkit.recipes.t5.inputs import T5Targets, read_batch, target_examples
+from pretrainkit.recipes.t5.inputs import LayoutChoice, T5Targets, read_batch, target_examples
 from pretrainkit.recipes.t5.losses import (
     CROSS_ENTROPY,
     Z_LOSS,
@@ -64,7 +64,10 @@ class T5Objective(SeparableObjective):
     def _forward(self, model: nn.Module, batch: Batch) -> tuple[TokenScores, T5Targets]:
         config = self._config
         has_dropout = model.training and config.model.dropout > 0
-        inputs, targets = read_batch(batch, config.model.kind, has_dropout=has_dropout)
+        # What is compiled wants shapes that stay: rows. A GPU has them anyway.
+        is_compiled_cpu = config.parallel.compile == "on" and batch[f"{self._side}_loss_weights"].device.type == "cpu"
+        layout: LayoutChoice = "rows" if is_compiled_cpu else "auto"
+        inputs, targets = read_batch(batch, config.model.kind, layout=layout, has_dropout=has_dropout)
         has_logit_sum = config.objective.label_smoothing > 0
         return model(inputs, targets.token_K, has_logit_sum=has_logit_sum), targets
 
