@@ -13,7 +13,20 @@ RUST_TOOL_SLOWER_THAN_COUNTER = 10.7 / 7.9
 """CPU-s of the original's word counter over those of Python's Counter, both on 200 MB on one machine."""
 BY_HAND = "## By hand"
 """From this heading on, the file is left as it is."""
-_PACKAGES = ("torch", "numpy", "transformers", "datasets", "tokenizers", "sentencepiece", "nltk", "pyarrow")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "transformers",
+    "datasets",
+    "tokenizers",
+    "sentencepiece",
+    "nltk",
+    "pyarrow",
+    "pillow",
+    "simplejpeg",
+    "torchvision",
+    "open_clip_torch",
+)
 
 Row = dict[str, str]
 
@@ -92,6 +105,8 @@ def cell(rows: list[Row], name: str, column: str, heading: str = "") -> float:
 
 
 _RATE, _RATIO = "examples / CPU-s, best", "first engine is faster by"
+_AUGMENTED, _PEER = "random_resize_crop 224, autoaug", "Pillow and torchvision v1, tensor"
+_TIMES_PEER = "times Pillow and torchvision v1, pixels"
 _MB, _WALL_MB = "MB per CPU-second", "MB per second"
 
 TARGETS = (
@@ -140,6 +155,24 @@ TARGETS = (
         "train step, any shape: times transformers, the least", "step", lambda rows: min(cells(rows, "ratio")), least=1
     ),
     Target(
+        "contrastive step, batch 256, tiny towers: pairs per second, times OpenCLIP's, the least",
+        "contrast",
+        lambda rows: min(cells(rows, "ratio_clock")),
+        least=1.3,
+    ),
+    Target(
+        "accumulation to 16 microbatches: times 16 separate ones",
+        "accumulation",
+        lambda rows: cell(rows, "16", "ratio", "Time"),
+        most=1.4,
+    ),
+    Target(
+        "accumulation to 16 microbatches: memory of a step, times that of one microbatch",
+        "accumulation",
+        lambda rows: cell(rows, "16", "resident, to one microbatch", "Memory"),
+        most=1.15,
+    ),
+    Target(
         "pipeline, shards to batches: times the Hugging Face stack, the least",
         "pipeline",
         lambda rows: min(cells(rows, _RATIO, "Batches of", first="Hugging Face")),
@@ -173,6 +206,12 @@ TARGETS = (
     ),
     Target("shuffle: peak memory, MB", "shuffle", lambda rows: cells(rows, "peak RSS MB")[0], most=300, form="{:.0f}"),
     Target("shuffle: written / corpus", "shuffle", lambda rows: cells(rows, "written / corpus")[0], most=2.2),
+    Target(
+        "images, crop and AutoAugment, file to what the model takes: times Pillow and torchvision v1 with Normalize",
+        "images",
+        lambda rows: cell(rows, "ours, pixels", _TIMES_PEER, _AUGMENTED) / cell(rows, _PEER, _TIMES_PEER, _AUGMENTED),
+        least=1.8,
+    ),
     Target("pretrainkit --help: CPU-s", "start", lambda rows: cell(rows, "pretrainkit --help", "CPU-s"), most=0.15),
     Target("config check: CPU-s", "start", lambda rows: cells(rows, "CPU-s", first="pretrainkit config")[0], most=0.4),
     Target(

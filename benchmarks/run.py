@@ -18,7 +18,19 @@ from pathlib import Path
 from results import Section, compare_with_targets, describe_machine, read_results, write_results
 
 FOLDER = Path(__file__).resolve().parent
-BENCHMARKS = ("loader", "pipeline", "step", "tokenizing", "sentences", "words", "shuffle", "start")
+BENCHMARKS = (
+    "loader",
+    "pipeline",
+    "step",
+    "contrast",
+    "accumulation",
+    "tokenizing",
+    "sentences",
+    "words",
+    "shuffle",
+    "images",
+    "start",
+)
 LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "80", "--rounds", "1")}
 """What --large adds: the size that the target of shuffling speaks of, for which 6 GB of disk must be free, and text
 enough that the start of the worker processes does not count."""

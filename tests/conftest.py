@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 settings.register_profile("pretrainkit", deadline=None)
 settings.load_profile("pretrainkit")
+
+
+@pytest.fixture(scope="session")
+def transformers() -> ModuleType:
+    """The package, in working order beside a CPU-only torch with torchvision too."""
+    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+
+    return import_transformers()
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,7 @@ def test_torch_free_rooms_do_not_import_torch_on_import(path):
             "transformers",
             "datasets",
             "nltk",
+            "PIL",
         }
         assert not heavy, f"{'/'.join(parts)} imports {heavy} at module level"
 

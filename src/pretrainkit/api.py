@@ -11,7 +11,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from pretrainkit.config.base import architecture
 from pretrainkit.config.loader import Origins, Resolved, resolve
+from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
@@ -26,6 +28,22 @@ if TYPE_CHECKING:
     from pretrainkit.data.loader import Loader
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
+
+
+_NOT_OF_TOKENIZERS = (
+    ".*",
+    "*.safetensors",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+    "onnx",
+    "*.onnx",
+)
+"""Files of weights, as they lie beside tokenizers."""
 
 
 @dataclass(frozen=True)
@@ -149,26 +167,37 @@ def resume(
 
 
 def evaluate(
-    path: str | Path, data: str | None = None, *, num_examples: int | None = None, device: str | None = None
+    path: str | Path,
+    data: str | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    num_examples: int | None = None,
+    device: str | None = None,
+    averaged: bool = False,
 ) -> dict[str, float]:
     """Held-out metrics of a run, checkpoint or export.
 
     Args:
         path: What to evaluate.
-        data: Token shards; None: `data.valid` of its config.
+        data: Token shards, or sets of pairs; None: `data.valid` of its config.
+        overrides: Settings `evaluate....=`, `data....=` and `precision....=` other than in its config.
         num_examples: At most so many; None: as its config says.
         device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.
+
+    Raises:
+        ConfigError: An override of something that cannot be changed any more.
     """
     from pretrainkit.dist.env import init_world
     from pretrainkit.training.precision import resolve_precision
 
-    opened = open_model(path)
-    config = opened.config
+    opened = open_model(path, averaged=averaged)
+    config = _overridden(opened, overrides)
     if data is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
-    if not config.data.valid:
+    if not config.has_held_out_data:
         raise DataError(
-            f"{path} names no held-out data\n  give token shards: pretrainkit evaluate {quote(str(path))} --data FOLDER"
+            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
         )
     if num_examples is not None:
         config = config.model_copy(
@@ -183,43 +212,62 @@ def evaluate(
         world.close()
 
 
-def open_model(path: str | Path, *, step: int | None = None, recipe: str | None = None) -> Opened:
+def open_model(
+    path: str | Path, *, step: int | None = None, recipe: str | None = None, averaged: bool = False
+) -> Opened:
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
     Args:
         path: The folder.
         step: Of a run folder: this checkpoint instead of the newest valid one.
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
+        averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
 
     Raises:
-        CheckpointError, DataError: Missing, torn, or not ours.
+        CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
-    import torch
-
     path = Path(path)
     if not path.is_dir():
         raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
-    config, weights, tokenizer = _read_model(path, step, recipe)
+    config, weights, tokenizer = _read_model(path, step, recipe, averaged)
     found = find_recipe(config.recipe)
+    model = _with_weights(found, config, weights, path)
+    return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
+
+
+def _with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
+    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+    import torch
+
+    from pretrainkit.dist.weights import allocate, require_same_tensors
+
     with torch.device("meta"):
-        model = found.build_model(config)
-    model.to_empty(device="cpu")
+        model = recipe.build_model(config)
+    allocate(model, "cpu")
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
+    require_same_tensors(wanted, {name: tuple(weights[name].shape) for name in wanted}, str(path))
     missing, unexpected = model.load_state_dict(dict(weights), strict=False)
     if missing or unexpected:
         raise CheckpointError(
             f"the weights in {path} do not fit recipe {config.recipe!r}\n"
             f"  missing: {missing[:4]}\n  unexpected: {unexpected[:4]}"
         )
-    return Opened(model.eval(), config, found, tokenizer if tokenizer.is_dir() else None)
+    return model.eval()
 
 
-def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, Mapping[str, Any], Path]:
+def _read_model(
+    path: Path, step: int | None, recipe: str | None, averaged: bool
+) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
+    from pretrainkit.dist.weights import require_same_architecture
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
-    from pretrainkit.training.checkpoint import read_weights as read_checkpoint
-    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
+    from pretrainkit.training.checkpoint import read_weights
+    from pretrainkit.training.checkpoint_files import folder_name, newest_valid, read_checkpoint
 
+    is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
+    if averaged and is_export:
+        raise CheckpointError(f"{path} is an export: it holds one set of weights\n  ask the run it came from")
     if (path / "config.json").is_file():  # Hugging Face
         reader = find_recipe(recipe or _recipe_of_export(path))
         config, weights = reader.import_huggingface(path)
@@ -237,7 +285,12 @@ def _read_model(path: Path, step: int | None, recipe: str | None) -> tuple[Any, 
             f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
             "  train it further, or give a checkpoint or an export that is whole"
         )
-    return config, read_checkpoint(checkpoint), run.path / "tokenizer"
+    weights = read_weights(checkpoint)
+    saved = read_checkpoint(checkpoint).meta.get("architecture", {})
+    require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
+    if averaged:
+        weights |= read_weights(checkpoint, "ema.")
+    return config, weights, run.path / "tokenizer"
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -245,25 +298,84 @@ def load_model(path: str | Path) -> nn.Module:
     return open_model(path).model
 
 
-def generate(path: str | Path, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
+def generate(
+    path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
+) -> list[dict[str, Any]]:
     """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
-    opened = open_model(path)
+    opened = open_model(path, averaged=averaged)
+    for name in options:
+        if name not in opened.recipe.generate_options:
+            raise InputError(
+                f"recipe {opened.recipe.name!r} has no option {name!r} to generate with\n"
+                f"  it has {', '.join(opened.recipe.generate_options)}"
+            )
     if opened.tokenizer is None:
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
     return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
 
 
-def export(path: str | Path, format: str, out: str | Path) -> Path:
+def probe(
+    path: str, data: str | Path, *, device: str | None = None, **settings: Any
+) -> dict[str, float | dict[str, float]]:
+    """How well the frozen image encoder of a model tells classes apart: linear probes and nearest neighbours.
+
+    Args:
+        path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.
+        data: A folder with train/CLASS/IMAGE and val/CLASS/IMAGE.
+        device: None: the best there is.
+        settings: Fields of `pretrainkit.eval.probe_config.ProbeConfig`.
+
+    Returns:
+        Accuracies in percent by name, see `pretrainkit.eval.probe.probe`.
+
+    Raises:
+        ConfigError: Unknown or impossible settings.
+    """
+    from pydantic import ValidationError
+
+    from pretrainkit.eval.probe_config import ProbeConfig
+
+    try:
+        config = ProbeConfig.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(
+            [f"probe: {'.'.join(map(str, one['loc']))} is {one['input']!r}: {one['msg']}" for one in error.errors()]
+        ) from None
+
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.eval.probe import probe as probe_encoder
+    from pretrainkit.training.precision import resolve_precision
+    from pretrainkit.training.run import PrecisionConfig
+
+    world = init_world(device)
+    try:
+        if world.world_size > 1:
+            raise InputError("probing runs in one process\n  start it without a launcher")
+        if path.startswith("timm:"):
+            from pretrainkit.recipes.clip.image_encoder import timm_encoder
+
+            encoder = timm_encoder(path.removeprefix("timm:"))
+        else:
+            opened = open_model(path)
+            encoder = opened.recipe.image_encoder(opened.config, opened.model)
+        encoder.module.to(world.device)
+        return probe_encoder(encoder, Path(data), config, resolve_precision(PrecisionConfig(), world.device))
+    finally:
+        world.close()
+
+
+def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
     Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
+    `averaged`: the average of the weights that `ema_decay` keeps.
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
     from pretrainkit.exporting.native import write_native
 
-    opened = open_model(path)
+    opened = open_model(path, averaged=averaged)
     if format == "huggingface":
         opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
     elif format == "safetensors":
@@ -273,13 +385,35 @@ def export(path: str | Path, format: str, out: str | Path) -> Path:
     return Path(out)
 
 
-def import_model(path: str | Path, recipe: str, out: str | Path) -> Path:
-    """Read a `transformers` folder into ours, which `init_from`, `evaluate` and `generate` take.
+def import_model(
+    path: str | Path, recipe: str, out: str | Path, *, format: str = "huggingface", config: str | Path | None = None
+) -> Path:
+    """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
 
     The whole model is built and checked before anything is written.
+
+    Args:
+        path: "huggingface": a folder that transformers wrote. Other formats: a file.
+        recipe: Which recipe the model belongs to.
+        out: The new folder.
+        format: "huggingface", or one of the recipe's `file_formats`.
+        config: Preset or YAML file that says the architecture of a file; None: the recipe's usual one.
+
+    Raises:
+        InputError: Unknown format, the file is broken or of another architecture, or `out` exists.
     """
     from pretrainkit.exporting.native import write_native
 
+    reader = find_recipe(recipe)
+    if format != "huggingface":
+        if format not in reader.file_formats:
+            known = ", ".join(("huggingface", *reader.file_formats))
+            raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
+        bound, weights = reader.import_file(Path(path), format, None if config is None else load_config(config))
+        write_native(bound, _with_weights(reader, bound, weights, path), None, Path(out))
+        return Path(out)
+    if config is not None:
+        raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
     if not (Path(path) / "config.json").is_file():
         raise DataError(
             f"{path} is not a folder that transformers wrote: it has no config.json\n"
@@ -338,11 +472,12 @@ def _run(
 ) -> dict[str, float]:
     """Everything between a config and the last metrics, for `train` and `resume`."""
     recipe = find_recipe(config.recipe)
-    config = _checked(recipe, config)  # before torch, which takes a second and a half to import
+    config = _checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
 
     import torch
 
     from pretrainkit.dist.env import init_world
+    from pretrainkit.training.precision import resolve_precision
     from pretrainkit.training.trainer import Trainer, initial_seed
 
     world = init_world(device)
@@ -350,13 +485,18 @@ def _run(
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
-        evaluate_model = _evaluator(recipe, config, world, None) if config.data.valid else None
+        evaluate_model = _evaluator(recipe, config, world, None) if config.has_held_out_data else None
         torch.manual_seed(initial_seed(config.seed))
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
+        precision = resolve_precision(config.precision, world.device)
         if not resuming:
             world.on_main(folder.prepare)
+        start = (lambda: load_model(folder.path).to(world.device)) if resuming else (lambda: model)
+        cached = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
+        if cached is not source:
+            source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
         objective = recipe.build_objective(config)
         try:
             trainer = Trainer(config, folder, world, model, objective, loader, evaluate_model, watcher)
@@ -372,7 +512,7 @@ def _run(
         if trainer.step >= config.total_steps:
             raise InputError(
                 f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
-                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * config.total_steps}"
+                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
             )
         world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
         if world.is_main:
@@ -391,7 +531,7 @@ def _run(
                 }
             )
         metrics = trainer.fit()
-        if world.is_main and config.data.valid:
+        if world.is_main and config.has_held_out_data:
             summary = {
                 "parameters": trainer.num_parameters,
                 "steps": trainer.step,
@@ -439,12 +579,12 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
-    All ranks get equally many examples, so that sharded models stay in step; a remainder below the number of ranks is
-    left out.
+    Every one of them is scored once, in the same batches, whatever the number of ranks.
     """
     import numpy as np
 
     from pretrainkit.data.order import Order
+    from pretrainkit.eval.evaluator import dealt
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
     from pretrainkit.training.precision import resolve_precision
 
@@ -454,31 +594,30 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
-    share = min(config.evaluate.num_examples, sum(source.sizes)) // world.world_size
-    if share == 0:
-        raise DataError(
-            f"data.valid has {sum(source.sizes)} examples, too few for {world.world_size} ranks\n"
-            "  hold out more documents"
-        )
+    num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
+    numbers, num_counted = dealt(-(-num_examples // size), world)
 
     def held_out() -> Iterator[dict[str, np.ndarray]]:
-        for start in range(0, share, config.evaluate.batch_size):
-            stop = min(start + config.evaluate.batch_size, share)
-            yield source.build(order.records(np.arange(start, stop) + world.rank * share))
+        for number in numbers:
+            yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num_examples))))
 
-    return lambda model: evaluate_batches(objective, model, held_out(), precision=precision, world=world)
+    return lambda model: evaluate_batches(
+        objective, model, held_out(), precision=precision, world=world, num_counted=num_counted
+    )
 
 
 def _load_initial(model: nn.Module, config: Any) -> None:
     """Copy the weights of `init_from` into a fresh model of the same architecture, for data of the same tokenizer."""
-    from pretrainkit.dist.weights import require_same_tensors
+    from pretrainkit.dist.weights import require_same_architecture, require_same_tensors
 
     opened = open_model(config.init_from)
     found = opened.model.state_dict()
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
     )
-    require_same_tensors(wanted, given, f"init_from={config.init_from}")
+    origin = f"init_from={config.init_from}"
+    require_same_architecture(architecture(config.model), architecture(opened.config.model), origin)
+    require_same_tensors(wanted, given, origin)
     _require_same_tokenizer(opened, config.init_from, config.data.train)
     model.load_state_dict(found)
 
@@ -509,8 +648,21 @@ def _keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
 
     target = folder.path / "tokenizer"
     if origin is not None and origin.is_dir() and not target.exists():
-        with new_folder(target) as aside:
-            shutil.copytree(origin, aside, dirs_exist_ok=True)
+        with new_folder(target) as aside:  # the folder may be that of a whole model
+            shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
+
+
+def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:
+    """The config of a trained model with other settings of what it is used on."""
+    overrides, config = list(overrides), opened.config
+    if fixed := [word for word in overrides if word.split(".")[0] not in ("evaluate", "data", "precision")]:
+        raise ConfigError(
+            f"{', '.join(fixed)}: a trained model is what it is\n"
+            "  evaluation can change settings of evaluate, data and precision"
+        )
+    if overrides:
+        config = load_config(config.model_dump(mode="json"), overrides)
+    return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
 
 
 def _sources(config: Any, path: str) -> Any:

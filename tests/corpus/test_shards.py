@@ -16,7 +16,7 @@ from pretrainkit.corpus import shards
 from pretrainkit.corpus.manifest import verify
 from pretrainkit.corpus.parallel import Quiet
 from pretrainkit.corpus.readers import read_documents
-from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus, build_corpus, shard_ranks, split_of
+from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus, HeldOut, build_corpus, shard_ranks
 from pretrainkit.corpus.sources import find_sources
 from pretrainkit.errors import DataError
 
@@ -94,7 +94,7 @@ def test_no_document_is_lost_and_copies_stay_on_one_side(tmp_path):
 
 def test_held_out_documents_do_not_depend_on_seed_or_order():
     one, two = BuildSettings(heldout=0.3, seed=1), BuildSettings(heldout=0.3, seed=None)
-    assert all(split_of(str(n), one) == split_of(str(n), two) for n in range(200))
+    assert all(HeldOut(one).split_of(str(n)) == HeldOut(two).split_of(str(n)) for n in range(200))
 
 
 @pytest.mark.parametrize("compress", ["none", "zst"])
@@ -251,6 +251,23 @@ def test_an_input_without_documents_leaves_nothing_behind(tmp_path):
 def test_a_corpus_too_small_to_hold_out_says_how_to_mend_it(tmp_path, heldout, problem):
     with pytest.raises(DataError, match=problem):
         build_corpus(make_input(tmp_path / "in", 1, 5), tmp_path / "out", BuildSettings(heldout=heldout))
+
+
+@pytest.mark.parametrize("num_documents", [2, 5, 12, 40])
+def test_the_share_that_the_message_advises_holds_out_a_document(tmp_path, num_documents):
+    sources = make_input(tmp_path / "in", 1, num_documents)
+    with pytest.raises(DataError, match=r"--heldout 0\.\d+ holds out at least one") as caught:
+        build_corpus(sources, tmp_path / "out", BuildSettings(heldout=0.0001))
+    share = float(str(caught.value).split("--heldout ")[2].split()[0])
+    manifests = build_corpus(sources, tmp_path / "out", BuildSettings(heldout=share))
+    assert manifests["valid"]["num_documents"] >= 1
+    assert manifests["train"]["num_documents"] >= 1
+
+
+def test_a_single_document_is_not_advised_to_be_held_out(tmp_path):
+    with pytest.raises(DataError, match="the only document would not be held out") as caught:
+        build_corpus(make_input(tmp_path / "in", 1, 1), tmp_path / "out", BuildSettings(heldout=0.0001))
+    assert "holds out at least one" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
 import gzip
+import io
 import json
+import sys
+import tomllib
 from itertools import pairwise
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -8,8 +12,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.corpus.sources import SourceFile, find_sources, group_sources, plain_chunks, split_lines
-from pretrainkit.errors import DataError
+from pretrainkit.corpus.shards import BuildSettings, build_corpus
+from pretrainkit.corpus.sources import SourceFile, find_sources, plain_chunks, split_lines
+from pretrainkit.errors import DataError, MissingPackageError
 
 
 def contents(source):
@@ -67,6 +72,95 @@ def test_fsspec_addresses_read_like_local_files(tmp_path):
     assert local.num_bytes == 6
 
 
+@pytest.fixture
+def made_corpus(tmp_path):
+    (tmp_path / "raw.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n{"text": "three"}\n')
+    settings = BuildSettings(num_shards=2, split_folders=False)
+    build_corpus(find_sources([tmp_path / "raw.jsonl"]), tmp_path / "corpus", settings)
+    return tmp_path / "corpus"
+
+
+def test_a_corpus_that_lacks_a_shard_is_not_read_as_if_it_were_whole(made_corpus):
+    assert len(find_sources([made_corpus])) == 2
+    (made_corpus / "part-00001-of-00002.jsonl").unlink()
+    with pytest.raises(DataError, match=r"part-00001-of-00002.jsonl is missing"):
+        find_sources([made_corpus])
+    assert len(find_sources([f"{made_corpus}/*.jsonl"])) == 1  # a subset that was asked for
+
+
+@pytest.mark.parametrize("pattern", ["corpus", "corpus/*.jsonl", "corpus/part-00000-of-00002.jsonl"])
+def test_an_unfinished_corpus_is_not_read_as_if_it_were_whole(made_corpus, pattern):
+    (made_corpus / "manifest.json").unlink()
+    (made_corpus / ".work").mkdir()
+    (made_corpus / ".work/plan.json").write_text("{}")
+    with pytest.raises(DataError, match="is not finished"):
+        find_sources([made_corpus.parent / pattern])
+
+
+def test_a_manifest_of_somebody_else_says_nothing(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{}")
+    for content in ("not JSON", "[]", '{"kind": "other", "shards": [{"name": "x"}]}'):
+        (tmp_path / "manifest.json").write_text(content)
+        assert len(find_sources([tmp_path])) == 1
+
+
+def test_a_remote_corpus_with_held_out_data_is_not_read_as_one():
+    for split in ("train", "valid"):
+        with fsspec.open(f"memory://corpus-both/{split}/manifest.json", "wb") as file:
+            file.write(b"{}")
+    with pytest.raises(DataError, match="name one of them: memory://corpus-both/train or"):
+        find_sources(["memory://corpus-both"])
+
+
+class _OddSystem(fsspec.AbstractFileSystem):
+    """A driver with an error type of its own that fails when asked for a file, or while it is read."""
+
+    protocol = "corpusodd"
+
+    class OddError(Exception):
+        pass
+
+    def exists(self, path, **_):
+        if "unreachable" in path:
+            raise self.OddError("no route")
+        return True
+
+    def isdir(self, path):
+        return False
+
+    def info(self, path, **_):
+        return {"name": path, "size": 9, "type": "file"}
+
+    def _open(self, path, *_, **__):
+        return _OddFile()
+
+
+class _OddFile(io.BytesIO):
+    def read(self, *_):
+        raise _OddSystem.OddError("connection lost")
+
+
+def test_errors_that_only_a_driver_knows_are_one_message():
+    fsspec.register_implementation("corpusodd", _OddSystem, clobber=True)
+    with pytest.raises(DataError, match=r"corpusodd://unreachable/x.jsonl cannot be read: no route"):
+        find_sources(["corpusodd://unreachable/x.jsonl"])
+    (source,) = find_sources(["corpusodd://host/x.jsonl"])
+    with pytest.raises(DataError, match="cannot be read: connection lost"):
+        list(plain_chunks(source))
+
+
+@pytest.mark.parametrize(("protocol", "package"), [("s3", "s3fs"), ("gs", "gcsfs"), ("https", "aiohttp")])
+def test_a_missing_driver_is_named_with_its_extra(protocol, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    with pytest.raises(MissingPackageError, match=rf"'{package}'[\s\S]*pip install 'pretrainkit\[(\w+)\]'") as caught:
+        find_sources([f"{protocol}://somewhere/x.jsonl"])
+    named = str(caught.value).rpartition("[")[2].rpartition("]")[0]
+    extras = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
+    assert extras["project"]["optional-dependencies"][named][0].startswith(f"fsspec[{named}]")
+
+
 @settings(max_examples=25)
 @given(pieces=st.lists(st.binary(max_size=200), max_size=4))
 def test_multi_frame_zst_and_gz_are_read_to_the_end(tmp_path_factory, pieces):
@@ -109,11 +203,3 @@ def test_lines_do_not_depend_on_chunks(data, cuts):
     chunks = [data[a:b] for a, b in pairwise(edges)]
     expected = data.split(b"\n")
     assert list(split_lines(iter(chunks))) == (expected if expected[-1] else expected[:-1])
-
-
-@given(sizes=st.lists(st.integers(0, 30), max_size=30))
-def test_groups_hold_every_file_once_in_order(sizes):
-    sources = [SourceFile(str(index), "text", size) for index, size in enumerate(sizes)]
-    groups = group_sources(sources, 50)
-    assert [entry for group in groups for entry in group] == list(enumerate(sources))
-    assert all(sum(source.num_bytes for _, source in group[:-1]) < 50 for group in groups)

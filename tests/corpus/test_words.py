@@ -1,5 +1,8 @@
 import json
+import os
+import resource
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -266,6 +269,43 @@ def test_an_input_without_words_and_an_existing_table_are_refused(tmp_path):
     assert (tmp_path / "out.tsv").read_text() == "precious"
     count_words(sources, tmp_path / "new.tsv")
     assert count_words(sources, tmp_path / "new.tsv")["num_words"] == 2
+
+
+def test_a_disk_too_full_for_the_manifest_leaves_no_table_without_one(tmp_path):
+    sources = [source for number in range(100) for source in write(tmp_path / f"{number}.txt", "a b")]
+    out, limits = tmp_path / "out" / "words.tsv", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # enough for the table, not for a list of 100 files
+    try:
+        with pytest.raises(DataError, match=r"no space left to write .*manifest"):
+            count_words(sources, out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not out.parent.exists() or not list(out.parent.iterdir())
+    assert count_words(sources, out)["num_words"] == 200
+
+
+def test_a_table_has_its_manifest_from_the_moment_it_has_its_name(tmp_path, monkeypatch):
+    replace, seen = os.replace, []
+
+    def watched(origin, target):
+        seen.append((Path(target).name, (tmp_path / "words.tsv.manifest.json").exists()))
+        replace(origin, target)
+
+    monkeypatch.setattr(os, "replace", watched)
+    count_words(write(tmp_path / "x.txt", "a b"), tmp_path / "words.tsv")
+    assert ("words.tsv", True) in seen
+
+
+def test_a_file_that_another_program_wrote_is_left_alone(tmp_path):
+    (tmp_path / "words.tsv").write_text("precious")
+    with pytest.raises(DataError, match="no manifest beside it"):
+        count_words(write(tmp_path / "x.txt", "a b"), tmp_path / "words.tsv")
+    assert (tmp_path / "words.tsv").read_text() == "precious"
+
+
+def test_a_name_too_long_for_the_system_is_refused(tmp_path):
+    with pytest.raises(DataError, match="cannot write"):
+        count_words(write(tmp_path / "x.txt", "a b"), tmp_path / ("n" * 300))
 
 
 def test_sums_beyond_64_bits_are_refused(tmp_path):

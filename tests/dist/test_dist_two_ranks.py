@@ -1,14 +1,11 @@
 """Two gloo processes on the CPU: DDP = FSDP2 = one process, and checkpoints that move between them."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import rank_checks
 import torch
+from two_processes import run_two
 
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import full_state_dict
@@ -28,23 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.save(1, model, optimizer)
     torch.save(rank_checks.whole_state(model, optimizer), folder / "alone.pt")
 
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    for rank in range(2):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-        environment = os.environ | {name: str(value) for name, value in place.items()} | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, rank_checks.__file__, str(folder)]
-        ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-    try:
-        for process in ranks:
-            output, _ = process.communicate(timeout=180)
-            print(output.decode())
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
+    for output in run_two(Path(rank_checks.__file__), str(folder)):
+        print(output)
     return folder
 
 

@@ -38,7 +38,6 @@ def test_without_a_launcher_there_is_one_process_and_no_process_group(monkeypatc
     assert not world.any(False)
     assert world.broadcast_object({"a": 1}) == {"a": 1}
     assert world.gather_objects("x") == ["x"]
-    world.barrier()
     world.close()
 
     def work() -> None:

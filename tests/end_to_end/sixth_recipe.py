@@ -17,7 +17,15 @@ from torch import Tensor, nn
 
 from pretrainkit.config.base import Config
 from pretrainkit.data.source import BatchSource, Records
-from pretrainkit.training.objective import Batch, Cost, CoupledObjective, HostBatch, LossSum, SeparableObjective
+from pretrainkit.training.objective import (
+    Batch,
+    Cost,
+    CoupledObjective,
+    Embedded,
+    HostBatch,
+    LossSum,
+    SeparableObjective,
+)
 from pretrainkit.training.recipe import Recipe, Split
 from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig
 
@@ -114,21 +122,22 @@ class Pairing(CoupledObjective):
     def scales(self) -> dict[str, float]:
         return {"pair_loss": 1.0}
 
-    def embed(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {
-            "here": F.normalize(model(batch["x"]), dim=-1),
-            "there": F.normalize(model(batch["x"].flip(-1)), dim=-1),
-        }
+    def embed(self, model: nn.Module, batch: Batch) -> Embedded:
+        # One call for both views: a wrapper's hooks see one forward pass per backward pass.
+        here_BD, there_BD = F.normalize(model(torch.cat([batch["x"], batch["x"].flip(-1)])), dim=-1).chunk(2)
+        return Embedded({"here": here_BD, "there": there_BD}, {})
 
-    def loss_from(self, model: nn.Module, embeddings: dict[str, Tensor], rows: slice) -> dict[str, LossSum]:
+    def loss_from(
+        self, model: nn.Module, vectors: dict[str, Tensor], labels: dict[str, Tensor], rows: slice
+    ) -> dict[str, LossSum]:
         scale = getattr(model, "module", model).log_scale.exp()
-        logits = scale * embeddings["here"][rows] @ embeddings["there"].T
-        target = torch.arange(len(embeddings["here"]))[rows]
+        logits = scale * vectors["here"][rows] @ vectors["there"].T
+        target = torch.arange(len(vectors["here"]))[rows]
         total = F.cross_entropy(logits, target, reduction="sum")
         return {"pair_loss": LossSum(total, torch.tensor(float(len(target))))}
 
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        return self.loss_from(model, self.embed(model, batch), slice(0, len(batch["x"])))
+        return self.loss_from(model, *self.embed(model, batch), slice(0, len(batch["x"])))
 
     def cost(self, batch: HostBatch) -> Cost:
         return Cost(examples=len(batch["x"]), tokens=batch["x"].size, slots=batch["x"].size, flops=0.0)

@@ -189,8 +189,10 @@ def contents(run: Path) -> Mapping[str, bytes]:
         ("data.max_seq_length=24", "the data itself: checkpoint has "),
         ("data.order=sequential", "data.order: checkpoint has shuffle, now it is sequential"),
         ("objective.masking_rate=0.1", "the data itself: checkpoint has "),
-        ("model.hidden_size=64", "checkpoint"),
-        ("model.num_layers=2", "checkpoint"),
+        ("model.hidden_size=64", "model.hidden_size: 32 there, 64 here"),
+        ("model.num_layers=2", "model.num_layers: 1 there, 2 here"),
+        ("model.num_heads=4", "model.num_heads: 2 there, 4 here"),  # the shapes of all tensors are the same
+        ("model.activation=relu", "model.activation: gelu_tanh there, relu here"),
         ("optimizer.name=lamb ema_decay=0.99 objective.sentence_order=false", "checkpoint"),
     ],
 )
@@ -203,6 +205,38 @@ def test_a_change_of_the_past_is_refused_and_nothing_is_touched(
     assert named in refused("resume", run, *words)
     assert contents(run) == before
     succeed("resume", run)
+    assert_same_ending(run, finished)
+
+
+def test_dropout_may_change_on_the_way(finished: Path, tmp_path: Path) -> None:
+    run = copy_until(finished, 8, tmp_path / "run")
+    succeed("resume", run, "model.hidden_dropout=0.3")
+    assert losses(run)[:8] == losses(finished)[:8]
+    assert losses(run)[8:] != losses(finished)[8:]
+
+
+def test_a_run_on_relative_paths_goes_on_from_anywhere(
+    settings: list[str], tokens: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tokens.parent)
+    relative = ["data.train=tokens/train", "data.valid=tokens/valid"]
+    config = pk.load_config(settings[0], [*settings[3:], *relative, EMA])
+    with pytest.raises(Interrupted):
+        pk.train(config, tmp_path / "run", watcher=StopAfter(5, signal.SIGTERM))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    succeed("resume", "../run")
+    assert_same_ending(tmp_path / "run", finished)
+    assert "loss" in succeed("evaluate", "../run")
+
+
+def test_a_run_goes_on_when_its_data_was_moved(tokens: Path, finished: Path, tmp_path: Path) -> None:
+    run = copy_until(finished, 8, tmp_path / "run")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace(str(tokens), str(tmp_path / "gone")))
+    assert f"there is no folder {tmp_path / 'gone'}/train" in refused("resume", run)
+    shutil.copytree(tokens, tmp_path / "moved")
+    succeed("resume", run, f"data.train={tmp_path}/moved/train", f"data.valid={tmp_path}/moved/valid")
     assert_same_ending(run, finished)
 
 
@@ -334,8 +368,11 @@ def test_two_ranks_with_a_sharded_model_go_on_where_one_stopped(
 ) -> None:
     run = copy_until(finished_without_dropout, 4, tmp_path / "run")
     (run / "samples.json").unlink()
-    launched("resume", run, "parallel.strategy=fsdp2")
+    # Three batches of held-out examples, the last one smaller: one for each rank, and then one for both to go through.
+    launched("resume", run, "parallel.strategy=fsdp2", "evaluate.num_examples=31", "evaluate.batch_size=11")
     assert (run / "samples.json").is_file()
+    held_out = json.loads((run / "eval.jsonl").read_text().splitlines()[-1])
+    assert held_out == pytest.approx({"step": 12, **pk.evaluate(run)}, rel=1e-6)
     assert losses(run) == pytest.approx(losses(finished_without_dropout), rel=1e-5)
     weights, expected = (pk.load_model(path).state_dict() for path in (run, finished_without_dropout))
     for name, value in expected.items():

@@ -33,7 +33,14 @@ def test_a_run_folder_holds_what_the_documentation_promises(finished: Path) -> N
         "step-00000008",
         "step-00000012",
     ]
+    assert {"sentencepiece.model", "tokenizer.json"} <= {path.name for path in (finished / "tokenizer").iterdir()}
     assert not list(finished.rglob(".incomplete*"))
+
+
+def test_an_export_holds_model_config_and_tokenizer(exports: dict[str, Path]) -> None:
+    """Fact 38, for the folder that is handed on."""
+    names = {path.name for path in exports["huggingface"].iterdir()}
+    assert {"config.json", "model.safetensors", "sentencepiece.model", "tokenizer.json"} <= names
 
 
 def test_training_lowers_the_loss(made: Path, finished: Path) -> None:
@@ -49,6 +56,20 @@ def test_evaluate_gives_what_training_gave_at_its_end(finished: Path) -> None:
     recorded = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])
     again = evaluation(finished)
     assert again == {name: recorded[name] for name in again}
+
+
+def test_the_average_of_the_weights_is_evaluated_and_exported_when_asked(
+    finished: Path, finished_without_dropout: Path, exports: dict[str, Path], tmp_path: Path
+) -> None:
+    recorded = json.loads((finished / "eval.jsonl").read_text().splitlines()[-1])
+    averaged = evaluation(finished, "--averaged")
+    assert averaged == {name: recorded[f"ema_{name}"] for name in averaged}
+    assert averaged["loss"] != recorded["loss"]
+    succeed("export", finished, "--format", "safetensors", "--averaged", "--out", tmp_path / "averaged")
+    assert evaluation(tmp_path / "averaged") == averaged
+    assert succeed("generate", finished, "Bada <mask>.", "--averaged")
+    assert "ema_decay" in refused("evaluate", finished_without_dropout, "--averaged")
+    assert "an export" in refused("evaluate", exports["safetensors"], "--averaged")
 
 
 def test_evaluate_reads_runs_checkpoints_and_exports_alike(
@@ -93,11 +114,11 @@ def test_load_model_gives_equal_outputs_for_run_checkpoint_and_exports(
     assert any(not torch.equal(earlier[name], weights[name]) for name in weights)
 
 
-def test_transformers_predicts_what_the_run_predicts(finished: Path, exports: dict[str, Path], made: Path) -> None:
-    from transformers import AutoTokenizer, BertForPreTraining
-
-    tokenizer = AutoTokenizer.from_pretrained(exports["huggingface"])
-    theirs = BertForPreTraining.from_pretrained(exports["huggingface"]).eval()
+def test_transformers_predicts_what_the_run_predicts(
+    finished: Path, exports: dict[str, Path], made: Path, transformers
+) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exports["huggingface"])
+    theirs = transformers.BertForPreTraining.from_pretrained(exports["huggingface"]).eval()
     sentence = (made / "my_text" / "part-0.txt").read_text().splitlines()[0]
     words = sentence.split()
     prompt = " ".join([words[0], "<mask>", *words[2:]])

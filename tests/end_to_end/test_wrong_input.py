@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,8 @@ def test_an_export_evaluates_only_shards_of_its_tokenizer(finished: Path, other_
 
 
 def test_a_checkpoint_of_another_model(settings: list[str], finished: Path, empty: Path, tmp_path: Path) -> None:
-    for change in ("model.num_layers=2", "model.hidden_size=64", "objective.sentence_order=false"):
+    changes = ("model.num_layers=2", "model.hidden_size=64", "model.num_heads=4", "objective.sentence_order=false")
+    for change in changes:
         message = refused("train", *settings, change, f"init_from={finished}", "--out", empty / "run")
         assert "belongs to another model" in message
         assert len(message.splitlines()) < 8
@@ -178,6 +180,16 @@ def test_a_checkpoint_of_another_model(settings: list[str], finished: Path, empt
 )
 def test_settings_that_cannot_work_together(settings: list[str], empty: Path, change: str, advice: str) -> None:
     assert advice in refused("train", *settings, change, "--out", empty / "run")
+
+
+def test_a_precision_that_the_device_has_not_leaves_no_folder(settings: list[str], tmp_path: Path, empty: Path) -> None:
+    half = [*settings, "precision.compute=float16"]
+    assert "precision.compute=auto" in refused("train", *half, "data.valid=", "--out", empty / "run")
+    launch = ("--launch", "local", "--nproc", "2")
+    command = [sys.executable, "-m", "pretrainkit", "train", *half, *launch, "--out", str(empty / "run")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.count("error: precision.compute=float16") == 1
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_refused_before_they_start(settings: list[str], empty: Path) -> None:
@@ -246,6 +258,28 @@ def test_a_checkpoint_that_the_disk_has_no_room_for_leaves_those_before(
     assert left == ["step-00000001", "step-00000004"]
     succeed("resume", run)  # with room again
     assert metric_lines(run) == metric_lines(finished)
+
+
+def test_a_save_that_fails_in_the_background_ends_the_run_at_once(settings: list[str], tmp_path: Path) -> None:
+    steps = []
+
+    class Full(Watcher):
+        def stepped(self, step: int, num_steps: int) -> None:
+            steps.append(step)
+            time.sleep(0.02)
+            if step == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    config = pk.load_config(
+        settings[0], [*settings[1:], "num_steps=200", "checkpoint.every_steps=200", "log.every_steps=50"]
+    )
+    try:
+        with pytest.raises(RunError, match=r"cannot save checkpoint .*step-00000001"):
+            pk.train(config, tmp_path / "run", watcher=Full())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(steps) < 200
 
 
 def test_metrics_that_cannot_be_written_are_one_message(settings: list[str], tmp_path: Path) -> None:
@@ -432,6 +466,22 @@ def test_a_damaged_run_folder_is_not_resumed(finished: Path, tmp_path: Path, nam
     assert name in answer.err
     assert "Traceback" not in answer.err
     assert (run / name).read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("hidden_size: 32", "hidden_size: 64"), ("num_heads: 2", "num_heads: 4")]
+)
+def test_a_run_whose_config_was_edited_to_another_model(
+    finished: Path, tmp_path: Path, empty: Path, before: str, after: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    config = run / "config.yaml"
+    assert before in config.read_text()
+    config.write_text(config.read_text().replace(before, after))
+    assert "belongs to another model" in refused("evaluate", run)
+    assert "belongs to another model" in refused("export", run, "--out", empty / "export")
+    assert "belongs to another model" in refused("resume", run, "num_steps=14")
 
 
 def test_two_trainings_in_one_folder_are_refused(settings: list[str], tmp_path: Path) -> None:

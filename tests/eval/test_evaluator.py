@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
-from pretrainkit.eval.evaluator import evaluate
+from pretrainkit.eval.evaluator import dealt, evaluate
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 from pretrainkit.training.precision import Precision
 
@@ -92,3 +93,18 @@ def test_modes_and_weights_come_back_even_after_an_error() -> None:
 def test_nothing_to_evaluate_is_an_error() -> None:
     with pytest.raises(DataError, match="nothing to evaluate"):
         evaluate(Errors(), nn.Linear(3, 1), [], precision=FLOAT32)
+
+
+@given(num_batches=st.integers(1, 40), world_size=st.integers(1, 12))
+def test_every_batch_counts_on_one_rank_and_all_ranks_take_equally_many(num_batches, world_size):
+    shares = [dealt(num_batches, World(rank=rank, world_size=world_size)) for rank in range(world_size)]
+    assert sorted(n for numbers, num_counted in shares for n in numbers[:num_counted]) == list(range(num_batches))
+    assert len({len(numbers) for numbers, _ in shares}) == 1
+    assert all(0 <= n < num_batches for numbers, _ in shares for n in numbers)
+
+
+def test_batches_that_do_not_count_change_nothing() -> None:
+    model = nn.Linear(3, 1)
+    batches = [make_batch(size, size) for size in (4, 3, 5)]
+    found = evaluate(Errors(), model, batches, precision=FLOAT32, num_counted=2)
+    assert found == evaluate(Errors(), model, batches[:2], precision=FLOAT32)

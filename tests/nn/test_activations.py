@@ -1,10 +1,10 @@
-"""The tanh GELU against torch's own and against finite differences."""
+"""The approximate GELUs against torch's own and against finite differences."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from pretrainkit.nn.activations import _TanhGelu, gelu_tanh
+from pretrainkit.nn.activations import _TanhGelu, gelu_tanh, quick_gelu
 
 
 def test_equals_torch_in_value_and_gradient():
@@ -28,3 +28,11 @@ def test_other_dtypes_keep_theirs(dtype, tolerance):
     y = gelu_tanh(x)
     assert y.dtype == torch.autograd.grad(y.sum(), x)[0].dtype == dtype
     torch.testing.assert_close(y, F.gelu(x, approximate="tanh"), rtol=tolerance, atol=tolerance)
+
+
+def test_quick_gelu_is_its_formula_in_value_and_gradient():
+    x = torch.linspace(-8, 8, 101, dtype=torch.float64, requires_grad=True)
+    expected = x * torch.sigmoid(1.702 * x)
+    torch.testing.assert_close(quick_gelu(x), expected)
+    (ours,), (theirs,) = (torch.autograd.grad(y.sum(), x) for y in (quick_gelu(x), expected))
+    torch.testing.assert_close(ours, theirs)

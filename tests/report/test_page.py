@@ -17,7 +17,7 @@ from pretrainkit.report.curve import loss_curves, write_curve
 from pretrainkit.report.page import render, write_report
 from pretrainkit.report.run_folder import read_run
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "img"}
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>\" onload=\"alert(2)"
 
 

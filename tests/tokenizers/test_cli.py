@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pretrainkit.cli.tokenizer import app
-from pretrainkit.errors import InputError
+from pretrainkit.errors import DataError, InputError
 
 
 def run(*arguments):
@@ -75,6 +75,18 @@ def test_documents_that_are_not_there_are_refused(document, unigram, corpus, tmp
     assert "documents 0 to 4" in str(result.exception)
 
 
+def test_inspecting_the_folder_above_names_the_splits(unigram, corpus, tmp_path):
+    run("encode", corpus, "--tokenizer", unigram, "--out", tmp_path / "out", "--splitter", "none")
+    result = run("inspect", tmp_path / "out")
+    assert "name one of the folders in it" in str(result.exception)
+
+
+def test_a_name_too_long_for_the_system_is_refused(unigram, corpus, tmp_path):
+    result = run("encode", corpus, "--tokenizer", unigram, "--out", tmp_path / ("n" * 300), "--splitter", "none")
+    assert isinstance(result.exception, DataError)
+    assert "cannot write" in str(result.exception)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -82,6 +94,7 @@ def test_documents_that_are_not_there_are_refused(document, unigram, corpus, tmp
         ("train", "words.tsv", "--out", "tokenizer", "--vocab-size", "32000"),
         ("train", "words.tsv", "--out", "words.tsv/tokenizer", "--vocab-size", "300"),
         ("encode", "absent", "--tokenizer", "absent", "--out", "tokens"),
+        ("train", "words.tsv", "--out", "n" * 300, "--vocab-size", "300"),
         ("inspect", "absent"),
         ("show", "text", "--tokenizer", "absent"),
     ],

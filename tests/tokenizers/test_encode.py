@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +21,10 @@ from pretrainkit.tokenizers import shard_encoder
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus, shard_groups
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.punkt import FORMAT, VERSION, PunktParameters
-from pretrainkit.tokenizers.sentences import PlainSplitter, load_splitter
+from pretrainkit.tokenizers.sentences import PlainSplitter, learn_punkt, load_splitter
 from pretrainkit.tokenizers.shards import TokenShards
+
+SPLITTER = EncodeSettings(splitter="newline")
 
 
 def files(folder):
@@ -97,7 +102,8 @@ def test_parameters_beside_the_tokenizer_are_used(corpus, unigram, tmp_path):
     shutil.copytree(unigram, folder)
     first = encode_corpus([corpus], folder, tmp_path / "one", workers=1)["train"]
     shutil.copy(tmp_path / "one/train/tokenizer/punkt.json", folder)
-    assert encode_corpus([corpus], folder, tmp_path / "two", workers=1)["train"] == first
+    second = encode_corpus([corpus], folder, tmp_path / "two", workers=1)["train"]
+    assert second == {name: value for name, value in first.items() if name != "learned_from"}
 
 
 def test_complete_output_is_kept_and_other_output_refused(corpus, unigram, wordpiece, tmp_path):
@@ -125,8 +131,25 @@ def test_an_error_in_one_shard_keeps_the_others_for_the_next_attempt(corpus, uni
     assert not (out / "manifest.json").exists()
     assert not list(out.glob("*00001-of*"))
     bad.write_bytes(content)
-    with pytest.raises(DataError, match="begun from other input"):
+    first = out / "tokens-00000-of-00003.bin"
+    before = first.stat().st_mtime_ns
+    encode_corpus([corpus / "train"], unigram, out, settings, workers=1)
+    assert first.stat().st_mtime_ns == before
+    encode_corpus([corpus / "train"], unigram, tmp_path / "whole", settings, workers=1)
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_a_file_that_changed_after_its_shard_was_made_is_encoded_again(corpus, unigram, tmp_path):
+    out, settings, bad = tmp_path / "out", EncodeSettings(splitter="none"), corpus / "train/part-1.jsonl"
+    content = bad.read_bytes()
+    bad.write_bytes(b'{"text": "broken\n')
+    with pytest.raises(DataError, match=r"part-1\.jsonl, line 1"):
         encode_corpus([corpus / "train"], unigram, out, settings, workers=1)
+    bad.write_bytes(content)
+    (corpus / "train/part-0.jsonl").write_text('{"text": "another text"}\n')
+    encode_corpus([corpus / "train"], unigram, out, settings, workers=1)
+    encode_corpus([corpus / "train"], unigram, tmp_path / "whole", settings, workers=1)
+    assert files(out) == files(tmp_path / "whole")
 
 
 KILLED = """
@@ -178,6 +201,70 @@ def test_a_corpus_without_text_is_refused_and_leaves_nothing(content, unigram, t
     with pytest.raises(DataError, match="no document with any text"):
         encode_corpus([tmp_path / "empty.jsonl"], unigram, tmp_path / "out", EncodeSettings(splitter="newline"))
     assert not list((tmp_path / "out").rglob("*"))
+
+
+@pytest.mark.parametrize("name", [".tokenizer.partial", "manifest.json"])
+def test_a_disk_that_is_full_at_the_end_keeps_the_shards_for_the_next_attempt(
+    prose, wordpiece, tmp_path, monkeypatch, name
+):
+    """Shards fit, what comes behind them does not: the copy of the tokenizer, or the manifest of 300 shards."""
+    monkeypatch.chdir(tmp_path)
+    texts, out, whole = Path("texts"), Path("out"), Path("whole")
+    texts.mkdir()
+    for number in range(2 if name == ".tokenizer.partial" else 300):
+        (texts / f"{number}.jsonl").write_text(json.dumps({"text": prose[number % 2][:1000]}))
+    encode_corpus([texts], wordpiece, whole, SPLITTER, workers=1)
+    shard_bytes = max(path.stat().st_size for path in whole.glob("*.bin"))
+    tokenizer_bytes = max(path.stat().st_size for path in wordpiece.iterdir())
+    limit = shard_bytes if name == ".tokenizer.partial" else tokenizer_bytes
+    assert shard_bytes < tokenizer_bytes
+    assert name == ".tokenizer.partial" or tokenizer_bytes < (whole / "manifest.json").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max(limit, 2000), limits[1]))
+    try:
+        with pytest.raises(DataError, match=rf"no space left to write .*{re.escape(name)}"):
+            encode_corpus([texts], wordpiece, out, SPLITTER, workers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (out / "manifest.json").exists()
+    assert not list(out.rglob("*.partial"))
+    assert {path.name for path in out.glob("*.bin")} == {path.name for path in whole.glob("*.bin")}
+    encode_corpus([texts], wordpiece, out, SPLITTER, workers=1)
+    assert files(out) == files(whole)
+
+
+def test_sentence_boundaries_are_learned_once_for_an_output(corpus, wordpiece, tmp_path, monkeypatch):
+    learned = []
+
+    def learn(*arguments, **options):
+        learned.append(arguments)
+        return learn_punkt(*arguments, **options)
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(encode_module, "learn_punkt", learn)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(encode_module, "finish_shards", fail)
+        with pytest.raises(KeyboardInterrupt):
+            encode_corpus([corpus], wordpiece, out, workers=1)
+    first = encode_corpus([corpus], wordpiece, out, workers=1)
+    assert encode_corpus([corpus], wordpiece, out, workers=1) == first
+    assert len(learned) == 1
+    (corpus / "train/part-0.jsonl").write_text('{"text": "Another text. It has sentences."}\n')
+    with pytest.raises(DataError, match="another corpus"):
+        encode_corpus([corpus], wordpiece, out, workers=1)
+    assert len(learned) == 2
+
+
+def test_only_the_tokenizer_of_a_models_folder_is_copied(corpus, wordpiece, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(wordpiece, model)
+    (model / "model.safetensors").write_bytes(b"weights")
+    encode_corpus([corpus], model, tmp_path / "out", SPLITTER, workers=1)
+    copy = tmp_path / "out/train/tokenizer"
+    assert {path.name for path in copy.iterdir()} == {path.name for path in wordpiece.iterdir()}
 
 
 def test_output_that_is_not_ours_is_left_alone(corpus, unigram, tmp_path):

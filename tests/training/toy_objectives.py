@@ -8,7 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.training.objective import Batch, Cost, CoupledObjective, HostBatch, LossSum, SeparableObjective
+from pretrainkit.training.objective import (
+    Batch,
+    Cost,
+    CoupledObjective,
+    Embedded,
+    HostBatch,
+    LossSum,
+    SeparableObjective,
+)
 
 
 class TwoHeads(nn.Module):
@@ -83,12 +91,14 @@ class Contrast(CoupledObjective):
     def scales(self) -> dict[str, float]:
         return {"contrast": 1.0, "spread": 0.25}
 
-    def embed(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return model(batch["x"], batch["z"])
+    def embed(self, model: nn.Module, batch: Batch) -> Embedded:
+        return Embedded(model(batch["x"], batch["z"]), {"label": batch["label"]})
 
-    def loss_from(self, model: nn.Module, embeddings: dict[str, Tensor], rows: slice) -> dict[str, LossSum]:
+    def loss_from(
+        self, model: nn.Module, vectors: dict[str, Tensor], labels: dict[str, Tensor], rows: slice
+    ) -> dict[str, LossSum]:
         model = getattr(model, "module", model)
-        left_BD, right_BD = embeddings["left"], embeddings["right"]
+        left_BD, right_BD = vectors["left"], vectors["right"]
         target = torch.arange(len(left_BD))[rows]
         num_rows = torch.tensor(float(len(target)))
         logits_left = model.logit_scale.exp() * left_BD[rows] @ right_BD.T
@@ -100,7 +110,7 @@ class Contrast(CoupledObjective):
         return {"contrast": LossSum(both / 2, num_rows), "spread": LossSum(spread, num_rows * len(left_BD))}
 
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        return self.loss_from(model, self.embed(model, batch), slice(0, len(batch["x"])))
+        return self.loss_from(model, *self.embed(model, batch), slice(0, len(batch["x"])))
 
     def cost(self, batch: HostBatch) -> Cost:
         return Cost(examples=len(batch["x"]), tokens=len(batch["x"]), slots=len(batch["x"]), flops=0.0)

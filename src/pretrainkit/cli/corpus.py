@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
 
@@ -69,14 +70,10 @@ Inputs = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Output folder.", show_default=False)]
 Format = Annotated[FormatName, typer.Option(help="Read every INPUT as this, whatever its name.")]
-TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
 NumShards = Annotated[int, typer.Option(help="Number of shards.")]
 Compress = Annotated[CompressionName, typer.Option(help="Compression of the shards.")]
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
-MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
-Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.", show_default=False)]
 Memory = Annotated[str, typer.Option(help="Memory over all processes, such as 300MB or 4GB.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the manifest or result as JSON.")]
 
 
 @app.command()
@@ -333,7 +330,7 @@ def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) 
     for split, manifest in manifests.items():
         folder = out / split if len(manifests) > 1 or (out / split).is_dir() else out
         typer.echo(
-            f"{folder}: {manifest['num_documents']:,} documents, {amount(len(manifest['shards']), 'shard')}, "
+            f"{folder}: {amount(manifest['num_documents'], 'document')}, {amount(len(manifest['shards']), 'shard')}, "
             f"{manifest['num_bytes'] / 1e6:,.1f} MB, fingerprint {manifest['fingerprint'][:12]}"
         )
     _echo_skipped(next(iter(manifests.values()))["skipped"])

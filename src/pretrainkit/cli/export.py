@@ -13,8 +13,11 @@ def export(
     path: Annotated[Path, typer.Argument(help="A run folder or a checkpoint in it.")],
     out: Annotated[Path, typer.Option(help="New folder to write.")],
     format: Annotated[str, typer.Option(help="huggingface or safetensors.")] = "huggingface",
+    averaged: Annotated[
+        bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
+    ] = False,
 ) -> None:
     """Write a run's weights, config and tokenizer for others to use."""
     from pretrainkit import api
 
-    print(api.export(path, format, out))
+    print(api.export(path, format, out, averaged=averaged))

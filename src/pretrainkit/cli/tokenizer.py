@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pretrainkit.cli.stages import shown_stages
+from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
+from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
 
 app = typer.Typer(
@@ -43,8 +44,6 @@ class SplitterChoice(StrEnum):
     none = "none"
 
 
-TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
-MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
 PunktRulesOption = Annotated[
     PunktRulesChoice,
     typer.Option(
@@ -52,7 +51,6 @@ PunktRulesOption = Annotated[
         "sabertooth: closing quotes open the next sentence."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command()
@@ -120,7 +118,7 @@ def encode(
     pattern: Annotated[
         str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; left out: all cores.", show_default=False)] = None,
+    workers: Workers = None,
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     json_output: Json = False,
@@ -141,8 +139,9 @@ def encode(
         return
     for split, manifest in manifests.items():
         typer.echo(
-            f"{out / split}: {manifest['num_documents']:,} documents, {manifest['num_sentences']:,} sentences, "
-            f"{manifest['num_tokens']:,} tokens in {len(manifest['shards'])} shards, "
+            f"{out / split}: {amount(manifest['num_documents'], 'document')}, "
+            f"{amount(manifest['num_sentences'], 'sentence')}, {amount(manifest['num_tokens'], 'token')} "
+            f"in {amount(len(manifest['shards']), 'shard')}, "
             f"fingerprint {manifest['fingerprint'][:12]}"
         )
         for reason, entry in manifest["skipped"].items():
@@ -161,7 +160,8 @@ def inspect(
     from pretrainkit.tokenizers.load import load_tokenizer
     from pretrainkit.tokenizers.shards import TokenShards
 
-    if not any(folder.glob("tokens-*.bin")):
+    has_shards = any((folder / split / "manifest.json").is_file() for split in ("train", "valid"))
+    if not has_shards and not any(folder.glob("tokens-*.bin")):
         loaded = load_tokenizer(folder)
         facts: dict[str, Any] = {"kind": loaded.kind, "vocab_size": loaded.vocab_size, **loaded.special.as_dict()}
         _echo_facts(

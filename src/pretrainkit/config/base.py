@@ -1,5 +1,7 @@
 """The base of every config class: frozen, keyword-only, unknown keys refused, every field documented."""
 
+from typing import Any, ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -14,3 +16,19 @@ class Config(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset()
+    """Of a model's config: fields that change nothing of what trained weights compute, such as rates of dropout."""
+
+
+def architecture(config: Config) -> dict[str, Any]:
+    """Dotted path to JSON value of every field of a model's config that decides what given weights compute."""
+    found: dict[str, Any] = {}
+    dumped = config.model_dump(mode="json")
+    for name in type(config).model_fields.keys() - config.neutral_fields:
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            found |= {f"{name}.{path}": leaf for path, leaf in architecture(value).items()}
+        else:
+            found[name] = dumped[name]
+    return dict(sorted(found.items()))

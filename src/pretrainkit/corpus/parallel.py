@@ -2,12 +2,15 @@
 
 import math
 import os
+import queue
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
 from pretrainkit.errors import DataError, RunError
@@ -98,14 +101,10 @@ def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], process
     if processes <= 1:
         yield from map(function, tasks)
         return
-    from multiprocessing import get_context
-
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
-    try:
+    with _pool(processes) as pool:
         # Few at a time, so that an error or an interrupt leaves little behind to be waited for.
         pending: set[Future[Result]] = set()
-        queue = iter(tasks)
-        for task in queue:
+        for task in tasks:
             pending.add(pool.submit(function, task))
             if len(pending) >= 2 * processes:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -115,6 +114,57 @@ def run_tasks(function: Callable[[Task], Result], tasks: Iterable[Task], process
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
+
+
+def share_tasks(function: Callable[[Task], Result], tasks: Sequence[Task], processes: int) -> Iterator[Result]:
+    """As `run_tasks`, but this process does tasks too, as one of the `processes`: it begins while the others start up.
+
+    Tasks are begun in their order. For tasks that take long, of which none should wait behind another.
+
+    Raises:
+        RunError: A worker died, as from lack of memory.
+    """
+    if processes <= 1:
+        yield from map(function, tasks)
+        return
+    left = deque(tasks)
+    finished: queue.SimpleQueue[Future[Result]] = queue.SimpleQueue()
+    with _pool(processes - 1) as pool:
+
+        def give() -> None:
+            # The pool is shut down where this process has met an error: then nobody waits for the task.
+            with suppress(IndexError, RuntimeError):
+                pool.submit(function, left.popleft()).add_done_callback(take)
+
+        def take(future: Future[Result]) -> None:
+            finished.put(future)
+            if not future.cancelled() and future.exception() is None:
+                give()
+
+        for _ in range(processes - 1):
+            give()
+        num_left = len(tasks)
+        while num_left:
+            try:
+                task = left.popleft()
+            except IndexError:
+                yield finished.get().result()
+            else:
+                yield function(task)
+            num_left -= 1
+            while not finished.empty():
+                yield finished.get().result()
+                num_left -= 1
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes, started afresh, for the block."""
+    from multiprocessing import get_context
+
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_follow_parent)
+    try:
+        yield pool
     except BrokenProcessPool as error:
         raise RunError(
             "a worker process died, most likely for lack of memory\n"

@@ -34,7 +34,8 @@ class Document:
     source: str = ""
     """Address of the file."""
     position: int = 0
-    """Documents before this one in the file, counting only those that were not skipped."""
+    """Documents before this one in the file, counting only those that were not skipped. In a stretch of a file counted
+    from the byte where it begins: still rising, and no two alike, since every document takes bytes."""
 
     @property
     def has_sentence_lines(self) -> bool:
@@ -69,7 +70,7 @@ def read_documents(
     """
     skips = Skips() if skips is None else skips
     for source in sources:
-        for position, (text, meta) in enumerate(_texts(source, skips, text_key, compat, on_bytes)):
+        for position, (text, meta) in enumerate(_texts(source, skips, text_key, compat, on_bytes), source.begin or 0):
             if source.dataset is not None and not meta:
                 meta = {"dataset": source.dataset}
             yield Document(text, meta, source.address, position)
@@ -100,7 +101,8 @@ def _texts(
 def _jsonl(
     chunks: Iterator[bytes], source: SourceFile, skips: Skips, text_key: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    for value, place in json_values(split_lines(chunks), source.address, skips):
+    where = "" if source.begin is None else f" behind byte {source.begin}"
+    for value, place in json_values(split_lines(chunks), source.address, skips, where):
         if type(value) is not dict:
             skips.skip("not_an_object", source.address, place, f"a JSON {type(value).__name__}")
             continue
@@ -114,13 +116,13 @@ def _jsonl(
         yield text, meta if type(meta) is dict else {} if meta is None else {"meta": meta}
 
 
-def json_values(lines: Iterable[bytes], address: str, skips: Skips) -> Iterator[tuple[Any, str]]:
-    """JSON values with their places ("line 3"). Several may share a line and one may span several; a bad line is
-    counted and reading goes on behind it.
+def json_values(lines: Iterable[bytes], address: str, skips: Skips, where: str = "") -> Iterator[tuple[Any, str]]:
+    """JSON values with their places ("line 3", then `where`). Several may share a line and one may span several; a bad
+    line is counted and reading goes on behind it.
     """
     ahead = _Lines(lines)
     while (line := ahead.take()) is not None:
-        place = f"line {ahead.number}"
+        place = f"line {ahead.number}{where}"
         try:
             text = line.decode()
         except UnicodeDecodeError as error:

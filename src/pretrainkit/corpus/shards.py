@@ -10,6 +10,7 @@ what is held out.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -40,12 +41,16 @@ from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile, group_sources
+from pretrainkit.corpus.sources import OnBytes, SourceFile
+from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
 
 _MEMORY_SHARE = 0.7
 """Of a process's memory: what documents in hand may take; the rest is for reading, sorting and the allocator."""
+
+
+_MAX_ADVISED_SHARE = 0.5
 
 
 class EmptyCorpus(DataError):
@@ -216,9 +221,21 @@ def _finished(
     return None
 
 
-def split_of(text: str, settings: BuildSettings) -> str:
-    """ "valid" for the held-out share of all texts, else "train"; the same for copies."""
-    return "valid" if settings.heldout and text_hash(text) < settings.heldout * 2**64 else "train"
+class HeldOut:
+    """Decides which texts are held out, and remembers what share would have held out one."""
+
+    def __init__(self, settings: BuildSettings) -> None:
+        self._share = settings.heldout
+        self.lowest = 1.0
+        """The share above which the first of the texts seen so far is held out."""
+
+    def split_of(self, text: str) -> str:
+        """ "valid" for the held-out share of all texts, else "train"; the same for copies."""
+        if not self._share:
+            return "train"
+        place = text_hash(text) / 2**64
+        self.lowest = min(self.lowest, place)
+        return "valid" if place < self._share else "train"
 
 
 def scatter(task: ScatterTask, on_bytes: OnBytes = None) -> dict[str, Any]:
@@ -226,20 +243,20 @@ def scatter(task: ScatterTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.settings.max_bad)
     writer = RunWriter(task.folder, task.settings.seed, int(task.memory_bytes * _MEMORY_SHARE))
-    num_bytes = {"train": 0, "valid": 0}
+    num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(task.settings)
     options: dict[str, Any] = {"text_key": task.settings.text_key, "compat": task.settings.rule == "sabertooth"}
     for file_index, source in task.sources:
         for document in read_documents([source], skips, on_bytes=on_bytes, **options):
-            split = split_of(document.text, task.settings)
+            split = held_out.split_of(document.text)
             record = encode_record(document.text, document.meta)
             num_bytes[split] += len(record)
             writer.add(split, identity(file_index, document.position), record)
     writer.spill()
-    return note_scattered(task.folder, task.key, writer, num_bytes, skips)
+    return note_scattered(task.folder, task.key, writer, num_bytes, skips, held_out)
 
 
 def note_scattered(
-    folder: Path, key: str, writer: RunWriter, num_bytes: dict[str, int], skips: Skips
+    folder: Path, key: str, writer: RunWriter, num_bytes: dict[str, int], skips: Skips, held_out: HeldOut
 ) -> dict[str, Any]:
     """Writes the record that makes a scatter task count as finished, and returns it."""
     result = {
@@ -250,6 +267,7 @@ def note_scattered(
         },
         "num_bytes": num_bytes,
         "skips": skips.as_dict(),
+        "lowest_share": held_out.lowest,
         "folder": folder.name,
     }
     with atomic_file(folder / "task.json") as file:
@@ -326,10 +344,15 @@ def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skip
     if counts["valid"]:
         problem, advice = "left to train on", "hold out less, or give more documents"
     else:
-        enough = min(0.5, max(0.1, round(5 / total, 2)))
+        # Two digits, rounded up: which texts are held out is decided by their hashes, so this share is sure to do.
+        enough = math.floor(100 * min(result["lowest_share"] for result in results) + 1) / 100
         problem = "held out"
-        advice = f"hold out more, such as --heldout {enough}, give more documents, or --heldout 0 for no held-out data"
-    raise DataError(f"none of the {total} documents would be {problem} with --heldout {settings.heldout}\n  {advice}")
+        advice = "give more documents, or --heldout 0 for no held-out data"
+        if total > 1 and enough <= _MAX_ADVISED_SHARE:
+            advice = f"hold out more (--heldout {enough} holds out at least one), {advice}"
+    documents = "the only document" if total == 1 else f"none of the {total} documents"
+    would_not = "would not" if total == 1 else "would"
+    raise DataError(f"{documents} {would_not} be {problem} with --heldout {settings.heldout}\n  {advice}")
 
 
 def shard_ranks(num_documents: int, num_shards: int, rule: Literal["even", "sabertooth"]) -> list[int]:

@@ -4,7 +4,9 @@ An address is a local path or anything fsspec knows (`s3://`, `gs://`, `hf://`, 
 """
 
 import glob
+import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from pretrainkit.errors import DataError
+from pretrainkit.corpus.manifest import MANIFEST_NAME, verify
+from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 
 Format = Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "tsv"]
 """jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
@@ -30,6 +33,16 @@ FORMAT_OF_SUFFIX: dict[str, Format] = {
 }
 """By the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Everything else is BERT text."""
 
+_DRIVERS = {
+    "s3": ("s3fs", "s3"),
+    "gs": ("gcsfs", "gcs"),
+    "gcs": ("gcsfs", "gcs"),
+    "http": ("aiohttp", "http"),
+    "https": ("aiohttp", "http"),
+}
+"""Protocols whose drivers are extras of ours: package and extra. `hf://` comes with transformers; of others fsspec says
+what it needs."""
+_SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
 _CHUNK_BYTES = 1 << 20
 _PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so small enough for well-packed text
 
@@ -46,11 +59,14 @@ class SourceFile:
     """Changes when the file does, as far as its file system tells (modification time or ETag)."""
     dataset: str | None = None
     """Name that goes into `meta.dataset` of documents that bring no meta of their own."""
+    begin: int | None = None
+    """Of a stretch of a file: where it begins; it holds `num_bytes`."""
 
     @property
     def identity(self) -> list[Any]:
         """What a stage remembers to notice that its input has changed."""
-        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset]
+        stretch = [] if self.begin is None else [self.begin]
+        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset, *stretch]
 
     def describe(self) -> dict[str, Any]:
         """For manifests."""
@@ -66,7 +82,8 @@ def find_sources(
     hidden ones, `_*`, manifests, README* and LICENSE*.
 
     Raises:
-        DataError: A pattern matches nothing, or is a corpus folder with both train and held-out data.
+        DataError: A pattern matches nothing, is a corpus folder with both train and held-out data, or shards of a
+            corpus are missing.
     """
     found: list[SourceFile] = []
     for pattern in map(str, patterns):
@@ -96,11 +113,11 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
             paths.append(name)
         elif name.is_dir() and "**" not in pattern:
             if (name / "train/manifest.json").exists() and (name / "valid/manifest.json").exists():
-                raise DataError(
-                    f"{name} holds training and held-out data\n  name one of them: {name / 'train'} or {name / 'valid'}"
-                )
+                raise _both_splits(str(name))
+            _check_corpus(name)
             inside = (path for path in name.rglob("*") if path.is_file())
             paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
+    _check_finished(paths)
     result = []
     for path in paths:
         status = path.stat()
@@ -108,8 +125,33 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
     return result
 
 
+def _check_corpus(folder: Path) -> None:
+    """DataError if `folder` is one of `corpus shards` that lacks shards, or has others than it was made with."""
+    try:
+        is_corpus = json.loads((folder / MANIFEST_NAME).read_bytes()).get("kind") == "corpus"
+    except (OSError, ValueError, AttributeError):  # no manifest, or somebody else's
+        return
+    if is_corpus:
+        verify(folder, checksums=False)
+
+
+def _check_finished(paths: Sequence[Path]) -> None:
+    """DataError if shards are among `paths` whose corpus is still being written, or was never finished."""
+    folders = {path.parent for path in paths if _SHARD.fullmatch(path.name)}
+    for folder in sorted({*folders, *(folder.parent for folder in folders)}):
+        if (folder / ".work").is_dir():
+            raise DataError(
+                f"the corpus in {folder} is not finished: some of its shards are still missing\n"
+                "  run the command that writes it again, to its end"
+            )
+
+
+def _both_splits(folder: str) -> DataError:
+    return DataError(f"{folder} holds training and held-out data\n  name one of them: {folder}/train or {folder}/valid")
+
+
 def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
-    with _explained_remote_errors(pattern):
+    with _explained_read_errors(pattern):
         import fsspec
 
         system, path = fsspec.core.url_to_fs(pattern)
@@ -117,6 +159,8 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
             names = sorted(name for name in system.glob(path) if system.isfile(name))
         elif system.isdir(path):
             root = path.rstrip("/")
+            if all(system.exists(f"{root}/{split}/manifest.json") for split in ("train", "valid")):
+                raise _both_splits(pattern.rstrip("/"))
             names = sorted(name for name in system.find(path) if _is_data(name[len(root) :].lstrip("/")))
         else:
             names = [path] if system.exists(path) else []
@@ -130,27 +174,20 @@ def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
         return result
 
 
-def group_sources(sources: Sequence[SourceFile], group_bytes: int = 64_000_000) -> list[list[tuple[int, SourceFile]]]:
-    """Files with their index, in groups of neighbours of about `group_bytes`; the same on any number of workers."""
-    groups: list[list[tuple[int, SourceFile]]] = []
-    size = 0
-    for index, source in enumerate(sources):
-        if not groups or size >= group_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append((index, source))
-        size += source.num_bytes
-    return groups
-
-
 @contextmanager
-def _explained_remote_errors(address: str) -> Iterator[None]:
+def _explained_read_errors(address: str) -> Iterator[None]:
     try:
         yield
+    except PretrainKitError:
+        raise
     except ImportError as error:
+        package, extra = _DRIVERS.get(address.partition("://")[0], ("", ""))
+        if package:
+            raise MissingPackageError(package, extra, address) from error
         raise DataError(f"{address} needs a package that is not installed\n  {error}") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{address} cannot be read: {error}\n  check the address and your access to it") from error
+    except Exception as error:  # every driver raises types of its own, some of them directly below Exception
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{address} cannot be read: {reason}\n  check the address and your access to it") from error
 
 
 @contextmanager
@@ -161,7 +198,7 @@ def open_source(address: str) -> Iterator[BinaryIO]:
         DataError: It cannot be opened.
     """
     if "://" in address:
-        with _explained_remote_errors(address):
+        with _explained_read_errors(address):
             import fsspec
 
             file = cast(BinaryIO, fsspec.open(address, "rb").open())
@@ -188,7 +225,10 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
     """
     with open_source(source.address) as file:
         packed = source.address.endswith((".zst", ".gz"))
-        raw = _raw_chunks(file, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
+        if source.begin is not None:
+            file.seek(source.begin)
+        left = None if source.begin is None else source.num_bytes
+        raw = _raw_chunks(file, source.address, left, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
         if source.address.endswith(".zst"):
             yield from _zst_chunks(raw, source.address)
         elif source.address.endswith(".gz"):
@@ -197,8 +237,14 @@ def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes
             yield from raw
 
 
-def _raw_chunks(file: BinaryIO, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
-    while chunk := file.read(size):
+def _raw_chunks(file: BinaryIO, address: str, left: int | None, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
+    """The next `left` bytes of a file; None: all."""
+    while left is None or left > 0:
+        with _explained_read_errors(address):
+            chunk = file.read(size if left is None else min(size, left))
+        if not chunk:
+            return
+        left = None if left is None else left - len(chunk)
         yield chunk
         if on_bytes:
             on_bytes(len(chunk))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
 from pretrainkit.corpus.readers import SENTENCE_LINES, read_documents, text_hash
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile, group_sources
+from pretrainkit.corpus.sources import SourceFile
+from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.word_tables import split_words
 
 PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)

@@ -31,24 +31,25 @@ from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.corpus.shards import (
     BuildSettings,
+    HeldOut,
     check_documents,
     gather_shard,
     kept_entry,
     note_scattered,
     plan_gather,
-    split_of,
     write_manifests,
 )
 from pretrainkit.corpus.shuffle import RunWriter, identity
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import Format, SourceFile, find_sources
+from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.word_tables import Order, Tally, new_table
 from pretrainkit.corpus.words import note_counted, write_table
 from pretrainkit.errors import DataError
 
 
 class ReadSources(PipelineStep):
-    """Documents of our readers, file by file: task r of n reads files r, r + n, ...
+    """Documents of our readers, file by file (large JSONL in stretches): task r of n reads files r, r + n, ...
 
     The id of a document is "FILE/POSITION", which decides its place in the shuffle; its metadata is the corpus' own
     `meta`.
@@ -80,7 +81,8 @@ class ReadSources(PipelineStep):
     def run(self, data: DocumentsPipeline = None, rank: int = 0, world_size: int = 1) -> Iterator[PipelineDocument]:
         """Passes on `data`, then yields the documents of this task's files."""
         yield from data or ()
-        for index, source in list(enumerate(self.sources()))[rank::world_size]:
+        parts = [part for group in group_sources(self.sources(), 1) for part in group]
+        for index, source in parts[rank::world_size]:
             for document in read_documents([source], self.skips, text_key=self.text_key):
                 made = PipelineDocument(document.text, f"{index}/{document.position}", metadata=document.meta)
                 self.stat_update("documents")
@@ -124,9 +126,9 @@ class ScatterRuns(PipelineStep):
         folder = self.work / f"task-{rank:05d}"
         shutil.rmtree(folder, ignore_errors=True)
         writer = RunWriter(folder, self.settings.seed, self.memory_bytes)
-        num_bytes = {"train": 0, "valid": 0}
+        num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(self.settings)
         for document in data or ():
-            split = split_of(document.text, self.settings)
+            split = held_out.split_of(document.text)
             record = encode_record(document.text, document.metadata)
             num_bytes[split] += len(record)
             writer.add(split, _identity_of(document.id), record)
@@ -134,7 +136,8 @@ class ScatterRuns(PipelineStep):
             yield document
         writer.spill()
         skips = self.reader.skips if self.reader else Skips()
-        note_scattered(folder, _task_key(self.settings.content(), rank, world_size), writer, num_bytes, skips)
+        key = _task_key(self.settings.content(), rank, world_size)
+        note_scattered(folder, key, writer, num_bytes, skips, held_out)
 
 
 def _task_key(settings: dict[str, Any], rank: int, world_size: int) -> str:

@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 from pretrainkit.corpus.manifest import (
     HashingFile,
     atomic_file,
+    explained_write_errors,
     fingerprint,
     made_by,
     manifest_path,
@@ -38,7 +40,8 @@ from pretrainkit.corpus.parallel import (
 )
 from pretrainkit.corpus.readers import read_documents, utf8_detail
 from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile, group_sources, plain_chunks, whole_lines
+from pretrainkit.corpus.sources import OnBytes, SourceFile, plain_chunks, whole_lines
+from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
@@ -203,8 +206,9 @@ def count_words(
     out, progress = Path(out), progress or Quiet()
     settings = {"order": order, "pile_sets": None if pile_sets is None else sorted(pile_sets), "text_key": text_key}
     input_key = fingerprint([settings, [source.identity for source in sources]])
-    if out.exists():
-        return _existing(out, input_key, progress)
+    with explained_write_errors(out):
+        if out.exists():
+            return _existing(out, input_key, progress)
     counting = {name: value for name, value in settings.items() if name != "order"}
     groups = group_sources(sources, max(64_000_000, sum(source.num_bytes for source in sources) // 128))
     total_bytes = sum(source.num_bytes for source in sources)
@@ -230,7 +234,8 @@ def count_words(
             table = new_table()
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
-        progress.stage("merging", len(runs), "run")
+        if runs:
+            progress.stage("merging", len(runs), "run")
         manifest = write_table(
             table, runs, out, sources, skips, settings=settings, work=work, memory_bytes=memory_bytes, progress=progress
         )
@@ -250,35 +255,51 @@ def write_table(
     memory_bytes: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Adds up `table` and sorted `runs` into the file `out`, and writes its manifest, which it returns."""
-    with explained_overflow(), atomic_file(out) as file:
-        hashing = HashingFile(file)
-        num_words = write_merged(
-            table, runs, hashing.write, settings["order"], work, memory_bytes // 3, (progress or Quiet()).advance
-        )
-        if not num_words:
-            raise DataError("the input holds no word\n  give other files, or name the key of the text by --text-key")
-    manifest = {
-        "kind": "word-counts",
-        "format_version": 1,
-        "made_by": made_by(),
-        "fingerprint": fingerprint(hashing.sha256),
-        "input_fingerprint": fingerprint([settings, [source.identity for source in sources]]),
-        "num_words": num_words,
-        "num_distinct_words": count_rows(out),
-        "shards": [{"name": out.name, "num_bytes": hashing.num_bytes, "sha256": hashing.sha256}],
-        "settings": settings,
-        "sources": [source.describe() for source in sources],
-        "skipped": skips.for_manifest(),
-    }
-    write_manifest(out, manifest)
+    """Adds up `table` and sorted `runs` into the file `out`, and writes its manifest, which it returns.
+
+    The manifest is there before the table takes its name, so that no table is ever without one.
+    """
+    try:
+        with explained_overflow(), atomic_file(out) as file:
+            hashing = HashingFile(file)
+            num_words = write_merged(
+                table, runs, hashing.write, settings["order"], work, memory_bytes // 3, (progress or Quiet()).advance
+            )
+            if not num_words:
+                raise DataError(
+                    "the input holds no word\n  give other files, or name the key of the text by --text-key"
+                )
+            file.flush()
+            manifest = {
+                "kind": "word-counts",
+                "format_version": 1,
+                "made_by": made_by(),
+                "fingerprint": fingerprint(hashing.sha256),
+                "input_fingerprint": fingerprint([settings, [source.identity for source in sources]]),
+                "num_words": num_words,
+                "num_distinct_words": count_rows(Path(file.name)),
+                "shards": [{"name": out.name, "num_bytes": hashing.num_bytes, "sha256": hashing.sha256}],
+                "settings": settings,
+                "sources": [source.describe() for source in sources],
+                "skipped": skips.for_manifest(),
+            }
+            write_manifest(out, manifest)
+    except BaseException:  # whatever ends it, a manifest without its table must not stay
+        with suppress(OSError):
+            manifest_path(out).unlink()
+        raise
     return manifest
 
 
 def _existing(out: Path, input_key: str, progress: Progress) -> dict[str, Any]:
     if out.is_dir():
         raise DataError(f"{out} is a folder\n  name a file for the table, such as {out / 'words.tsv'}")
-    if not manifest_path(out).exists() or read_manifest(out).get("input_fingerprint") != input_key:
+    if not manifest_path(out).exists():
+        raise DataError(
+            f"{out} already exists and has no manifest beside it: this command did not write it\n"
+            "  name another --out, or remove that one"
+        )
+    if read_manifest(out).get("input_fingerprint") != input_key:
         raise DataError(
             f"{out} already exists, made from other input or with other settings\n"
             "  name another --out, or remove that one"

@@ -43,7 +43,7 @@ def work_folder(work: Path, plan: Mapping[str, Any], output: Path) -> Iterator[P
             with atomic_file(plan_path) as file:
                 file.write(json.dumps(plan).encode())
             yield work
-        except BaseException:
+        except BaseException:  # also Ctrl-C: an attempt without finished tasks leaves nothing; it is raised on
             if not any(work.glob("*/task.json")):
                 shutil.rmtree(work, ignore_errors=True)
                 for folder in made:

@@ -86,8 +86,8 @@ class Loader:
         """
         if order.sizes != source.sizes:
             raise ValueError(f"the order is over components of {order.sizes} examples, the source has {source.sizes}")
-        if order.mode == "lanes" and order.batch_size != batch_size:
-            raise ValueError(f"the lanes of the order are for batches of {order.batch_size}, not {batch_size}")
+        if order.is_for_one_batch_size and order.batch_size != batch_size:
+            raise ValueError(f"the order is for batches of {order.batch_size}, not {batch_size}")
         if microbatch_size is not None and microbatch_tokens is not None:
             raise ConfigError(
                 "microbatches have a fixed number of examples or of tokens, not both; give one of the two"

@@ -11,7 +11,12 @@ component is a stream of its own with its own epochs, and the streams take turns
 *Modes.* "sequential": as stored. "shuffle": every epoch of a stream is a permutation of its examples
 (`data/permutation.py`). "lanes": every epoch permutes the documents, lays their examples end to end and cuts that
 into as many lanes as the batch has rows for the stream; from step to step a row reads on in its lane, hence in its
-document, until the lane or the epoch ends.
+document, until the lane or the epoch ends. "debias" and "set_by_set": each batch holds examples of one component alone
+(`data/turns.py`); each component is a stream, shuffled in every pass, and what does not fill a last batch of one pass
+comes first in the next.
+
+*Static order* (to repeat the runs of ZeroVL): the order of every pass is that of PyTorch's `randperm` with seed 0, and
+what does not fill a last batch is never seen.
 """
 
 import hashlib
@@ -26,9 +31,11 @@ from pretrainkit import rng
 from pretrainkit.data.mixture import interleave, slot_counts
 from pretrainkit.data.permutation import MAX_SIZE, permute
 from pretrainkit.data.source import Records
+from pretrainkit.data.turns import Debias, Turns, make_turns
 from pretrainkit.errors import ConfigError, DataError
 
-Mode = Literal["shuffle", "lanes", "sequential"]
+Mode = Literal["shuffle", "lanes", "sequential", "debias", "set_by_set"]
+_ONE_COMPONENT_PER_BATCH: tuple[Mode, ...] = ("debias", "set_by_set")
 
 _KEPT_EPOCHS = 2
 """Document tables of this many epochs are kept per stream: a block of positions seldom touches more."""
@@ -46,22 +53,30 @@ class Order:
         weights: Sequence[float | None] | None = None,
         batch_size: int | None = None,
         document_sizes: Sequence[NDArray[np.integer]] | None = None,
+        debias: Debias | None = None,
+        may_repeat: bool = False,
+        is_static: bool = False,
     ) -> None:
         """
         Args:
             sizes: Examples of each component of the mixture.
             seed: Of the permutations and of the examples' keys.
-            mode: "shuffle", "lanes" or "sequential", see the top of the file.
+            mode: See the top of the file.
             weights: Relative share of each component; None (or None for all): in proportion to the sizes. Shares are
                 exact where decimal weights have a common pattern of at most 65536 slots, which is then repeated; in
-                "lanes" the pattern is one batch, so that shares are rounded to whole rows.
-            batch_size: Needed by "lanes" only: the number of rows.
+                "lanes" the pattern is one batch, so that shares are rounded to whole rows; in "debias" they are
+                probabilities.
+            batch_size: Needed by "lanes", "debias", "set_by_set" and the static order: the number of rows.
             document_sizes: Needed by "lanes" only: for each component the number of examples of each of its
                 documents, in stored order.
+            debias: Of "debias" only; None: its defaults.
+            may_repeat: Fewer examples than a batch takes are not refused by the loader; it then holds some several
+                times.
+            is_static: Of "shuffle" without weights, "debias" and "set_by_set" only: the order of ZeroVL, see the top.
 
         Raises:
-            ConfigError: Unknown mode, weights that do not fit, a component without rows.
-            DataError: An empty component, or documents that do not add up to the examples.
+            ConfigError: Unknown mode, settings that do not fit together, a component without rows.
+            DataError: An empty component, one too small for the mode, or documents that do not add up to the examples.
         """
         if mode not in get_args(Mode):
             raise ConfigError(f"unknown data order {mode!r}; choose one of {', '.join(get_args(Mode))}")
@@ -83,55 +98,129 @@ class Order:
             raise ValueError("order 'lanes' needs batch_size and document_sizes")
         documents = _checked_documents(self.sizes, document_sizes) if mode == "lanes" and document_sizes else None
         self._document_digest = "" if documents is None else _digest(*(sizes.tobytes() for sizes in documents))
+        self._is_one_per_batch = mode in _ONE_COMPONENT_PER_BATCH
+        self._may_repeat = may_repeat
+        if (self._is_one_per_batch or is_static) and batch_size is None:
+            raise ValueError(f"order {mode!r} needs batch_size here")
+        self._check_static(is_static)
+        num_used_per = batch_size if is_static else None
         num_rows = batch_size if mode == "lanes" else None
-        if self.weights is None:
+        inside: Mode = "shuffle" if self._is_one_per_batch else mode
+        if self.weights is None and not self._is_one_per_batch:
             self._counts: tuple[int, ...] = (1,)
-            self._streams = [_Stream.make(self.seed, mode, range(len(self.sizes)), self.sizes, documents, num_rows)]
+            everything = range(len(self.sizes))
+            self._streams = [_Stream.make(self.seed, inside, everything, self.sizes, documents, num_rows, num_used_per)]
         else:
-            self._counts = slot_counts(self.weights, num_rows)
+            self._counts = (1,) * len(self.sizes)
+            if self.weights is not None and not self._is_one_per_batch:
+                self._counts = slot_counts(self.weights, num_rows)
             self._streams = [
-                _Stream.make(self.seed, mode, [c], [size], documents and [documents[c]], self._counts[c])
+                _Stream.make(
+                    self.seed, inside, [c], [size], documents and [documents[c]], self._counts[c], num_used_per
+                )
                 for c, size in enumerate(self.sizes)
             ]
+        self._turns: Turns | None = None
+        self._settings = ""
+        """Of the choice of components and of the static order, where they differ from the older modes."""
+        if batch_size is not None and (mode == "debias" or mode == "set_by_set"):
+            chosen = make_turns(mode, self.sizes, self.weights, batch_size, debias or Debias(), is_static=is_static)
+            self._turns, self._settings = chosen
+        elif is_static:
+            self._settings = repr(("static", batch_size))
         self._pattern = interleave(self._counts)
         self._rank_in_pattern = np.empty(len(self._pattern), np.int64)
         for c, count in enumerate(self._counts):
             self._rank_in_pattern[self._pattern == c] = np.arange(count)
         self._component_keys = np.array([rng.stream_key(self.seed, "example", c) for c in range(len(sizes))], np.uint64)
 
+    def _check_static(self, is_static: bool) -> None:
+        if not is_static:
+            return
+        if self.mode in ("lanes", "sequential") or (self.mode == "shuffle" and self.weights is not None):
+            weighted = " of weighted components" if self.weights is not None else ""
+            raise ConfigError(
+                f"there is no static order for {self.mode!r}{weighted}\n"
+                "  it is for shuffle without weights, and for one component per batch"
+            )
+        assert self.batch_size is not None
+        sizes = self.sizes if self._is_one_per_batch else (sum(self.sizes),)
+        for component, size in enumerate(sizes):
+            if size < self.batch_size:
+                raise DataError(
+                    f"component {component} has {size} examples, which fill no batch of {self.batch_size}: in the "
+                    "static order none of them would ever be seen\n  leave it out, or use smaller batches"
+                )
+
     def records(self, positions: NDArray[np.int64]) -> Records:
         """The records at `positions` (N,), each at least 0, in any order."""
         num_streams = len(self._streams)
-        if num_streams == 1:
+        if num_streams == 1 and self._turns is None:
             source, epoch, index = self._streams[0].locate(positions)
         else:
-            turn, slot = np.divmod(positions, len(self._pattern))
-            stream_of = self._pattern[slot]
-            draw = turn * np.array(self._counts)[stream_of] + self._rank_in_pattern[slot]
+            stream_of, draw = self._draws(positions)
             source, epoch, index = (np.empty(len(positions), np.int64) for _ in range(3))
             for c, stream in enumerate(self._streams):
                 rows = np.flatnonzero(stream_of == c)
                 source[rows], epoch[rows], index[rows] = stream.locate(draw[rows])
         return Records(source, epoch, index, self._example_keys(source, epoch, index))
 
+    def _draws(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(N,) positions to (stream, number of the draw from it), each (N,)."""
+        if self._turns is None:
+            turn, slot = np.divmod(positions, len(self._pattern))
+            stream_of = self._pattern[slot]
+            return stream_of, turn * np.array(self._counts)[stream_of] + self._rank_in_pattern[slot]
+        assert self.batch_size is not None
+        step, row = np.divmod(positions, self.batch_size)
+        steps, back = np.unique(step, return_inverse=True)
+        component, number = self._turns.locate(steps)
+        return component[back], number[back] * self.batch_size + row
+
+    @property
+    def is_for_one_batch_size(self) -> bool:
+        """Whether the positions mean something only in batches of `batch_size`."""
+        return self.mode == "lanes" or bool(self._settings)
+
+    def remainders(self, batch_size: int) -> tuple[int, ...]:
+        """How many examples of one pass do not fill a last batch, for each stream (in "debias" and "set_by_set" those
+        are the components). They come first in the next pass; in a static order they are never seen. In a weighted
+        mixture no batch is the last."""
+        if self._turns is None and len(self._streams) > 1:
+            return (0,) * len(self._streams)
+        return tuple(stream.size % batch_size for stream in self._streams)
+
     def num_epochs(self, num_examples: int) -> float:
         """Passes that the first `num_examples` positions make over the data: over that component that is repeated
-        most."""
+        most (where components are drawn at random: on average)."""
+        if self._settings:
+            return num_examples / self.epoch_size
         return max(num_examples * count / (len(self._pattern) * size) for count, size in self._counts_and_sizes())
 
     @property
     def epoch_size(self) -> int:
-        """Positions until a component has been gone through once. Without weights that is once through everything."""
+        """Positions until a component has been gone through once (where components are drawn at random: on average).
+        Without weights that is once through everything."""
+        if self._turns is not None:
+            return self._turns.epoch_size
+        if self._settings:
+            return self._streams[0].num_used
         return min(-(-size * len(self._pattern) // count) for count, size in self._counts_and_sizes())
 
     def draws_per_batch(self, batch_size: int) -> list[tuple[int, int]]:
-        """(examples that a batch takes on average, rounded up; examples there are) for each stream."""
+        """(examples that a batch takes on average, rounded up; examples there are) for each stream. None where examples
+        may repeat in a batch."""
+        if self._may_repeat:
+            return []
+        if self._turns is not None:
+            return [(batch_size, size) for size in self.sizes]
         return [(-(-batch_size * count // len(self._pattern)), size) for count, size in self._counts_and_sizes()]
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change whenever the records could, for the same seed and mode."""
-        return _digest(repr((self.sizes, self._counts)).encode(), self._document_digest.encode())
+        parts = [repr((self.sizes, self._counts)), self._document_digest, *([self._settings] if self._settings else [])]
+        return _digest(*(part.encode() for part in parts))
 
     def _counts_and_sizes(self) -> list[tuple[int, int]]:
         return [(count, stream.size) for count, stream in zip(self._counts, self._streams, strict=True)]
@@ -159,6 +248,10 @@ class _Stream:
     documents: NDArray[np.int64] | None
     """(number of documents,) examples of each, in the order of the components."""
     num_lanes: int
+    num_used: int
+    """Examples of each pass: all, or in a static order those that fill whole batches."""
+    static_places: NDArray[np.int64] | None
+    """(size,) the order of every pass, where it is static."""
     document_starts: NDArray[np.int64] = field(init=False)
     _tables: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(init=False, default_factory=dict)
 
@@ -171,16 +264,21 @@ class _Stream:
         sizes: Sequence[int],
         documents: Sequence[NDArray[np.int64]] | None,
         num_lanes: int | None,
+        num_used_per: int | None = None,
     ) -> "_Stream":
+        """`num_used_per`: of a static order, the size of its batches."""
         first = components[0]
+        size = sum(sizes)
         return cls(
             mode=mode,
-            size=sum(sizes),
+            size=size,
             first_component=first,
             ends=np.cumsum(np.array(sizes, np.int64)),
             key=rng.stream_key(seed, "order", first, len(components)),
             documents=np.concatenate(documents) if documents is not None else None,
             num_lanes=num_lanes or 1,
+            num_used=size if num_used_per is None else size // num_used_per * num_used_per,
+            static_places=None if num_used_per is None else _torch_permutation(size),
         )
 
     def __post_init__(self) -> None:
@@ -189,10 +287,12 @@ class _Stream:
 
     def locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """(N,) draw numbers of this stream to (component, epoch, index within the component), each (N,)."""
-        epoch = draws // self.size
-        offset = draws - epoch * self.size
+        epoch = draws // self.num_used
+        offset = draws - epoch * self.num_used
         if len(draws) == 0 or self.mode == "sequential":
             place = offset
+        elif self.static_places is not None:
+            place = self.static_places[offset]
         elif self.mode == "shuffle":
             epochs = epoch[:1] if epoch.min() == epoch.max() else epoch
             place = permute(offset, self.size, rng.fold(self.key, epochs))
@@ -230,6 +330,14 @@ class _Stream:
             kept = list(self._tables.items())[1 - _KEPT_EPOCHS :]
             self._tables = {**dict(kept), epoch: table}  # replaced as a whole: other threads may be reading
         return table
+
+
+def _torch_permutation(size: int) -> NDArray[np.int64]:
+    """(size,) the permutation that PyTorch's samplers draw with seed 0."""
+    import torch
+
+    permutation: NDArray[np.int64] = torch.randperm(size, generator=torch.Generator().manual_seed(0)).numpy()
+    return permutation
 
 
 def _checked_weights(sizes: tuple[int, ...], weights: Sequence[float | None] | None) -> tuple[float, ...] | None:

@@ -48,11 +48,6 @@ class World:
             dist.all_reduce(tensor, getattr(dist.ReduceOp, op.upper()))
         return tensor
 
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-        if self.world_size > 1:
-            dist.barrier(device_ids=[self.local_rank] if self.device.type == "cuda" else None)
-
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true on any rank. One small message through the CPU: no device is synchronised."""
         if self.world_size == 1:
@@ -98,6 +93,11 @@ class World:
             raise _RAISABLE.get(outcome["type"], RunError)(outcome["error"])
         value: T = outcome["value"]
         return value
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier(device_ids=[self.local_rank] if self.device.type == "cuda" else None)
 
     def close(self) -> None:
         """Leave the process group. Nothing to do for one process."""

@@ -1,6 +1,7 @@
 """The tensors of a model by name, whole or sharded."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,16 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
         if first_names.setdefault(id(tensor), name) == name:
             tensors[name] = tensor
     return tensors
+
+
+def allocate(model: nn.Module, device: str) -> nn.Module:
+    """Memory, without values, for what is on "meta"; what is real already (such as tables of positions) is moved.
+
+    `nn.Module.to_empty` would lose the latter.
+    """
+    return model._apply(
+        lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
+    )
 
 
 def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]:
@@ -95,6 +106,24 @@ def require_same_tensors(expected: Mapping[str, Shape], given: Mapping[str, Shap
         raise CheckpointError(
             f"{origin} belongs to another model\n"
             + "\n".join(f"  it {p}" for p in problems)
+            + "\n  use the config it was trained with (config.yaml in its run folder), or start a new run"
+        )
+
+
+def require_same_architecture(expected: Mapping[str, Any], given: Mapping[str, Any], origin: str) -> None:
+    """Check that weights of the architecture `given` compute the same in a model of the architecture `expected`.
+
+    Shapes do not tell everything: the same tensors serve any number of heads. Both are what
+    `pretrainkit.config.base.architecture` gives; fields that only one side knows come from another version of the code.
+
+    Raises:
+        CheckpointError: Fields differ.
+    """
+    differing = [name for name in expected if name in given and expected[name] != given[name]]
+    if differing:
+        raise CheckpointError(
+            f"{origin} belongs to another model\n"
+            + "\n".join(f"  model.{name}: {given[name]} there, {expected[name]} here" for name in differing)
             + "\n  use the config it was trained with (config.yaml in its run folder), or start a new run"
         )
 

@@ -21,11 +21,20 @@ def evaluate(
     *,
     precision: Precision,
     world: World = _ALONE,
+    num_counted: int | None = None,
 ) -> dict[str, float]:
     """Every metric of the objective: its total over all batches and ranks divided by its weight over them, once.
 
-    Each rank gives its own batches, however many and however large (with FSDP2 the same number on each rank, as every
-    forward pass gathers parameters). The model is put into evaluation mode and back; its weights do not change.
+    The model is put into evaluation mode and back; its weights do not change.
+
+    Args:
+        objective: Whose metrics.
+        model: To evaluate.
+        batches: Of this rank, however large; with FSDP2 equally many on each rank, as every forward pass gathers
+            parameters. `dealt` gives them out so.
+        precision: Of the forward pass.
+        world: All ranks.
+        num_counted: Only so many of the batches count; the others keep this rank in step. None: all.
 
     Returns:
         Metric name to value, sorted by name, the same on all ranks; 0 where nothing was counted. With `loss`: the
@@ -35,11 +44,13 @@ def evaluate(
         DataError: No rank had a batch.
     """
     sums_per_batch: list[tuple[list[str], Tensor]] = []
-    with _evaluation_mode(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         for host_batch in batches:
             batch = {name: torch.from_numpy(array).to(precision.device) for name, array in host_batch.items()}
             with precision.autocast():
                 found = objective.metrics(model, batch)
+            if len(sums_per_batch) == num_counted:
+                continue
             # Stays on the device: reading it would make the host wait for every batch.
             sums_per_batch.append((list(found), torch.stack([part for term in found.values() for part in term])))
 
@@ -63,8 +74,18 @@ def evaluate(
     return dict(sorted(values.items()))
 
 
+def dealt(num_batches: int, world: World) -> tuple[list[int], int]:
+    """Which of all batches this rank takes, and how many of those count.
+
+    Batches are the same on any number of ranks, each counts on one rank, and every rank takes equally many: who has
+    none left in the last round goes through the last batch once more, without counting it.
+    """
+    turns = range(world.rank, -(-num_batches // world.world_size) * world.world_size, world.world_size)
+    return [min(turn, num_batches - 1) for turn in turns], sum(turn < num_batches for turn in turns)
+
+
 @contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode within; after it every module is in its own mode again, frozen ones too."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -41,6 +41,6 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise InputError(
             f"cannot write {out}: {reason}\n  make room, or give another place; nothing was left behind"
         ) from None
-    except BaseException:
+    except BaseException:  # also Ctrl-C and what the caller raises: half a folder is never left; it is raised on
         shutil.rmtree(aside, ignore_errors=True)
         raise

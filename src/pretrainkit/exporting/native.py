@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.tokenizers.folder import copy_tokenizer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,4 +26,4 @@ def write_native(config: Any, model: nn.Module, tokenizer: Path | None, out: Pat
         (folder / "config.yaml").write_text(dump_yaml(config.model_dump(mode="json")), encoding="utf-8")
         write_tensors(folder / WEIGHTS, model.state_dict())
         if tokenizer is not None:
-            shutil.copytree(tokenizer, folder / "tokenizer")
+            copy_tokenizer(tokenizer, folder / "tokenizer")

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def launch_local(arguments: Sequence[str], num_processes: int, run_folder: Path,
     Args:
         arguments: For the module; the same for all ranks.
         num_processes: Ranks, at least 1.
-        run_folder: Gets a folder `logs`.
+        run_folder: Gets a folder `logs`; when the ranks refuse their input, a folder made here goes again.
         module: Must not launch again when RANK is in the environment.
 
     Returns:
@@ -43,6 +44,7 @@ def launch_local(arguments: Sequence[str], num_processes: int, run_folder: Path,
     if num_processes < 1:
         raise InputError(f"{num_processes} processes were asked for; it takes at least 1")
     logs = run_folder.absolute() / "logs"
+    is_new = not run_folder.exists()
     try:
         logs.mkdir(parents=True, exist_ok=True)
         for rank in range(num_processes):
@@ -67,7 +69,10 @@ def launch_local(arguments: Sequence[str], num_processes: int, run_folder: Path,
         pid_path(logs, rank).unlink(missing_ok=True)
         exit_path(logs, rank).unlink(missing_ok=True)
     _tell_failures(logs, codes)
-    return worst(codes, was_asked_to_stop=bool(received))
+    code = worst(codes, was_asked_to_stop=bool(received))
+    if code == 2 and is_new and [path.name for path in run_folder.iterdir()] == [logs.name]:
+        shutil.rmtree(run_folder, ignore_errors=True)  # refused: all was said, and nothing was made
+    return code
 
 
 def worst(codes: Sequence[int | None], was_asked_to_stop: bool) -> int:

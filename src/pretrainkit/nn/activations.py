@@ -9,6 +9,7 @@ from torch import Tensor
 
 _SQRT_8_OVER_PI = math.sqrt(8 / math.pi)
 _CUBIC = 0.044715
+_QUICK = 1.702
 _BLOCK = 1 << 15
 """Elements that are worked on at a time on a CPU."""
 
@@ -21,7 +22,7 @@ class _TanhGelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
-        gate = torch.empty(x.shape, dtype=_wide_dtype(x))
+        gate = x.new_empty(x.shape, dtype=_wide_dtype(x))
         product = torch.empty_like(gate, dtype=x.dtype)
         for x_part, gate_part, product_part in zip(_blocks(x), _blocks(gate), _blocks(product), strict=True):
             wide = x_part.to(gate.dtype)
@@ -62,9 +63,34 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+class _QuickGelu(torch.autograd.Function):
+    """x * sigmoid(1.702 x), which keeps its input alone: the sigmoid is made again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x * _QUICK).sigmoid_().mul_(x)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        # d/dx x s(v) = s (1 + v (1 - s)) with v = 1.702 x
+        inner = x * _QUICK
+        gate = inner.sigmoid()
+        return inner.mul_(1 - gate).add_(1).mul_(gate).mul_(grad)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """The sigmoid approximation of GELU in OpenAI's CLIP."""
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return _QuickGelu.apply(x)
+    return x * torch.sigmoid(_QUICK * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
     "gelu": F.gelu,
+    "quick_gelu": quick_gelu,
     "relu": F.relu,
     "swish": F.silu,
 }

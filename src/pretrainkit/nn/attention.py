@@ -9,6 +9,7 @@ compute the same numbers:
 * `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; runs everywhere and is the reference.
 * `TiledLayout`: on a CPU. Each example for itself, so nothing is padded and its scores stay in the cache.
 * `VarlenLayout`: half precision on CUDA, the variable-length flash kernel.
+* `RowLayout` (row_layout.py): rows of an image's patches or a caption's tokens, of which one token is read.
 """
 
 from abc import ABC, abstractmethod
@@ -47,6 +48,24 @@ class AttentionLayout(ABC):
             (T, H, K). Tokens that belong to no example give finite numbers without meaning.
         """
 
+    def attends_from(self, x: Tensor) -> bool:
+        """Whether `attend_from` serves such tensors; else all tokens are computed and the wanted ones selected."""
+        return False
+
+    def attend_from(
+        self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
+    ) -> Tensor:
+        """As `attend`, for the queries of some tokens only: (W, H, K).
+
+        Args:
+            q_WHK: Queries of the tokens `wanted_W`, which ascend.
+            kv_T2HK: Keys and values of all tokens.
+            wanted_W: int64 indices into the stream.
+            window: As for `attend`.
+            dropout_rate: As for `attend`.
+        """
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, eq=False)
 class PaddedLayout(AttentionLayout):
@@ -64,8 +83,8 @@ class PaddedLayout(AttentionLayout):
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         rows = qkv_T3HK if self.token_BS is None else qkv_T3HK[self.token_BS.flatten()]
         heads, width = qkv_T3HK.shape[2:]
-        rows_3BHSK = rows.view(self.num_rows, self.length, 3, heads, width).permute(2, 0, 3, 1, 4)
-        q_BHSK, k_BHSK, v_BHSK = rows_3BHSK.unbind(0)
+        rows_BS3HK = rows.view(self.num_rows, self.length, 3, heads, width)
+        q_BHSK, k_BHSK, v_BHSK = (part.transpose(1, 2) for part in rows_BS3HK.unbind(2))
         visible = self._visible(window, qkv_T3HK.device)
         mixed_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHSK, v_BHSK, attn_mask=visible, dropout_p=dropout_rate)
         mixed_SHK = mixed_BHSK.transpose(1, 2).reshape(self.num_rows * self.length, heads, width)
@@ -118,17 +137,11 @@ class TiledLayout(AttentionLayout):
     def attend_from(
         self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor:
-        """As `attend`, for the queries of some tokens only.
-
-        Args:
-            q_WHK: Queries of the tokens `wanted_W`, which ascend.
-            kv_T2HK: Keys and values of all tokens.
-            wanted_W: int64 indices into the stream.
-            window: As for `attend`.
-            dropout_rate: As for `attend`.
-        """
         tiles = self._tiles_of(wanted_W, window)
         return _TiledAttention.apply(q_WHK, kv_T2HK, tiles, True, dropout_rate)
+
+    def attends_from(self, x: Tensor) -> bool:
+        return self.is_tiled(x)
 
     def is_tiled(self, x: Tensor) -> bool:
         """Whether tiles are used for such tensors; else padded rows are."""
@@ -328,7 +341,7 @@ class SelfAttention(nn.Module):
         num_tokens, width = x_TD.shape
         heads = (self.num_heads, width // self.num_heads)
         rate = self.dropout_rate if self.training else 0.0
-        if wanted_W is not None and isinstance(layout, TiledLayout) and layout.is_tiled(x_TD):
+        if wanted_W is not None and layout.attends_from(x_TD):
             weight, bias = self.qkv.weight, self.qkv.bias
             q_WHK = F.linear(x_TD[wanted_W], weight[:width], None if bias is None else bias[:width]).unflatten(1, heads)
             kv_TE = F.linear(x_TD, weight[width:], None if bias is None else bias[width:])

@@ -87,6 +87,32 @@ class PostNormBlock(nn.Module):
         return self.feed_forward_norm(x_TD + dropout(self.feed_forward(x_TD), rate, is_training=is_training))
 
 
+class PlainPreNormBlock(nn.Module):
+    """The layer of vision transformers and of CLIP: norm before attention and feed-forward, biases everywhere."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        inner_width: int,
+        *,
+        activation: str,
+        attention_dropout_rate: float,
+        epsilon: float,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = LayerNorm(width, epsilon)
+        self.attention = SelfAttention(width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate)
+        self.feed_forward_norm = LayerNorm(width, epsilon)
+        self.feed_forward = FeedForward(width, inner_width, activation)
+
+    def forward(self, x_TD: Tensor, layout: AttentionLayout, wanted_W: Tensor | None = None) -> Tensor:
+        """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
+        mixed_TD = self.attention(self.attention_norm(x_TD), layout, wanted_W=wanted_W)
+        x_TD = _rows(x_TD, wanted_W) + mixed_TD
+        return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))
+
+
 class PreNormBlock(nn.Module):
     """ModernBERT's layer: norm before attention and feed-forward, gated feed-forward, no biases."""
 

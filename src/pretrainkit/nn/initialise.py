@@ -50,3 +50,26 @@ def initialise_layer(module: nn.Module, scale: float) -> None:
         module.weight.fill_(1)
         if module.bias is not None:
             module.bias.zero_()
+
+
+@torch.no_grad()
+def initialise_residual_blocks(tower: nn.Module, layers: nn.ModuleList) -> None:
+    """Linear layers of pre-norm blocks as in OpenAI's CLIP, and all norms of `tower`: normal weights, biases 0.
+
+    Deviations for width D and L layers: D^-0.5 for queries, keys and values, (2 D)^-0.5 into the feed-forward layer,
+    and D^-0.5 (2 L)^-0.5 for what is added to the residual stream.
+    """
+    for name, module in layers.named_modules():
+        if isinstance(module, nn.Linear):
+            width = module.out_features if name.endswith(("attention.out", "down")) else module.in_features
+            scale = width**-0.5
+            if name.endswith(("attention.out", "down")):
+                scale *= (2 * len(layers)) ** -0.5
+            elif name.endswith("up"):
+                scale *= 2**-0.5
+            module.weight.normal_(std=scale)
+            if module.bias is not None:
+                module.bias.zero_()
+    for module in tower.modules():
+        if isinstance(module, nn.LayerNorm):
+            initialise_layer(module, 0.0)

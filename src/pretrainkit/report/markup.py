@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-_VOID = frozenset({"meta", "br"})
+_VOID = frozenset({"meta", "br", "img"})
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SPECIAL = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
 

@@ -21,7 +21,7 @@ from pretrainkit.report.tables import (
     samples_section,
 )
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _MAX_CARDS = 12
 
 

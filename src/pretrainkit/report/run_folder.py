@@ -13,8 +13,10 @@ import yaml
 
 from pretrainkit.errors import DataError
 from pretrainkit.report.axis import Floats
+from pretrainkit.report.shown import Shown, read_shown
 
 Row = dict[str, float]
+Sample = dict[str, str | tuple[Shown, ...]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Run:
     metrics: list[Row]
     """Logged steps, ascending; where steps were done again after a resume, the later ones."""
     evaluations: list[Row]
-    samples: list[dict[str, str]]
+    samples: list[Sample]
     events: list[Event]
     """As they happened, and resumes that only the metrics show."""
     summary: dict[str, Any]
@@ -245,10 +247,14 @@ def _events(path: Path, notes: list[str]) -> list[Event]:
     return events
 
 
-def _samples(path: Path, notes: list[str]) -> list[dict[str, str]]:
+def _samples(path: Path, notes: list[str]) -> list[Sample]:
     value = _json(path, notes)
     if isinstance(value, list):
-        return [{str(k): str(v) for k, v in item.items()} for item in value if isinstance(item, dict) and item]
+        return [
+            {str(k): read_shown(v, notes) if isinstance(v, list) else str(v) for k, v in item.items()}
+            for item in value
+            if isinstance(item, dict) and item
+        ]
     if value is not None:
         notes.append(f"{path.name} does not hold a list and was left out")
     return []

@@ -8,7 +8,8 @@ from typing import Any
 
 from pretrainkit.report.markup import Content, Markup, join, tag
 from pretrainkit.report.numbers import DASH, label, number
-from pretrainkit.report.run_folder import Run, as_number, flat
+from pretrainkit.report.run_folder import Run, Sample, as_number, flat
+from pretrainkit.report.shown import shown_cell
 
 _MASK = re.compile(r"\[MASK\]|<mask>|<extra_id_\d+>|\u2588+", re.IGNORECASE)
 _MAX_SAMPLES = 40
@@ -18,7 +19,7 @@ _UNCHANGED = ("preset ", "default")
 
 
 def samples_section(run: Run) -> Markup | None:
-    """What the model saw, predicted, and the truth, side by side; hidden tokens are highlighted."""
+    """What the model saw, predicted, and the truth, side by side; hidden tokens are highlighted, pictures shown."""
     if not run.samples:
         return None
     columns = list(dict.fromkeys(key for sample in run.samples for key in sample))
@@ -34,15 +35,19 @@ def samples_section(run: Run) -> Markup | None:
     return _section("Samples", tag("div", table, rest, class_="panel scroll long"))
 
 
-def _cells(sample: Mapping[str, str], columns: Sequence[str]) -> list[Markup]:
+def _cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
     """Masks are marked; where another column has the same words around the masks, its words there are marked too."""
-    source = next((value for value in sample.values() if _MASK.search(value)), None)
-    truth = sample.get("truth")
-    filled = {key: _fillings(source, value) if source else None for key, value in sample.items()}
+    texts = {key: value for key, value in sample.items() if isinstance(value, str)}
+    source = next((value for value in texts.values() if _MASK.search(value)), None)
+    truth = texts.get("truth")
+    filled = {key: _fillings(source, value) if source else None for key, value in texts.items()}
     true_words = filled.get("truth")
     cells = []
     for column in columns:
         value = sample.get(column, "")
+        if not isinstance(value, str):
+            cells.append(shown_cell(value))
+            continue
         spans = filled.get(column)
         if spans:
             kinds = ["" for _ in spans]

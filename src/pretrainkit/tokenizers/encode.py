@@ -18,20 +18,29 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.corpus.manifest import explained_write_errors, fingerprint, made_by
-from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, run_tasks
+from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, share_tasks
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile, find_sources
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
-from pretrainkit.tokenizers.folder import PUNKT_JSON
+from pretrainkit.tokenizers.folder import PUNKT_JSON, copy_tokenizer
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules
-from pretrainkit.tokenizers.sentences import Splitter, SplitterName, check_splitter, learn_punkt, load_splitter
+from pretrainkit.tokenizers.sentences import (
+    SAMPLE_BYTES,
+    Splitter,
+    SplitterName,
+    check_splitter,
+    learn_punkt,
+    load_splitter,
+)
 from pretrainkit.tokenizers.shard_encoder import Encoder, ShardTask, encode_shard, encode_together, finished_record
 from pretrainkit.tokenizers.shard_writer import finish_shards
 from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
 
 MAX_SHARDS = 1024
+_Split = tuple[list[SourceFile], str | None]
+"""The files of a split and the fingerprint of the corpus folder they are in, if they are in one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,25 +90,59 @@ def encode_corpus(
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
     loaded = load_tokenizer(tokenizer)
     splits = corpus_splits(inputs)
-    punkt = None
-    if settings.splitter == "punkt":
-        stored = Path(tokenizer) / PUNKT_JSON
-        if stored.is_file():
-            punkt = PunktParameters.load(stored)
-        else:
-            progress.note("learning sentence boundaries from the text")
-            first, _ = next(iter(splits.values()))
-            punkt = learn_punkt(first, text_key=settings.text_key, max_bad=settings.max_bad)
-    splitter = load_splitter(settings.splitter, punkt, rules=settings.punkt_rules, pattern=settings.pattern)
+    sentences = _sentences(Path(tokenizer), splits, out, settings, progress)
     manifests = {}
     for split, (sources, corpus) in splits.items():
         manifests[split] = _encode_split(
-            *(sources, corpus, loaded, splitter, punkt, out / split, settings, workers, progress, split or out.name)
+            *(sources, corpus, loaded, sentences, out / split, settings, workers, progress, split or out.name)
         )
     return manifests
 
 
-def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, tuple[list[SourceFile], str | None]]:
+@dataclass(frozen=True)
+class _Sentences:
+    """How documents are cut into sentences."""
+
+    splitter: Splitter
+    punkt: PunktParameters | None = None
+    learned_from: str | None = None
+    """Fingerprint of the text that `punkt` was learned from; None: it came with the tokenizer, or there is none."""
+
+
+def _sentences(
+    tokenizer: Path, splits: dict[str, _Split], out: Path, settings: EncodeSettings, progress: Progress
+) -> _Sentences:
+    """The splitter; learns Punkt parameters unless the tokenizer, or an earlier attempt at this output, has them."""
+    punkt, learned_from = None, None
+    if settings.splitter == "punkt" and (tokenizer / PUNKT_JSON).is_file():
+        punkt = PunktParameters.load(tokenizer / PUNKT_JSON)
+    elif settings.splitter == "punkt":
+        split, (sources, corpus) = next(iter(splits.items()))
+        content = corpus or [source.identity for source in sources]
+        learned_from = fingerprint([content, settings.text_key, SAMPLE_BYTES, made_by()])
+        punkt = _learned_before(out / split, learned_from)
+        if punkt is None:
+            progress.note("learning sentence boundaries from the text (`tokenizer train --sentences-from` keeps them)")
+            punkt = learn_punkt(sources, text_key=settings.text_key, max_bad=settings.max_bad)
+    splitter = load_splitter(settings.splitter, punkt, rules=settings.punkt_rules, pattern=settings.pattern)
+    return _Sentences(splitter, punkt, learned_from)
+
+
+def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
+    """What an earlier attempt at `out`, finished or not, learned from the same text."""
+    for noted, stored in (
+        (out / "manifest.json", out / TOKENIZER_FOLDER / PUNKT_JSON),
+        (out / ".work/plan.json", out / ".work" / PUNKT_JSON),
+    ):
+        try:
+            if json.loads(noted.read_bytes()).get("learned_from") == learned_from:
+                return PunktParameters.load(stored)
+        except (OSError, ValueError, AttributeError, DataError):  # learned anew, then
+            continue
+    return None
+
+
+def corpus_splits(inputs: Sequence[str | Path]) -> dict[str, _Split]:
     """Split to its files and, for folders of `pretrainkit corpus`, the fingerprint of their content."""
     folders = {split: Path(inputs[0]) / split for split in ("train", "valid")} if len(inputs) == 1 else {}
     found = {split: folder for split, folder in folders.items() if folder.is_dir()}
@@ -123,27 +166,34 @@ def _encode_split(
     sources: list[SourceFile],
     corpus: str | None,
     tokenizer: Tokenizer,
-    splitter: Splitter,
-    punkt: PunktParameters | None,
+    sentences: _Sentences,
     out: Path,
     settings: EncodeSettings,
     workers: int | None,
     progress: Progress,
     name: str,
 ) -> dict[str, Any]:
+    splitter, punkt = sentences.splitter, sentences.punkt
     groups = shard_groups(sources)
-    plan = {
-        "input": [corpus, [len(group) for group in groups]] if corpus else [source.identity for source in sources],
+    encoding = {
         "tokenizer": tokenizer.fingerprint,
         "splitter": splitter.fingerprint,
         "text_key": settings.text_key,
     }
-    plan_key = fingerprint(plan)
-    if (out / "manifest.json").exists():
-        return _kept(out, plan_key, progress)
-    _refuse_strangers(out)
+    # What every shard holds; a corpus is known by its content, so that a copy of it is the same.
+    contents: list[Any] = [[source.identity for source in group] for group in groups]
+    if corpus:
+        contents = [[corpus, index, len(group)] for index, group in enumerate(groups)]
+    plan_key = fingerprint([encoding, contents])
+    with explained_write_errors(out):
+        if (out / "manifest.json").exists():
+            return _kept(out, plan_key, progress)
+        _refuse_strangers(out)
     num_bytes = sum(source.num_bytes for source in sources)
     processes = num_processes(workers, 1 << 30, num_bytes, 1 << 40)
+    plan = encoding | {"input": corpus or [source.address for source in sources]}
+    learned = {"learned_from": sentences.learned_from} if sentences.learned_from else {}
+    plan |= learned
     with work_folder(out / ".work", plan, out) as work:
         if punkt is not None:
             punkt.save(work / PUNKT_JSON)
@@ -159,6 +209,7 @@ def _encode_split(
             ShardTask(
                 *(out, index, len(groups), tuple(group), encoder, tokenizer.vocab_size),
                 *(settings.text_key, settings.max_bad, work / f"shard-{index:05d}" / "task.json"),
+                fingerprint([encoding, contents[index]]),
             )
             for index, group in enumerate(groups)
         ]
@@ -176,16 +227,17 @@ def _encode_split(
             empty.update(results[task.index]["empty"])
             entries.append(results[task.index]["entry"])
         for warning in skips.warnings:
-            progress.note(warning)
+            progress.note(f"warning: {warning}")
         if not sum(entry["num_documents"] for entry in entries):
             for path in out.glob("*-of-*.bin"):
                 path.unlink()
             shutil.rmtree(work)
+            others = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
             raise DataError(
-                f"{name}: no document with any text in {len(sources)} files, the first is {sources[0].address}\n"
+                f"{name}: no document with any text in {sources[0].address}{others}\n"
                 "  give other files, or name the key of the text by --text-key"
             )
-        _copy_tokenizer(tokenizer.folder, out, punkt)
+        copy_tokenizer(tokenizer.folder, out / TOKENIZER_FOLDER, punkt)
         content = fingerprint([entry["sha256"]["hashes"] for entry in entries])
         manifest = finish_shards(
             out,
@@ -199,6 +251,7 @@ def _encode_split(
             settings=asdict(settings),
             plan=plan_key,
             made_by=made_by(),
+            **learned,
         )
         shutil.rmtree(work)
         return manifest
@@ -213,9 +266,13 @@ def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
 
 def _run(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Makes the shards, in any order."""
-    if processes <= 1 or len(tasks) >= 2 * processes:
-        return run_tasks(_task_and_record, tasks, processes)
-    return encode_together(tasks, processes)
+    if processes <= 1:
+        return map(_task_and_record, tasks)
+    if len(tasks) < 2 * processes:
+        return encode_together(tasks, processes)
+    # The largest first, so that no process is left alone with one at the end.
+    by_size = sorted(tasks, key=lambda task: -sum(source.num_bytes for source in task.sources))
+    return share_tasks(_task_and_record, by_size, processes)
 
 
 def _task_and_record(task: ShardTask) -> tuple[ShardTask, dict[str, Any]]:
@@ -240,14 +297,3 @@ def _refuse_strangers(out: Path) -> None:
         raise DataError(f"{out} is a file\n  name another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / ".work").is_dir():
         raise DataError(f"{out} is not empty and holds no unfinished token shards\n  name another --out")
-
-
-def _copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None) -> None:
-    target, aside = out / TOKENIZER_FOLDER, out / f".{TOKENIZER_FOLDER}.partial"
-    with explained_write_errors(target):
-        for folder in (aside, target):
-            shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(origin, aside)
-        if punkt is not None:
-            punkt.save(aside / PUNKT_JSON)
-        aside.rename(target)

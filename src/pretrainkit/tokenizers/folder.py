@@ -1,6 +1,7 @@
 """The folder of a tokenizer: whole or absent, with a manifest.
 
 tokenizer.json  tokenizer_config.json     what `transformers.AutoTokenizer.from_pretrained(folder)` loads
+special_tokens_map.json                   only in some folders of others: names of the control pieces
 sentencepiece.model  sentencepiece.vocab  unigram only; what we encode with
 punkt.json                                Punkt parameters, where they were trained
 manifest.json                             kind, vocabulary size, special ids, settings, fingerprints
@@ -15,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import atomic_file, explained_write_errors
+from pretrainkit.corpus.manifest import atomic_file, explained_write_errors, sync
 from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.special import SpecialIds
 
 MODEL = "sentencepiece.model"
@@ -25,6 +27,8 @@ TOKENIZER_JSON = "tokenizer.json"
 CONFIG_JSON = "tokenizer_config.json"
 PUNKT_JSON = "punkt.json"
 FORMAT = "pretrainkit tokenizer 1"
+_FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, "special_tokens_map.json", PUNKT_JSON, "manifest.json")
+"""All that a tokenizer is; see the top of the file."""
 
 
 @contextmanager
@@ -44,15 +48,44 @@ def new_folder(out: Path) -> Iterator[Path]:
             if out.is_dir():
                 out.rmdir()
             os.replace(aside, out)
-        except BaseException:
+            sync(out.parent)
+        except BaseException:  # also Ctrl-C and what the caller raises: half a folder is never left; it is raised on
             shutil.rmtree(aside, ignore_errors=True)
             raise
 
 
 def refuse_existing(out: Path) -> None:
     """DataError if `out` is anything but an empty folder or absent."""
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    with explained_write_errors(out):
+        is_taken = out.exists() and not (out.is_dir() and not any(out.iterdir()))
+    if is_taken:
         raise DataError(f"{out} exists already\n  remove it or name another --out; a tokenizer is never overwritten")
+
+
+def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None) -> None:
+    """Copies what makes a tokenizer from `origin` to the folder `out`, whole or not at all, with `punkt` where given.
+    Other files, such as the weights in the folder of a model, stay behind.
+
+    Raises:
+        DataError: The disk is full or the folder cannot be written.
+    """
+    aside = out.with_name(f".{out.name}.partial")
+    with explained_write_errors(out):
+        for folder in (aside, out):
+            shutil.rmtree(folder, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            for name in _FILES:
+                if (origin / name).is_file() and not (name == PUNKT_JSON and punkt):
+                    with open(origin / name, "rb") as source, atomic_file(aside / name) as target:
+                        shutil.copyfileobj(source, target)
+            if punkt is not None:
+                punkt.save(aside / PUNKT_JSON)
+            os.replace(aside, out)
+            sync(out.parent)
+        except BaseException:  # whatever ends it, nothing half-copied stays
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

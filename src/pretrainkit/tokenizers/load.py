@@ -118,7 +118,6 @@ class SentencePieceTokenizer(Tokenizer):
         self.folder, self.kind = folder, "unigram"
         self.fingerprint = files.model_fingerprint(folder)
         self.vocab_size = self._model.vocab_size()
-        self._pieces: list[str] = [self._model.id_to_piece(index) for index in range(self.vocab_size)]
         self.special = special or _special_ids({piece: index for index, piece in enumerate(self._pieces)}, folder)
 
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
@@ -129,6 +128,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     def pieces(self) -> list[str]:
         return self._pieces
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return [self._model.id_to_piece(index) for index in range(self.vocab_size)]
 
     @cached_property
     def is_special(self) -> NDArray[np.bool_]:

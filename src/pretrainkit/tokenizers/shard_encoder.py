@@ -82,6 +82,8 @@ class ShardTask:
     max_bad: int
     record: Path
     """Where to note that it is done."""
+    key: str
+    """Fingerprint of everything that decides the shard."""
 
 
 def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
@@ -140,6 +142,7 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
             empty["empty_sentence"] += batch.num_empty_sentences
             empty["empty_document"] += batch.num_empty_documents
     record = {
+        "key": task.key,
         "entry": {**writer.entry, "sources": [source.address for source in task.sources]},
         "skips": skips.as_dict(),
         "empty": {reason: count for reason, count in empty.items() if count},
@@ -150,10 +153,12 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
 
 
 def finished_record(task: ShardTask) -> dict[str, Any] | None:
-    """The record of an earlier run, if the shard is whole."""
+    """The record of an earlier run for the same shard, if that is whole."""
     if not task.record.is_file():
         return None
     record = json.loads(task.record.read_bytes())
+    if record.get("key") != task.key:
+        return None
     sizes = {
         "tokens": record["entry"]["num_tokens"] * token_dtype(task.vocab_size).itemsize,
         "sentences": record["entry"]["num_sentences"] * 8,

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -11,6 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pretrainkit.corpus.manifest import MANIFEST_NAME, atomic_file, sync
 from pretrainkit.tokenizers.shards import FORMAT, PARTS, part_name, token_dtype
 from pretrainkit.tokenizers.special import SpecialIds
 
@@ -67,18 +69,21 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for part, file in self._files.items():
+        try:
             if kind is None:
-                file.flush()
-                os.fsync(file.fileno())
-            file.close()
-            if kind is not None:
+                for file in self._files.values():
+                    file.flush()
+                    os.fsync(file.fileno())
+                for path in reversed(self._paths.values()):
+                    os.replace(_aside(path), path)
+                sync(path.parent)
+        finally:
+            for part, file in self._files.items():
+                with suppress(OSError):  # of what a full disk did not take; `flush` has said so
+                    file.close()
                 _aside(self._paths[part]).unlink(missing_ok=True)
-        if kind is None:
-            for part in reversed(PARTS):
-                os.replace(_aside(self._paths[part]), self._paths[part])
-            self.entry = {f"num_{part}": self._counts[part] for part in ("tokens", "sentences", "documents")}
-            self.entry["sha256"] = {part: digest.hexdigest() for part, digest in self._digests.items()}
+        self.entry = {f"num_{part}": self._counts[part] for part in ("tokens", "sentences", "documents")}
+        self.entry["sha256"] = {part: digest.hexdigest() for part, digest in self._digests.items()}
 
 
 def finish_shards(
@@ -117,9 +122,8 @@ def finish_shards(
         "fingerprint": hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest(),
         **more,
     }
-    path = folder / "manifest.json"
-    _aside(path).write_text(json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(_aside(path), path)
+    with atomic_file(folder / MANIFEST_NAME) as file:
+        file.write(json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
     return manifest
 
 

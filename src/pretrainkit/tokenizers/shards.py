@@ -300,11 +300,19 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         inside = [name for name in ("train", "valid") if (folder / name / "manifest.json").is_file()]
         advice = f"name one of the folders in it: {', '.join(str(folder / name) for name in inside)}"
+        if not folder.exists():
+            advice = f"give the place of the token shards, or {_REBUILD}"
+            raise DataError(f"there is no folder {folder}\n  {advice}") from error
         raise DataError(
             f"{folder} holds no token shards: there is no manifest.json\n  {advice if inside else _REBUILD}"
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}\n  {_REBUILD}") from error
+    if isinstance(content, dict) and content.get("kind") == "corpus":
+        raise DataError(
+            f"{folder} is a corpus of text, not token shards\n"
+            f"  encode it: pretrainkit tokenizer encode {folder} --tokenizer DIR --out FOLDER"
+        )
     kind = content.get("format") if isinstance(content, dict) else None
     if kind != FORMAT:
         raise DataError(f"{folder} holds no token shards: its manifest is of {kind or 'another kind'}\n  {_REBUILD}")

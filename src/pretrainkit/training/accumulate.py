@@ -3,6 +3,7 @@
 Nothing here waits for the device. Dimensions: b examples of this rank, B of all ranks, D embedding width.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -13,7 +14,14 @@ from torch import Tensor, nn
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
-from pretrainkit.training.objective import AnyObjective, Batch, CoupledObjective, LossSum, SeparableObjective
+from pretrainkit.training.objective import (
+    AnyObjective,
+    Batch,
+    CoupledObjective,
+    Embedded,
+    LossSum,
+    SeparableObjective,
+)
 from pretrainkit.training.precision import Precision
 
 GradientSync = Callable[[bool], AbstractContextManager[object]]
@@ -44,8 +52,10 @@ def accumulate(
 
     Args:
         microbatches: This rank's slices of the batch, in order, on the model's device. At least one, and the same
-            number on all ranks. One may hold no scored part or no example at all.
-        gradient_sync: Entered around each microbatch; its argument is True for the last one only.
+            number on all ranks. One may hold no scored part or no example at all. Those of a coupled objective are
+            asked for one at a time, twice each, and not kept: they may be copied to the device only then.
+        gradient_sync: Entered around each microbatch; its argument is True for the final backward pass, and the
+            forward pass before it, only.
         averages_gradients: The model's wrapper divides gradients by the number of ranks (DDP, FSDP2); undone here.
         seed_dropout: Called before each forward pass.
 
@@ -80,6 +90,7 @@ def accumulate_separable(
 ) -> dict[str, LossSum]:
     """As `accumulate`. The global weights are known before the first forward pass, from one small all-reduce."""
     names = list(objective.scales)
+    microbatches = list(microbatches)
     weights = add_up(objective.weights(batch) for batch in microbatches)
     _check_terms(names, weights)
     factors = _term_factors(
@@ -113,65 +124,90 @@ def accumulate_coupled(
 ) -> dict[str, LossSum]:
     """As `accumulate`, by decoupled accumulation (GradCache, Gao et al. 2021, https://arxiv.org/abs/2101.06983).
 
-    Embed all microbatches without graph, gather the embeddings of all ranks, take the loss's gradient at them, then
-    replay each microbatch with the same dropout and push its rows of that gradient through. A single microbatch keeps
-    its graph and is not replayed. Each rank scores its own rows against all B, so the gradient at a rank's embeddings
-    is added up over ranks.
+    Embed all microbatches, the last with graph and the others without, gather the embeddings of all ranks, take the
+    loss's gradient at them, push its rows through the last microbatch, then replay each other one with the same dropout
+    and do likewise. So activations of one microbatch exist at a time, and a single microbatch is not replayed. Each
+    rank scores its own rows against all B, so the gradient at a rank's embeddings is added up over ranks.
 
-    The loss's own parameters (a temperature) get their gradient once, through the last microbatch's graph, so that a
-    wrapper's hooks see every parameter in the one backward pass that they synchronise.
+    The loss's own parameters (a temperature) get their gradient once, through the graph of the final backward pass, so
+    that a wrapper's hooks see every parameter in the one that they synchronise.
 
-    Layers that update statistics in the forward pass (batch norm) see each microbatch twice, and never the whole batch:
-    with those the gradient is not that of the whole batch.
+    Torch's generators are left as by one forward pass of every microbatch.
+
+    Layers that update statistics in the forward pass (batch norm) see replayed microbatches twice, and never the whole
+    batch: with those the gradient is not that of the whole batch.
     """
     names = list(objective.scales)
-    is_replayed = len(microbatches) > 1
-    states: list[_RandomState] = []
-    embedded: list[dict[str, Tensor]] = []
     last = len(microbatches) - 1
-    for index, batch in enumerate(microbatches):
+    backward_order = [last, *range(last)]
+    states: list[_RandomState] = []
+    parts: list[Embedded] = []
+    for index in range(len(microbatches)):
         if seed_dropout is not None:
             seed_dropout(index)
-        if is_replayed:
-            states.append(_RandomState(precision.device))
-        with torch.set_grad_enabled(not is_replayed), gradient_sync(index == last), precision.autocast():
-            embedded.append(objective.embed(model, batch))
+        states.append(_RandomState(precision.device))
+        is_kept = index == last
+        with (
+            torch.set_grad_enabled(is_kept),
+            gradient_sync(index == backward_order[-1] and is_kept),
+            precision.autocast(),
+        ):
+            parts.append(objective.embed(model, microbatches[index]))
+    after_forward = _RandomState(precision.device)
+    ends = list(itertools.accumulate(len(next(iter(part.vectors.values()))) for part in parts))
 
-    local_bD = {key: torch.cat([part[key].detach() for part in embedded]) for key in embedded[0]}
-    num_rows = len(next(iter(local_bD.values())))
+    terms, slopes_bD, own = _differentiate(objective, names, model, parts, world)
+    for index in backward_order:
+        is_final = index == backward_order[-1]
+        with gradient_sync(is_final):
+            vectors = parts[index].vectors
+            if index != last:
+                states[index].restore()
+                with precision.autocast():
+                    vectors = objective.embed(model, microbatches[index]).vectors
+            rows = slice(ends[index - 1] if index else 0, ends[index])
+            # The gradient of this sum is the loss's: slopes and own gradients are constants here.
+            products = [(_at_least_float32(vectors[key]) * slope_bD[rows]).sum() for key, slope_bD in slopes_bD.items()]
+            if is_final:
+                products += [(parameter * gradient).sum() for parameter, gradient in own]
+            precision.backward(torch.stack(products).sum() * gradient_scale)
+    after_forward.restore()
+    return terms
+
+
+def _differentiate(
+    objective: CoupledObjective, names: Sequence[str], model: nn.Module, parts: Sequence[Embedded], world: World
+) -> tuple[dict[str, LossSum], dict[str, Tensor], list[tuple[nn.Parameter, Tensor]]]:
+    """The loss of the whole batch from the embeddings of this rank's microbatches.
+
+    Returns:
+        This rank's terms, detached; the gradient of the loss of all ranks at this rank's embeddings, each (b, D); the
+        gradient of this rank's loss at each parameter of the loss itself.
+    """
+    leaves_BD, labels_B = {}, {}
+    for key in parts[0].vectors:
+        local_bD = torch.cat([part.vectors[key].detach() for part in parts])
+        leaves_BD[key] = _at_least_float32(_gather_rows(local_bD, world)).requires_grad_()
+    for key in parts[0].labels:
+        labels_B[key] = _gather_rows(torch.cat([part.labels[key] for part in parts]), world)
+    num_rows = sum(len(next(iter(part.vectors.values()))) for part in parts)
     rows = slice(world.rank * num_rows, (world.rank + 1) * num_rows)
-    leaves_BD = {key: _at_least_float32(_gather_rows(local, world)).requires_grad_() for key, local in local_bD.items()}
     gather_root_weights(model)
-    terms = objective.loss_from(model, dict(leaves_BD), rows)
-    _check_terms(names, terms)
-    weights = torch.stack([terms[name].weight.detach() for name in names])
-    factors = _term_factors(objective.scales, world.all_reduce_(weights), 1.0)
-    loss = _weighted(names, terms, factors)
-
+    with torch.enable_grad():
+        terms = objective.loss_from(model, dict(leaves_BD), labels_B, rows)
+        _check_terms(names, terms)
+        weights = torch.stack([terms[name].weight.detach() for name in names])
+        weights = weights.to(torch.promote_types(weights.dtype, next(iter(leaves_BD.values())).dtype))
+        factors = _term_factors(objective.scales, world.all_reduce_(weights), 1.0)
+        loss = _weighted(names, terms, factors)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(loss, [*leaves_BD.values(), *parameters], allow_unused=True)
     slopes_bD = {
-        key: world.all_reduce_(torch.zeros_like(leaf) if gradient is None else gradient.contiguous())[rows]
+        key: _own_rows_of_sum(torch.zeros_like(leaf) if gradient is None else gradient, world)
         for (key, leaf), gradient in zip(leaves_BD.items(), gradients)
     }
     own = [(p, gradient) for p, gradient in zip(parameters, gradients[len(leaves_BD) :]) if gradient is not None]
-
-    start = 0
-    for index, batch in enumerate(microbatches):
-        with gradient_sync(index == last):
-            part = embedded[index]
-            if is_replayed:
-                states[index].restore()
-                with precision.autocast():
-                    part = objective.embed(model, batch)
-            stop = start + len(next(iter(part.values())))
-            # The gradient of this sum is the loss's: slopes and own gradients are constants here.
-            products = [(_at_least_float32(part[key]) * slopes_bD[key][start:stop]).sum() for key in slopes_bD]
-            if index == last:
-                products += [(parameter * gradient).sum() for parameter, gradient in own]
-            precision.backward(torch.stack(products).sum() * gradient_scale)
-            start = stop
-    return {name: LossSum(terms[name].total.detach(), terms[name].weight.detach()) for name in names}
+    return {name: LossSum(terms[name].total.detach(), terms[name].weight.detach()) for name in names}, slopes_bD, own
 
 
 def sum_over_ranks(terms: Mapping[str, LossSum], world: World = _ALONE) -> dict[str, LossSum]:
@@ -215,12 +251,21 @@ def _weighted(names: Sequence[str], terms: Mapping[str, LossSum], factors: Tenso
 
 
 def _gather_rows(local: Tensor, world: World) -> Tensor:
-    """(b, D) of each rank to (B, D) in rank order, without autograd; b is the same on all ranks."""
+    """(b, ...) of each rank to (B, ...) in rank order, without autograd; b is the same on all ranks."""
     if world.world_size == 1:
         return local
-    parts = [torch.empty_like(local) for _ in range(world.world_size)]
-    dist.all_gather(parts, local.contiguous())
-    return torch.cat(parts)
+    everyone = local.new_empty(world.world_size * len(local), *local.shape[1:])
+    dist.all_gather(list(everyone.chunk(world.world_size)), local.contiguous())
+    return everyone
+
+
+def _own_rows_of_sum(tensor_BD: Tensor, world: World) -> Tensor:
+    """(B, D) on each rank to this rank's rows (b, D) of their sum."""
+    if world.world_size == 1:
+        return tensor_BD
+    own_bD = tensor_BD.new_empty(len(tensor_BD) // world.world_size, *tensor_BD.shape[1:])
+    dist.reduce_scatter(own_bD, list(tensor_BD.contiguous().chunk(world.world_size)))
+    return own_bD
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

@@ -142,6 +142,11 @@ class CheckpointStore:
         if pending is not None:
             self._newest = pending.result()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the save under way is known to have failed on this rank; then `wait` and `save` raise."""
+        return self._pending is not None and self._pending.done() and self._pending.exception() is not None
+
     def newest_valid(self) -> Path | None:
         """The newest checkpoint that is whole, for all ranks; torn ones are named in warnings and skipped."""
         self.wait()
@@ -323,6 +328,7 @@ def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
         if name.startswith(prefix)
     }
     if not weights:
-        raise CheckpointError(f"checkpoint {path} holds no tensors named {prefix}...")
+        advice = "only a run with ema_decay keeps an average of its weights" if prefix == "ema." else "use another one"
+        raise CheckpointError(f"checkpoint {path} holds no tensors named {prefix}...\n  {advice}")
     read_into(path, weights, World())
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}

@@ -31,6 +31,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def cache(self) -> Path:
+        """What can be computed again."""
+        return self.path / "cache"
+
+    @property
     def exists(self) -> bool:
         """Whether a run was started here."""
         return (self.path / CONFIG).is_file()
@@ -51,7 +56,11 @@ class RunFolder:
                 f"{self.path} already holds a run\n  go on with it: pretrainkit resume {quote(str(self.path))}\n"
                 "  or give another place: --out FOLDER"
             )
-        if self.path.is_dir() and not self.exists and any(entry.name != "logs" for entry in self.path.iterdir()):
+        if (
+            self.path.is_dir()
+            and not self.exists
+            and any(entry.name not in ("logs", "cache") for entry in self.path.iterdir())
+        ):
             raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -64,10 +73,11 @@ class RunFolder:
             ) from None
 
     def discard(self) -> None:
-        """Remove a folder that `prepare` made, as far as nothing but an empty `checkpoints` is in it."""
+        """Remove a folder that `prepare` made, as far as it holds nothing but maybe an empty `checkpoints`."""
         with suppress(OSError):
-            (self.checkpoints / ".lock").unlink(missing_ok=True)
-            self.checkpoints.rmdir()
+            if self.checkpoints.is_dir():
+                (self.checkpoints / ".lock").unlink(missing_ok=True)
+                self.checkpoints.rmdir()
             self.path.rmdir()
 
     def record(self, config: Any, provenance: Mapping[str, Any]) -> None:

@@ -87,21 +87,38 @@ class SeparableObjective(Objective):
         """Every term of `scales`; each weight equals that of `weights(batch)`. Float32 whatever the model's dtype."""
 
 
+class Embedded(NamedTuple):
+    """What a microbatch of b examples, or the whole batch, becomes before the loss; row i belongs to example i."""
+
+    vectors: dict[str, Tensor]
+    """By name, each (b, D): what the loss is differentiated at."""
+    labels: dict[str, Tensor]
+    """By name, each (b,) or (b, k): whatever else the loss must know of every example, such as which ones are the same;
+    constants."""
+
+
 class CoupledObjective(Objective):
     """A loss over the embeddings of the whole global batch."""
 
     @abstractmethod
-    def embed(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Embeddings of one microbatch by name, each (B, D): row i belongs to example i of the microbatch."""
+    def embed(self, model: nn.Module, batch: Batch) -> Embedded:
+        """One microbatch through the model, with one call of it. Names, widths and dtypes are the same for all."""
 
     @abstractmethod
-    def loss_from(self, model: nn.Module, embeddings: dict[str, Tensor], rows: slice) -> dict[str, LossSum]:
-        """The loss terms of this rank's rows against all embeddings of the global batch.
+    def loss_from(
+        self, model: nn.Module, vectors: dict[str, Tensor], labels: dict[str, Tensor], rows: slice
+    ) -> dict[str, LossSum]:
+        """The loss terms of this rank's rows against all embeddings of the global batch. Outside of autocast.
 
         Args:
             model: For parameters of the loss itself (a temperature); they get their gradient here.
-            embeddings: Of the whole global batch, each (B_global, D), in global example order.
-            rows: Which rows are this rank's; the terms sum over those rows only, so ranks add up.
+            vectors: Of the whole global batch, each (B_global, D), at least float32, in global example order.
+            labels: As `embed` gave them, of the whole global batch.
+            rows: Which rows are this rank's, as many on every rank; the terms sum over those rows only, so ranks add
+                up.
+
+        Returns:
+            Every term of `scales`. Those of scale 0 are for the log only and may be without gradient.
         """
 
     @property

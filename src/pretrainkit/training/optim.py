@@ -25,10 +25,16 @@ from pretrainkit.training.scaled_adamw import ScaledAdamW
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
 _FUSED_DEVICES = frozenset({"cpu", "cuda"})
 _FUSED_QUERY_KEY_VALUE = "qkv"
+_WITHOUT_DECAY = frozenset(
+    {"class_token", "cls_token", "dist_token", "mask_token", "reg_token", "position_embedding", "pos_embed"}
+    | {"log_scale", "temperature"}
+)
+"""Parameters that no linear layer or embedding holds: single tokens, positions of vision transformers, temperatures."""
 
 
 def decays_by_name(owner: nn.Module, name: str) -> bool:
-    """Whether the parameter decays in mode by_name: all but biases and the parameters of norm layers.
+    """Whether the parameter decays in mode by_name: all but biases, the parameters of norm layers, tokens and positions
+    that are parameters of their own (not of an embedding), and temperatures.
 
     Args:
         owner: The module that holds the parameter. A norm layer is one of torch's, or a class named `...Norm`.
@@ -36,7 +42,7 @@ def decays_by_name(owner: nn.Module, name: str) -> bool:
     """
     leaf = name.rpartition(".")[2]
     is_norm = isinstance(owner, _NORMS) or type(owner).__name__.endswith("Norm")
-    return not (is_norm or leaf == "bias" or leaf.endswith("_bias"))
+    return not (is_norm or leaf == "bias" or leaf.endswith("_bias") or leaf in _WITHOUT_DECAY)
 
 
 def decays_in_compat(name: str, parameter: Tensor) -> bool:

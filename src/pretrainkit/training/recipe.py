@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ from pretrainkit.errors import InputError
 from pretrainkit.training.run import RunConfig
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 Split = Literal["train", "valid"]
 Evaluator = Callable[["nn.Module"], dict[str, float]]
 """Held-out metrics of a model, by name; a collective, the same on all ranks."""
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """The part of a trained model that turns images into features, for probing."""
+
+    module: nn.Module
+    """What computes; it is not to be changed."""
+    encode: Callable[[Tensor], Tensor]
+    """uint8 (B, 3, H, W) on the module's device to features (B, F), before any projection or normalisation."""
+    image_size: int
+    """Pixels of each side that it is made for."""
 
 
 class Recipe(ABC):
@@ -67,6 +80,29 @@ class Recipe(ABC):
             document_sizes=source.document_sizes if data.order == "lanes" else None,
         )
 
+    def with_cached_features(
+        self,
+        config: Any,
+        source: BatchSource,
+        model: Callable[[], nn.Module],
+        cache: Path,
+        world: World,
+        precision: Precision,
+    ) -> BatchSource:
+        """What to train on instead of `source`, where parts of the model never change: a collective, before training.
+
+        Args:
+            config: Bound.
+            source: Of the training examples.
+            model: The model at the start of training, or as it was saved last, on the device.
+            cache: A folder of the run for what is computed; what an earlier start left there may be used.
+            world: The ranks.
+            precision: Of the run.
+
+        Default: `source` itself.
+        """
+        return source
+
     def build_evaluator(self, config: Any, world: World, precision: Precision) -> Evaluator | None:
         """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
         objective are added up over `open_data(config, "valid")`."""
@@ -86,13 +122,30 @@ class Recipe(ABC):
     @abstractmethod
     def build_objective(self, config: Any) -> AnyObjective: ...
 
-    def sample(self, config: Any, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
-        """Held-out examples for the report: what the model saw, predicted, and the truth. Default: none."""
+    def sample(self, config: Any, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
+        """Held-out examples for the report: what the model saw, predicted, and the truth. Default: none.
+
+        A value is a text, or a list of things to show: {"text": ..., "image": a data URI, "is_right": true or false}.
+        """
         return []
 
     def baselines(self, config: Any) -> dict[str, float]:
         """Losses of models that learn nothing but frequencies, to compare a run with. Default: none."""
         return {}
+
+    def with_tokenizer(self, config: Any, tokenizer: Path) -> Any:
+        """The config for use with the copy of the tokenizer that lies beside a model, wherever the original may be.
+        Default: the config itself, as the data bring theirs."""
+        return config
+
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        """The options that `generate` takes, by name."""
+        return ("top",)
+
+    def image_encoder(self, config: Any, model: nn.Module) -> ImageEncoder:
+        """The image tower of a trained model, to be probed."""
+        raise InputError(f"recipe {self.name!r} has no image encoder to probe\n  give a model that reads images")
 
     def generate(
         self, config: Any, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
@@ -121,3 +174,16 @@ class Recipe(ABC):
     def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:
         """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
         raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders\n  name another recipe")
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        """What `import_file` reads: weight files of other systems, by the name of the system."""
+        return ()
+
+    def import_file(self, path: Path, format: str, config: Any | None) -> tuple[Any, Mapping[str, Any]]:
+        """Read a file of one of `file_formats`: a complete config and the state dict of `build_model(config)`.
+
+        Args:
+            config: Says the architecture; None: the usual one.
+        """
+        raise InputError(f"recipe {self.name!r} reads no files of other systems\n  name another recipe")

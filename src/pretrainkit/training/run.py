@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
@@ -25,7 +26,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 class SourceConfig(Config):
     """One component of a mixture. On the command line a plain path stands for {path: PATH}."""
 
-    path: str
+    path: Annotated[str, IsPath()]
     """Folder of token shards, as written by `pretrainkit tokenizer encode`."""
     weight: PositiveFloat | None = None
     """Share of the examples of a batch, relative to the other components; null: proportional to size."""
@@ -152,7 +153,8 @@ class OptimizerConfig(Config):
     adafactor: AdafactorConfig = AdafactorConfig()
     """adafactor only."""
     decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
-    """by_name: all but biases and norm parameters decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
+    """by_name: all but biases, norms, temperatures, class tokens and learned positions of vision transformers and CLIP
+    decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
     biases decay too. all: every parameter, as in ZeroVL."""
     groups: tuple[ParameterGroup, ...] = ()
     """Exceptions by name; where several fit a parameter, the last one counts."""
@@ -285,7 +287,7 @@ class RunConfig(Config):
     """Seed of initial weights, data order, masks and dropout."""
     num_steps: PositiveInt | None
     """Optimizer updates; null: as many whole batches as data.num_epochs passes over the data hold."""
-    init_from: str | None = None
+    init_from: Annotated[str | None, IsPath()] = None
     """Start from the weights of this run, checkpoint or export (optimiser state starts fresh); null: random."""
     model: SerializeAsAny[Config]
     """The architecture."""
@@ -323,6 +325,11 @@ class RunConfig(Config):
     def token_budget(self) -> int | None:
         """Tokens every microbatch has room for, where batches are packed to a fixed capacity; None elsewhere."""
         return None
+
+    @property
+    def has_held_out_data(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return bool(self.data.valid)
 
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
@@ -371,9 +378,11 @@ class RunConfig(Config):
             ("adafactor", is_adafactor),
         ):
             value = getattr(self.optimizer, name)
-            if not belongs and value != OptimizerConfig.model_fields[name].default:
+            default = OptimizerConfig.model_fields[name].default
+            if not belongs and value != default:
                 found.append(
-                    f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n  leave it out"
+                    f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n"
+                    f"  leave it out; where a preset has it: optimizer.{name}={default}"
                 )
         found += self._factor_problems()
         if self.schedule.name in ("inverse_sqrt", "constant", "factors") and self.schedule.floor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Any
 
@@ -17,18 +17,21 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit import __version__
+from pretrainkit.config.base import architecture
 from pretrainkit.corpus.manifest import fingerprint
 from pretrainkit.data.loader import Loader
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
+from pretrainkit.dist.weights import require_same_architecture
 from pretrainkit.errors import Interrupted, RunError
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
 from pretrainkit.training.checkpoint import CheckpointStore, load
+from pretrainkit.training.checkpoint_files import read_checkpoint
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.metrics import MetricsLog
-from pretrainkit.training.objective import AnyObjective, HostBatch, LossSum
+from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossSum
 from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
 from pretrainkit.training.run import RunConfig
@@ -97,6 +100,8 @@ class Trainer:
         path = self.store.newest_valid()
         if path is None:
             return False
+        saved = read_checkpoint(path).meta.get("architecture", {})
+        require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
         extra = self._extra_tensors()
         checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
         self.loader.check_state(checkpoint.meta["data"])
@@ -160,7 +165,7 @@ class Trainer:
         sums = accumulate(
             self.objective,
             self.model,
-            [to_device(batch, device) for batch in host_batches],
+            _OnDevice(host_batches, device),
             precision=self.precision,
             world=self.world,
             gradient_sync=lambda enabled: gradient_sync(self.model, enabled),
@@ -234,7 +239,8 @@ class Trainer:
             metrics = self._evaluate()
         is_last = self.step == self.config.total_steps
         every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
-        if stop.agreed(self.world.any, self.step, every) and not is_last:
+        # A save that failed in the background ends the run now, not when the next one is due.
+        if stop.agreed(lambda asked: self.world.any(asked or self.store.has_failed), self.step, every) and not is_last:
             self._save(blocking=True)
             by = stop.name or "a signal to another rank"
             self._event("stopped", f"by {by}; saved at step {self.step}")
@@ -272,6 +278,7 @@ class Trainer:
             "data": self.loader.state(self.step),
             "recipe": self.config.recipe,
             "config": config_digest(self.config),
+            "architecture": architecture(self.config.model),
             "version": __version__,
             "precision": self.precision.state_dict(),
         }
@@ -294,6 +301,19 @@ class Trainer:
     def plain_model(self) -> nn.Module:
         """The model with clean parameter names, without wrappers."""
         return unwrap(self.model)
+
+
+class _OnDevice(Sequence[Batch]):
+    """Host batches that go to the device when they are asked for, so that it need not hold them all."""
+
+    def __init__(self, batches: Sequence[HostBatch], device: torch.device) -> None:
+        self._batches, self._device = batches, device
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: Any) -> Any:
+        return to_device(self._batches[index], self._device)
 
 
 def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:

@@ -6,11 +6,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-import torch.distributed as dist
 from bert_batches import WIDTH, modern_config, packed_batch, row_batch, run_config
 from torch import Tensor
 
-from pretrainkit.dist.env import World
+from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import parallelize
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.recipes.bert.recipe import RECIPE
@@ -46,8 +45,7 @@ def gradients(strategy: str | None, config, world: World, *, is_packed: bool = F
 
 def main() -> None:
     """Raises where a gradient differs."""
-    dist.init_process_group("gloo")
-    world = World(rank=dist.get_rank(), world_size=2, local_rank=dist.get_rank(), backend="gloo")
+    world = init_world("cpu")
     for config in (run_config(), modern_config()):
         expected = gradients(None, config, world)
         for strategy in ("ddp", "fsdp2"):
@@ -55,7 +53,7 @@ def main() -> None:
                 for name, gradient in gradients(strategy, config, world, is_packed=is_packed).items():
                     where = f"{strategy} {name} is_packed={is_packed}"
                     torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6, msg=where)
-    dist.destroy_process_group()
+    world.close()
 
 
 if __name__ == "__main__":

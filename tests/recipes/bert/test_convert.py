@@ -21,16 +21,10 @@ from pretrainkit.recipes.bert.convert import (
 )
 from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.recipes.bert.objective import BertObjective
-from pretrainkit.recipes.bert.original import from_original, to_original
 from pretrainkit.recipes.bert.presets import PRESETS
 from pretrainkit.recipes.bert.recipe import RECIPE
 
 LENGTHS = [5, WIDTH, 9, 17]
-
-
-@pytest.fixture
-def transformers():
-    return pytest.importorskip("transformers")
 
 
 def random_model(config):
@@ -210,34 +204,6 @@ def test_a_modern_sentence_order_head_is_left_out_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         to_huggingface_state(RECIPE.build_model(config).state_dict(), config.model)
     assert "no place for it: sentence_order" in caplog.text
-
-
-def test_original_names_and_shapes():
-    """Section 10.4, both ways."""
-    config = run_config().model
-    state = random_model(run_config()).state_dict()
-    original = to_original(state, config)
-    assert len(original) == 5 + 16 * 2 + 2 + 4 + 1 + 2  # embeddings, layers, pooler, transform, output bias, classifier
-    assert original["bert/encoder_layer_1/self_attention/query/kernel"].shape == (32, 4, 8)
-    assert original["bert/encoder_layer_1/self_attention/value/bias"].shape == (4, 8)
-    assert original["bert/encoder_layer_0/self_attention/out/kernel"].shape == (4, 8, 32)
-    assert original["bert/encoder_layer_0/feed_forward/intermediate/kernel"].shape == (32, 48)
-    assert original["classification/kernel"].shape == (2, 32)
-    theirs = to_huggingface_state(state, config)
-    key = original["bert/encoder_layer_1/self_attention/key/kernel"]
-    assert torch.equal(key.reshape(32, 32).t(), theirs["bert.encoder.layer.1.attention.self.key.weight"])
-    back = from_original(original, config)
-    assert back.keys() == state.keys()
-    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
-
-
-def test_original_checkpoints_of_another_size_are_refused():
-    config = run_config().model
-    original = to_original(random_model(run_config()).state_dict(), config)
-    with pytest.raises(CheckpointError, match="have no place in a model of 1 layers"):
-        from_original(original, config.model_copy(update={"num_layers": 1}))
-    with pytest.raises(CheckpointError, match="has no tensor 'bert/encoder_layer_2"):
-        from_original(original, config.model_copy(update={"num_layers": 3}))
 
 
 def test_tensors_in_parts_and_broken_files(tmp_path):

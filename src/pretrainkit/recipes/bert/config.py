@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, model_validator
 
@@ -20,6 +20,8 @@ DropoutRate = Annotated[float, Field(ge=0, lt=1)]
 
 class EncoderConfig(Config):
     """What both architectures have."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"initializer_range", "hidden_dropout", "attention_dropout"})
 
     vocab_size: PositiveInt | None = None
     """Rows of the embedding table; null: as many as the tokenizer of the data has pieces. A fixed number must be at
@@ -58,6 +60,8 @@ class BertModelConfig(EncoderConfig):
 class ModernModelConfig(EncoderConfig):
     """ModernBERT (Warner et al. 2024, https://arxiv.org/abs/2412.13663): rotary positions, gated feed-forward, layer
     norm before each layer, no biases, no segments, most layers with a local window."""
+
+    neutral_fields: ClassVar[frozenset[str]] = EncoderConfig.neutral_fields | {"max_positions", "scale_output_layers"}
 
     arch: Literal["modern"] = "modern"
     """Tells the two architectures apart."""

@@ -18,6 +18,7 @@ from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.config import Activation, BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.model import is_local
+from pretrainkit.recipes.bert.original import newest_original, read_original
 from pretrainkit.tokenizers.special import SpecialIds
 
 logger = logging.getLogger(__name__)
@@ -342,7 +343,7 @@ def write_huggingface(
 
 
 def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
-    """The config and our state dict of a folder that transformers wrote.
+    """The config and our state dict of a folder that transformers wrote, or Sabertooth, whose config.json is alike.
 
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
@@ -354,4 +355,8 @@ def read_huggingface(folder: Path) -> tuple[AnyModelConfig, dict[str, Tensor]]:
         config = from_huggingface_config(json.loads(path.read_text("utf-8")))
     except (json.JSONDecodeError, KeyError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    if isinstance(config, BertModelConfig) and not any(folder.glob("*.safetensors")):
+        original = newest_original(folder)
+        if original is not None:
+            return config, read_original(original, config)
     return config, from_huggingface_state(read_tensors(folder), config)

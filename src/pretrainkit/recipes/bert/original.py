@@ -1,18 +1,25 @@
-"""Weights in the flat Flax names of Sabertooth (the parameters of its checkpoints, joined by "/"), both ways.
+"""Reads Sabertooth's checkpoints: folders with `config.json`, `sentencepiece.model` and a Flax file `checkpoint_STEP`.
+
+Source: https://github.com/nikitakit/sabertooth.
 
 Its kernels are input x output, the transpose of torch's; queries, keys and values are split into heads.
 Dimensions: V vocabulary, D width, H heads, K width of one head.
 """
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
 from pretrainkit.recipes.bert.config import BertModelConfig
+from pretrainkit.recipes.bert.flax_file import flat_arrays, read_flax
 
 State = Mapping[str, Tensor]
+_CHECKPOINT = re.compile(r"checkpoint_(\d+)")
 
 
 def _names(num_layers: int) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
@@ -36,24 +43,45 @@ def _names(num_layers: int) -> tuple[dict[str, str], dict[str, str], dict[str, s
     return same, norms, dense
 
 
-def to_original(state: State, config: BertModelConfig) -> dict[str, Tensor]:
-    """Our state dict (with its sentence-order head) in the original's names and shapes."""
-    width, heads = config.hidden_size, config.num_heads
-    same, norms, dense = _names(config.num_layers)
-    found = {theirs: state[ours] for ours, theirs in same.items()}
-    for ours, theirs in norms.items():
-        found |= {f"{theirs}/scale": state[f"{ours}.weight"], f"{theirs}/bias": state[f"{ours}.bias"]}
-    for ours, theirs in dense.items():
-        found |= {f"{theirs}/kernel": state[f"{ours}.weight"].t(), f"{theirs}/bias": state[f"{ours}.bias"]}
-    for layer in range(config.num_layers):
-        ours, theirs = f"layers.{layer}.attention", f"bert/encoder_layer_{layer}/self_attention"
-        kernels, biases = state[f"{ours}.qkv.weight"].chunk(3), state[f"{ours}.qkv.bias"].chunk(3)
-        for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True):
-            found[f"{theirs}/{name}/kernel"] = kernel.t().reshape(width, heads, -1)
-            found[f"{theirs}/{name}/bias"] = bias.reshape(heads, -1)
-        found[f"{theirs}/out/kernel"] = state[f"{ours}.out.weight"].t().reshape(heads, -1, width)
-        found[f"{theirs}/out/bias"] = state[f"{ours}.out.bias"]
-    return found
+def newest_original(folder: Path) -> Path | None:
+    """The last checkpoint of Sabertooth in `folder`: `checkpoint_STEP`; None: there is none."""
+    steps = [int(match[1]) for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))]
+    return folder / f"checkpoint_{max(steps)}" if steps else None
+
+
+def read_original(path: Path, config: BertModelConfig) -> dict[str, Tensor]:
+    """The parameters of one of Sabertooth's checkpoints as our state dict.
+
+    Raises:
+        CheckpointError: It is torn, no checkpoint, or of a model of another size.
+    """
+    tree = read_flax(path)
+    # `target` in checkpoints of 2021.
+    roots = [tree[name] for name in ("params", "target") if name in tree] if isinstance(tree, dict) else []
+    if not roots:
+        raise CheckpointError(
+            f"{path} has no parameters: neither 'params' nor 'target'\n  give a pretraining checkpoint"
+        )
+    parameters = roots[0].get("params", roots[0])
+    arrays = {name: torch.from_numpy(array.astype(np.float32)) for name, array in flat_arrays(parameters).items()}
+    _check_sizes(arrays, config, path)
+    return from_original(arrays, config)
+
+
+def _check_sizes(arrays: State, config: BertModelConfig, path: Path) -> None:
+    """Those from which all others follow. Names are looked at by `from_original`."""
+    wanted = {
+        "bert/word_embeddings/embedding": (config.vocab_size, config.hidden_size),
+        "bert/position_embeddings/embedding": (config.max_positions, config.hidden_size),
+        "bert/type_embeddings/embedding": (config.type_vocab_size, config.hidden_size),
+        "bert/encoder_layer_0/feed_forward/intermediate/kernel": (config.hidden_size, config.intermediate_size),
+    }
+    for name, shape in wanted.items():
+        if name in arrays and tuple(arrays[name].shape) != shape:
+            raise CheckpointError(
+                f"{path} has {name} of {tuple(arrays[name].shape)}, its config.json says {shape}\n"
+                "  give the config.json that was written with it"
+            )
 
 
 def from_original(arrays: State, config: BertModelConfig) -> dict[str, Tensor]:

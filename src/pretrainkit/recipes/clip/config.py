@@ -1,11 +1,12 @@
 """Settings of the CLIP recipe. Torch-free. Presets (complete configs) are in `presets.py`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.training.run import DataConfig, EvaluateConfig, Rate, RunConfig, SourceConfig, as_sources
 
@@ -14,6 +15,13 @@ DropoutRate = Annotated[float, Field(ge=0, lt=1)]
 
 class TowerConfig(Config):
     """What all four towers have."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("trainable", "num_trainable_layers", "pretrained"),
+            *("patch_dropout", "attention_dropout", "freeze_batch_norm", "sync_batch_norm"),
+        }
+    )
 
     trainable: bool = True
     """false: the tower keeps its weights; only its projection learns (locked tower, LiT)."""
@@ -62,7 +70,7 @@ class TimmConfig(TowerConfig):
     """Start from its published weights."""
     image_size: PositiveInt | None = None
     """Handed to encoders that take one; null: their own."""
-    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    options: dict[str, bool | int | float | str | tuple[int | float | str, ...]] = Field(default_factory=dict)
     """More arguments of `timm.create_model`, such as {drop_path_rate: 0.1}."""
     patch_dropout: DropoutRate = 0.0
     """Share of the patches left out in training; only for encoders that can."""
@@ -104,12 +112,16 @@ class TextTransformerConfig(TowerConfig):
 class HuggingFaceTextConfig(TowerConfig):
     """Any text encoder of transformers."""
 
+    neutral_fields: ClassVar[frozenset[str]] = TowerConfig.neutral_fields | {"name", "architecture"}
+
     kind: Literal["huggingface"] = "huggingface"
     """Tells the text towers apart."""
-    name: str = "bert-base-uncased"
+    name: Annotated[str, IsPath()] = "bert-base-uncased"
     """A folder written by transformers, or a name on the hub."""
     pretrained: bool = True
     """Start from its weights; false: from its config alone."""
+    architecture: dict[str, Any] | None = None
+    """The contents of its config.json; null: filled in when a run starts, so that the run can be used without it."""
     pool_token: NonNegativeInt = 0
     """Which token's last hidden state stands for the caption; 0 is [CLS]."""
 
@@ -120,6 +132,8 @@ TextTower = Annotated[TextTransformerConfig | HuggingFaceTextConfig, Field(discr
 
 class ProjectionConfig(Config):
     """From the width of a tower to that of the embeddings."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "image_trainable", "text_trainable"})
 
     kind: Literal["linear", "residual"] = "linear"
     """linear: one matrix without bias. residual: linear, GELU, linear, dropout, sum with the first, layer norm."""
@@ -137,6 +151,8 @@ class ProjectionConfig(Config):
 
 class TemperatureConfig(Config):
     """Logits are cosines / temperature."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"project_back"})
 
     kind: Literal["constant", "parameter", "log_parameter"] = "log_parameter"
     """constant: a number. parameter: learned. log_parameter: the logarithm of the logit scale (1 / temperature) is
@@ -199,6 +215,37 @@ class ClipObjectiveConfig(Config):
     logits_megabytes: PositiveInt = 256
     """Logits are computed in chunks of at most so many megabytes."""
 
+    def problems(self, world_size: int) -> list[str]:
+        """Settings that do not fit together, or that the loss would not read."""
+        found = []
+        if self.loss == "siglip":
+            unread = {
+                "label_smoothing": self.label_smoothing != 0,
+                "mixup": self.mixup is not None,
+                "gather_gradient=false": not self.gather_gradient,
+            }
+            found += [
+                f"objective.{name} is for objective.loss=infonce, not for siglip\n  leave it out, or change the loss"
+                for name, is_set in unread.items()
+                if is_set
+            ]
+        elif self.siglip_bias != type(self).model_fields["siglip_bias"].default:
+            found.append(
+                f"objective.siglip_bias={self.siglip_bias} is only read by objective.loss=siglip\n"
+                "  leave it out, or change the loss"
+            )
+        if self.gather_group_size is not None and not self.gather:
+            found.append(
+                f"objective.gather_group_size={self.gather_group_size} means nothing with objective.gather=false\n"
+                "  leave one of them out"
+            )
+        elif self.gather_group_size is not None and world_size % self.gather_group_size and world_size > 1:
+            found.append(
+                f"{world_size} ranks cannot be split into groups of objective.gather_group_size="
+                f"{self.gather_group_size}\n  use a divisor of {world_size}"
+            )
+        return found
+
 
 class TextAugmentConfig(Config):
     """Caption pieces to change in training (ZeroVL, section 4.2 of its code's behaviour)."""
@@ -214,17 +261,21 @@ class TextAugmentConfig(Config):
 class ClipSourceConfig(SourceConfig):
     """One set of image-text pairs."""
 
-    path: str
+    path: Annotated[str, IsPath()]
     """A folder with train_anno.csv and valid_anno.csv (ZeroVL), a folder or pattern of webdataset tars, an img2dataset
     output folder, or a folder or hub name of Hugging Face datasets."""
     format: Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"] = "auto"
     """auto: by what the folder holds."""
     image_key: str | None = None
     """Column, or the extension inside tars; null: the usual ones (image, jpg, png, webp)."""
-    caption_key: str | None = None
-    """Column, or the extension inside tars; null: the usual ones (caption, text, txt)."""
+    caption_key: str | Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
+    """Column, or the extension inside tars (json:KEY is a value inside the sample's .json); null: the usual ones
+    (caption, text, txt). Several as {KEY: WEIGHT}: each time one of those an image has is drawn; evaluation takes the
+    first."""
     split: str | None = None
     """Of the set; null: train for data.train, valid (or validation, or test) for data.valid."""
+    name: str | None = None
+    """What the set is called in metrics; null: the last part of its path, without what varies in a pattern."""
 
 
 ClipSources = Annotated[
@@ -240,7 +291,7 @@ class ClipDataConfig(DataConfig):
     """Sets of pairs to train on: one path, several separated by commas, or a list of {path, weight, ...}."""
     valid: ClipSources = ()
     """Sets of pairs to evaluate on, each under its own name."""
-    tokenizer: str | None = None
+    tokenizer: Annotated[str | None, IsPath()] = None
     """Folder of a tokenizer of ours or of transformers, or a name on the hub; null: that of a huggingface text
     tower."""
     max_length: Annotated[int, Field(ge=3)] = 25
@@ -275,6 +326,10 @@ class ClipDataConfig(DataConfig):
     In evaluation it is always an error."""
     max_bad_fraction: Rate = 0.01
     """replace only: stop when more than this share of the rows was bad."""
+    cache_frozen: bool = False
+    """Before training, compute the features of each tower that does not learn, keep them in the run folder, and train
+    on those. Only where the tower's inputs never change: no random transforms or mixed images, no changed captions.
+    Bad rows are then errors, whatever on_bad_sample says."""
     workers: Literal["threads", "processes"] = "threads"
     """What decodes images ahead."""
     num_workers: NonNegativeInt = 2
@@ -284,29 +339,63 @@ class ClipDataConfig(DataConfig):
     def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
         return self.workers, self.num_workers
 
+    def order_problems(self) -> list[str]:
+        """Settings of debiased sampling where there is none."""
+        names = ("debias_exponent", "debias_draw", "debias_seed")
+        changed = {name: getattr(self, name) for name in names}
+        return [
+            f"data.{name}={value} is only read by data.order=debias, not by {self.order}\n  leave it out"
+            for name, value in changed.items()
+            if self.order != "debias" and value != type(self).model_fields[name].default
+        ]
+
+
+_SPLIT_FOLDERS = frozenset({"train", "valid", "validation", "val", "test"})
+
+TEMPLATES = (
+    "a photo of a {}.",
+    "a picture of the {}, seen from nearby.",
+    "this is how a {} looks from far away.",
+    "a dark and blurred snapshot of a {}.",
+    "a colourful drawing of one {}.",
+    "several {} side by side.",
+    "{}",
+)
+"""Captions for zero-shot classification where none are given. Our own words."""
+
 
 class ClassificationConfig(Config):
     """Zero-shot classification of a folder with one folder of images for each class."""
 
-    path: str
+    path: Annotated[str, IsPath()]
     """FOLDER/CLASS/IMAGE."""
-    class_names: str | None = None
+    name: str | None = None
+    """In the names of metrics; null: the last part of the path that is not train, valid, val or test."""
+    class_names: Annotated[str | None, IsPath()] = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
-    templates: tuple[str, ...] = ("a photo of a {}.",)
-    """Captions with {} for the class name; their embeddings are averaged."""
+    templates: tuple[str, ...] = TEMPLATES
+    """Captions with {} for the class name; the embeddings of each class are averaged."""
+    templates_file: Annotated[str | None, IsPath()] = None
+    """A file with one template in each line, in place of `templates`."""
 
 
 class ClipEvaluateConfig(EvaluateConfig):
     """Zero-shot retrieval in both directions, exact on all of `data.valid`, and zero-shot classification."""
 
     num_examples: PositiveInt | None = None  # type: ignore[assignment]
-    """Rows of each set to use; null: all."""
+    """Only the first so many rows of each set; null: all."""
     max_captions_per_image: PositiveInt | None = None
     """Only the first so many captions of an image; null: all. (COCO is often scored with 5.)"""
     num_folds: PositiveInt = 1
     """Average over so many equal parts of the images (5 of COCO's 5,000 images give "COCO 1k")."""
+    ranks: bool = False
+    """Also the mean and the median rank of the first right answer; 1 is best."""
     classification: tuple[ClassificationConfig, ...] = ()
     """Class folders to classify."""
+    precision: Literal["float32", "as_training"] = "float32"
+    """Number format of the forward passes. ZeroVL validates in float32. as_training: what `precision.compute` says."""
+    scores_megabytes: PositiveInt = 64
+    """Scores are computed in chunks of at most so many megabytes. The numbers are the same."""
 
 
 class ClipRun(RunConfig):
@@ -323,7 +412,26 @@ class ClipRun(RunConfig):
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
+    def problems(self, world_size: int = 1) -> list[str]:
+        return [*super().problems(world_size), *self.objective.problems(world_size), *self.data.order_problems()]
+
+    @property
+    def has_held_out_data(self) -> bool:
+        return bool(self.data.valid or self.evaluate.classification)
+
 
 def set_name(source: ClipSourceConfig) -> str:
-    """What a set is called in metrics: the last part of its path."""
-    return Path(source.path).name or source.path
+    """What a set is called in metrics: its name, or the last part of its path that is the same for all of it."""
+    if source.name is not None:
+        return source.name
+    path = Path(source.path)
+    if path.suffix == ".tar" or any(mark in path.name for mark in "*?{"):
+        fixed = [part for part in path.parent.parts if not any(mark in part for mark in "*?{")]
+        return fixed[-1] if fixed and fixed[-1] != path.anchor else path.name
+    return path.name or source.path
+
+
+def class_set_name(classes: ClassificationConfig) -> str:
+    """What a folder of classes is called in metrics: its name, or the last part of its path that is no split."""
+    parts = [part for part in Path(classes.path).parts if part not in _SPLIT_FOLDERS]
+    return classes.name or (parts[-1] if parts else classes.path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, Recipe, Split
+from pretrainkit.training.recipe import Evaluator, ImageEncoder, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,9 +35,13 @@ class Clip(Recipe):
         return PRESETS
 
     def bind(self, config: ClipRun) -> ClipRun:
+        from pretrainkit.recipes.clip.architecture import bind_model
+        from pretrainkit.recipes.clip.frozen_towers import check_cache
         from pretrainkit.recipes.clip.source import bind
 
-        return bind(config)
+        check_cache(config)
+
+        return bind(bind_model(config))
 
     def open_data(self, config: ClipRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.clip.source import open_source
@@ -48,6 +52,22 @@ class Clip(Recipe):
         from pretrainkit.recipes.clip.order import build_order
 
         return build_order(config, source.sizes)
+
+    def with_cached_features(
+        self,
+        config: ClipRun,
+        source: Any,
+        model: Callable[[], Any],
+        cache: Path,
+        world: World,
+        precision: Precision,
+    ) -> BatchSource:
+        """The features of towers that do not learn, where `data.cache_frozen` says so."""
+        if not config.data.cache_frozen:
+            return source
+        from pretrainkit.recipes.clip.cached_features import with_cached_features
+
+        return with_cached_features(config, source, model, cache, world, precision)
 
     def build_evaluator(self, config: ClipRun, world: World, precision: Precision) -> Evaluator:
         from pretrainkit.recipes.clip.evaluate import build_evaluator
@@ -68,6 +88,26 @@ class Clip(Recipe):
         from pretrainkit.recipes.clip.objective import ClipObjective
 
         return ClipObjective(config)
+
+    def sample(self, config: ClipRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
+        """Retrieved pairs of the first held-out set."""
+        from pretrainkit.recipes.clip.held_out import pair_sets
+        from pretrainkit.recipes.clip.sample import retrieved_pairs
+
+        return retrieved_pairs(model, pair_sets(config)[0], num, config.evaluate.batch_size)
+
+    def with_tokenizer(self, config: ClipRun, tokenizer: Path) -> ClipRun:
+        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
+
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        return ("images", "top")
+
+    def image_encoder(self, config: ClipRun, model: Any) -> ImageEncoder:
+        """The image tower without its projection."""
+        from pretrainkit.recipes.clip.image_encoder import image_encoder
+
+        return image_encoder(config, model)
 
     def generate(
         self, config: ClipRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
@@ -99,6 +139,16 @@ class Clip(Recipe):
         from pretrainkit.recipes.clip.convert import read_huggingface
 
         return read_huggingface(folder)
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        return ("zerovl",)
+
+    def import_file(self, path: Path, format: str, config: ClipRun | None) -> tuple[ClipRun, Mapping[str, Any]]:
+        """The config is that of clip/zerovl-14m where none is given; without a temperature in the file it is fixed."""
+        from pretrainkit.recipes.clip.original import import_original
+
+        return import_original(path, PRESETS["zerovl-14m"]() if config is None else config)
 
 
 RECIPE = Clip()

@@ -1,0 +1,218 @@
+"""`pretrainkit data`: check sets of image-text pairs, pack them into tars, take their captions out."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pretrainkit.cli.stages import shown_stages
+from pretrainkit.errors import DataError
+
+if TYPE_CHECKING:
+    from pretrainkit.recipes.clip.pairs import Pairs
+
+app = typer.Typer(
+    help="Check sets of image-text pairs, pack them into tars, take their captions out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class PairFormat(StrEnum):
+    """What a set is stored in."""
+
+    auto = "auto"
+    csv = "csv"
+    webdataset = "webdataset"
+    img2dataset = "img2dataset"
+    huggingface = "huggingface"
+
+
+class SplitName(StrEnum):
+    """Parts of a set."""
+
+    train = "train"
+    valid = "valid"
+    both = "both"
+
+
+Sets = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SET...",
+        help="Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output folders "
+        "of img2dataset, folders or hub names of Hugging Face datasets.",
+        show_default=False,
+    ),
+]
+SplitOption = Annotated[SplitName, typer.Option(help="Which part of each set; both: those there are.")]
+FormatOption = Annotated[PairFormat, typer.Option(help="auto: by what the folder holds.")]
+ImageKey = Annotated[str | None, typer.Option(help="Column or ending of the images.", show_default=False)]
+CaptionKey = Annotated[str | None, typer.Option(help="Column or ending of the captions.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command()
+def check(
+    sets: Sets,
+    *,
+    split: SplitOption = SplitName.both,
+    format: FormatOption = PairFormat.auto,
+    image_key: ImageKey = None,
+    caption_key: CaptionKey = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Count images smaller than this.", show_default=False)] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="State whole batches and remainders.", show_default=False)
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or hub name: caption lengths in tokens.", show_default=False)
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Count captions of more tokens.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads; left out: all cores.", show_default=False)
+    ] = None,
+    json_output: Json = False,
+) -> None:
+    """Decode every image and read every caption; report what is missing, broken, empty, oversized or there twice.
+
+    Exit code 2 if a row cannot be used, or if held-out images are in the training data.
+    """
+    from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
+    from pretrainkit.recipes.clip.checks import check_held_out
+    from pretrainkit.recipes.clip.scan import scan
+
+    opened = [_open(path, split, format, image_key, caption_key) for path in sets]
+    loaded = None if tokenizer is None else CaptionTokenizer(find_folder(tokenizer))
+    results = []
+    with shown_stages() as progress:
+        for parts in opened:
+            for part, pairs in parts.items():
+                found = scan(
+                    pairs,
+                    size=size,
+                    batch_size=batch_size,
+                    tokenizer=loaded,
+                    max_length=max_length,
+                    workers=workers,
+                    progress=progress,
+                )
+                results.append({"split": part, **found})
+    held_out = None
+    try:
+        check_held_out(
+            [parts["train"] for parts in opened if "train" in parts],
+            [parts["valid"] for parts in opened if "valid" in parts],
+        )
+    except DataError as error:
+        held_out = str(error)
+    if json_output:
+        typer.echo(json.dumps({"sets": results, "held_out": held_out}, ensure_ascii=False))
+    else:
+        for result in results:
+            _show(result)
+        if held_out is not None:
+            typer.echo(f"held out: {held_out}")
+    if held_out is not None or any(result["bad"] for result in results):
+        raise typer.Exit(2)
+
+
+@app.command()
+def pack(
+    set_path: Annotated[str, typer.Argument(metavar="SET", help="As for check.", show_default=False)],
+    *,
+    out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
+    split: SplitOption = SplitName.both,
+    format: FormatOption = PairFormat.auto,
+    image_key: ImageKey = None,
+    caption_key: CaptionKey = None,
+    shard_size: Annotated[str, typer.Option(help="A tar ends when it has this much, such as 256MB.")] = "256MB",
+    max_bad: Annotated[int, typer.Option(min=0, help="Bad images and empty captions that may be left out.")] = 0,
+    json_output: Json = False,
+) -> None:
+    """Write a set as tars (webdataset) with a manifest: OUT/train and OUT/valid, whole or not at all."""
+    from pretrainkit.corpus.parallel import parse_bytes
+    from pretrainkit.recipes.clip.pack import pack as pack_set
+
+    parts = _open(set_path, split, format, image_key, caption_key)
+    with shown_stages() as progress:
+        manifests = pack_set(parts, out, shard_bytes=parse_bytes(shard_size), max_bad=max_bad, progress=progress)
+    if json_output:
+        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        return
+    for part, manifest in manifests.items():
+        typer.echo(
+            f"{out / part}: {manifest['num_pairs']:,} pairs of {manifest['num_images']:,} images, "
+            f"{len(manifest['shards'])} tars, {manifest['num_bytes'] / 1e6:,.1f} MB, "
+            f"fingerprint {manifest['fingerprint'][:12]}"
+        )
+        for reason, count in manifest["left_out"].items():
+            typer.echo(f"left out: {count:,} {reason}", err=True)
+
+
+@app.command()
+def captions(
+    sets: Sets,
+    *,
+    out: Annotated[Path, typer.Option(help="JSON lines to be written.", show_default=False)],
+    split: SplitOption = SplitName.train,
+    format: FormatOption = PairFormat.auto,
+    caption_key: CaptionKey = None,
+) -> None:
+    """Write captions as documents, for pretrainkit corpus count-words and then tokenizer train."""
+    from pretrainkit.recipes.clip.pack import write_captions
+
+    parts = [pairs for path in sets for pairs in _open(path, split, format, None, caption_key).values()]
+    number = write_captions(parts, out)
+    typer.echo(f"{out}: {number:,} captions\n  next: pretrainkit corpus count-words {out} --out words.tsv")
+
+
+def _open(
+    path: str, split: SplitName, format: PairFormat, image_key: str | None, caption_key: str | None
+) -> "dict[Literal['train', 'valid'], Pairs]":
+    """The splits asked for; of both, those that are there."""
+    from pretrainkit.recipes.clip.config import ClipSourceConfig
+    from pretrainkit.recipes.clip.pairs import open_pairs
+
+    source = ClipSourceConfig(path=path, format=format.value, image_key=image_key, caption_key=caption_key)
+    if split is not SplitName.both:
+        part: Literal["train", "valid"] = "train" if split is SplitName.train else "valid"
+        return {part: open_pairs(source, part)}
+    found: dict[Literal["train", "valid"], Pairs] = {}
+    failures = []
+    parts: tuple[Literal["train", "valid"], ...] = ("train", "valid")
+    for part in parts:
+        try:
+            pairs = open_pairs(source, part)
+        except DataError as error:
+            failures.append(error)
+            continue
+        if all(pairs.fingerprint != other.fingerprint for other in found.values()):  # a folder without splits
+            found[part] = pairs
+    if not found:
+        raise failures[0]
+    return found
+
+
+def _show(result: dict[str, Any]) -> None:
+    typer.echo(
+        f"{result['set']} {result['split']}: {result['pairs']:,} pairs of {result['images']:,} images, "
+        f"{result['different_captions']:,} different captions, fingerprint {result['fingerprint'][:12]}"
+    )
+    for name in ("captions_per_image", "width", "height", "caption_tokens"):
+        if result.get(name):
+            line = "  ".join(f"{key} {value:,.4g}" for key, value in result[name].items())
+            typer.echo(f"  {name.replace('_', ' '):<20}{line}")
+    for name in ("batches", "remainder", "smaller_images", "cut_captions", "duplicate_pairs"):
+        if name in result:
+            typer.echo(f"  {name.replace('_', ' '):<20}{result[name]:,}")
+    for reason, count in result["left_out"].items():
+        typer.echo(f"  left out: {count:,} {reason}")
+    for reason, entry in result["bad"].items():
+        typer.echo(f"  bad: {entry['count']:,} {reason}")
+        for example in entry["examples"]:
+            typer.echo(f"    {example}")

@@ -1,0 +1,49 @@
+"""Fields of a config that name files or folders, and how they stop depending on the working directory."""
+
+import os
+import re
+from typing import Any, TypeVar
+
+from pretrainkit.config.base import Config
+
+C = TypeVar("C", bound=Config)
+
+
+_WILDCARD = re.compile(r"[*?\[{]")
+
+
+class IsPath:
+    """Marks a field that holds paths of files or folders of this machine: `Annotated[str, IsPath()]`."""
+
+
+def absolute_paths(config: C) -> C:
+    """The config with every field marked `IsPath`, at any depth, made absolute and with `~` filled in.
+
+    A run records it, so that it can be resumed and evaluated from anywhere. Addresses (`s3://…`) and what is not there,
+    such as the name of something on a hub, stay as they are.
+    """
+    changed = {}
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name)
+        is_path = any(isinstance(mark, IsPath) for mark in info.metadata)
+        absolute = _absolute(value) if is_path else _within(value)
+        if absolute != value:
+            changed[name] = absolute
+    return config.model_copy(update=changed) if changed else config
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_absolute(item) for item in value)
+    if not isinstance(value, str) or "://" in value:
+        return value
+    path = os.path.abspath(os.path.expanduser(value))
+    return path if os.path.exists(path) or _WILDCARD.search(value) else value
+
+
+def _within(value: Any) -> Any:
+    if isinstance(value, Config):
+        return absolute_paths(value)
+    if isinstance(value, tuple):
+        return tuple(_within(item) for item in value)
+    return value

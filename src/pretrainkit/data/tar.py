@@ -1,0 +1,183 @@
+"""Random access into tar archives of image-text pairs and the like, without extracting them.
+
+An archive is gone through once, header by header. What a caller makes of its members is a table, kept beside the
+archive as an Arrow file and memory-mapped afterwards: opening a thousand archives again costs a thousand `mmap`s.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import secrets
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pretrainkit.errors import DataError
+
+_FORMAT = "pretrainkit tar index 1"
+_STAMP = b"pretrainkit"
+_OPEN_FILES = 64
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_logger = logging.getLogger(__name__)
+
+
+class Member(NamedTuple):
+    """A regular file inside an archive."""
+
+    name: str
+    offset: int
+    """Of its first byte in the archive."""
+    num_bytes: int
+
+
+def members(path: Path) -> Iterator[Member]:
+    """The regular files of an uncompressed archive in stored order; their contents are skipped over.
+
+    Raises:
+        DataError: It cannot be read, is truncated, compressed, or no tar at all.
+    """
+    try:
+        with tarfile.open(path, "r:") as archive:
+            while (entry := archive.next()) is not None:
+                if entry.isreg():
+                    yield Member(entry.name, entry.offset_data, entry.size)
+                archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header in memory
+            end = archive.offset
+        with open(path, "rb") as file:
+            file.seek(end)
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # the library takes a torn header for the end
+                raise tarfile.ReadError(f"it breaks off or is damaged at byte {end}")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(
+            f"{path} cannot be read as a tar archive: {error}\n"
+            "  it must be whole and uncompressed (a .tar.gz has no random access: gunzip it); fetch or make it again"
+        ) from error
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """`a-{00..02}.tar` and `a-{x,y}.tar` spelled out, in order; several braces multiply."""
+    match = _BRACES.search(pattern)
+    if match is None:
+        return [pattern]
+    numbers = _RANGE.fullmatch(match[1])
+    if numbers is None:
+        choices = match[1].split(",")
+    else:
+        width = len(numbers[1]) if numbers[1].startswith("0") else 0
+        choices = [f"{number:0{width}d}" for number in range(int(numbers[1]), int(numbers[2]) + 1)]
+    return [
+        whole
+        for choice in choices
+        for whole in expand_braces(pattern[: match.start()] + choice + pattern[match.end() :])
+    ]
+
+
+class TarReader:
+    """Reads pieces of many archives, from any number of threads. At most 64 of them are kept open."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
+        self._open: dict[int, _Descriptor] = {}
+        self._lock = threading.Lock()
+
+    def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
+        """The bytes of a member of archive number `archive`.
+
+        Raises:
+            OSError: It cannot be opened or read, or ends too early.
+        """
+        descriptor = self._descriptor(archive)
+        data = os.pread(descriptor.number, num_bytes, offset)
+        while len(data) < num_bytes:
+            more = os.pread(descriptor.number, num_bytes - len(data), offset + len(data))
+            if not more:
+                raise OSError(f"{self._paths[archive]} ends before byte {offset + num_bytes}")
+            data += more
+        return data
+
+    def _descriptor(self, archive: int) -> "_Descriptor":
+        with self._lock:
+            descriptor = self._open.pop(archive, None) or _Descriptor(self._paths[archive])
+            self._open[archive] = descriptor
+            if len(self._open) > _OPEN_FILES:
+                del self._open[next(iter(self._open))]  # closed when the last reader lets go of it
+            return descriptor
+
+
+class _Descriptor:
+    """An open file that is closed with its last reference, so that no thread closes what another one reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if "number" in self.__dict__:
+            os.close(self.number)
+
+
+def cached_table(path: Path, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
+    """`make()` for the archive at `path`, from the file beside it where one fits.
+
+    Args:
+        path: The archive; size and modification time of it must be as they were.
+        settings: What else the table depends on.
+        make: Makes it anew.
+
+    Returns:
+        The table, memory-mapped unless no place to keep it could be written.
+    """
+    status = path.stat()
+    stamp = f"{_FORMAT}\n{settings}\n{status.st_size}\n{status.st_mtime_ns}".encode()
+    kind = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
+    places = [path.with_name(f"{path.name}.{kind}.index"), _cache_folder() / f"{_name_of(path)}.{kind}.index"]
+    for place in places:
+        if (kept := _read(place, stamp)) is not None:
+            return kept
+    table = make()
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _STAMP: stamp})
+    failures = []
+    for place in places:
+        try:
+            _write(table, place)
+        except OSError as error:
+            failures.append(f"{place.parent}: {error.strerror or error}")
+            continue
+        kept = _read(place, stamp)
+        return table if kept is None else kept
+    _logger.warning("the index of %s is not kept, so the next start makes it again (%s)", path, "; ".join(failures))
+    return table
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretrainkit" / "tar-indexes"
+
+
+def _name_of(path: Path) -> str:
+    return f"{path.name}-{hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
+
+
+def _read(place: Path, stamp: bytes) -> pa.Table | None:
+    """None where there is none, or one of another archive or time, or a torn one."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(place))).read_all()
+    except (OSError, pa.ArrowInvalid):
+        return None
+    return table if (table.schema.metadata or {}).get(_STAMP) == stamp else None
+
+
+def _write(table: pa.Table, place: Path) -> None:
+    """Whole or not at all. Another rank may write the same at the same time: each writes aside under its own name."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    try:
+        with open(aside, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        os.replace(aside, place)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,237 @@
+"""Which component of the data each batch comes from, where every batch holds examples of one component alone.
+
+"Debiased sampling" (Cui et al. 2022, https://arxiv.org/abs/2112.09331): examples that are contrasted with each other
+come from one set, so that telling the sets apart does not help.
+
+Turns are pure functions of the step: nothing is drawn that depends on what was asked before. Dimensions: S steps.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit import rng
+from pretrainkit.data.permutation import permute
+from pretrainkit.errors import ConfigError, DataError
+
+_FEWEST_DRAWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Debias:
+    """How the component of each batch is drawn."""
+
+    exponent: float = 1.0
+    """A component of N examples is drawn in proportion to N ** this, unless it has a weight of its own."""
+    draw: Literal["random", "balanced"] = "random"
+    """random: anew for every batch. balanced: in each epoch every component as often as it fills whole batches, in
+    shuffled order."""
+    seed: int = 2021
+    """Of the sequence of components."""
+
+
+class Turns(ABC):
+    """One component after another."""
+
+    @abstractmethod
+    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(S,) steps, each at least 0, in any order, to (component, number of the batch among the component's), each
+        (S,)."""
+
+    @property
+    @abstractmethod
+    def epoch_size(self) -> int:
+        """Examples until all components, or in a weighted choice the one that is repeated most, have been gone through
+        once on average."""
+
+
+@lru_cache(maxsize=4)
+def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The components of the first `num` steps, and how often each was drawn before; (num,) each.
+
+    As many single draws of `numpy.random.default_rng(seed).choice(len(shares), p=shares)` would give.
+    """
+    return _numbered(np.random.default_rng(seed).choice(len(shares), size=num, p=shares), len(shares))
+
+
+@lru_cache(maxsize=4)
+def _shuffled(counts: tuple[int, ...], key: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Every component as often as `counts` says, shuffled, and how often each came before in the epoch."""
+    num_steps = sum(counts)
+    places = permute(np.arange(num_steps), num_steps, rng.fold(key, np.array([epoch])))
+    return _numbered(np.repeat(np.arange(len(counts)), counts)[places], len(counts))
+
+
+def _numbered(component: NDArray[np.int64], num_components: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The components of consecutive steps, and how often each step's occurs before it. Both are shared: read-only."""
+    number = np.empty(len(component), np.int64)
+    for c in range(num_components):
+        rows = np.flatnonzero(component == c)
+        number[rows] = np.arange(len(rows))
+    component.flags.writeable = number.flags.writeable = False
+    return component, number
+
+
+class RandomTurns(Turns):
+    """A component is drawn for each step with fixed probabilities, in one sequence that goes on over the epochs.
+
+    Args:
+        sizes: Examples of each component.
+        shares: Probability of each.
+        batch_size: Examples of one step.
+        seed: Of NumPy's default generator.
+        reopens: Every epoch of as many steps as all components fill whole batches starts all components anew, and of a
+            component only its whole batches are used: ZeroVL's habit.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], shares: Sequence[float], batch_size: int, seed: int, *, reopens: bool
+    ) -> None:
+        self._shares, self._seed = tuple(float(share) for share in shares), seed
+        self._batches = np.array(sizes, np.int64) // batch_size
+        self._reopens = reopens
+        least = min(size / share for size, share in zip(sizes, self._shares, strict=True))
+        self._epoch_size = int(self._batches.sum()) * batch_size if reopens else round(least)
+
+    @property
+    def epoch_size(self) -> int:
+        return self._epoch_size
+
+    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        highest = int(steps.max(initial=0))
+        num = max(_FEWEST_DRAWS, 1 << highest.bit_length())  # grows by doubling, so that few lengths are ever drawn
+        components, numbers = _drawn(self._shares, self._seed, num)
+        component, number = components[steps], numbers[steps]
+        if not self._reopens:
+            return component, number
+        per_epoch = int(self._batches.sum())
+        epoch = steps // per_epoch
+        for c, batches in enumerate(self._batches.tolist()):
+            rows = np.flatnonzero(component == c)
+            before_epoch = np.searchsorted(np.flatnonzero(components == c), epoch[rows] * per_epoch)
+            passes = -(-per_epoch // batches)  # more than an epoch can need, so that no two passes have one number
+            number[rows] += epoch[rows] * passes * batches - before_epoch
+        return component, number
+
+
+class BalancedTurns(Turns):
+    """In each epoch every component as often as it fills whole batches, in an order shuffled anew.
+
+    Args:
+        sizes: Examples of each component, at least `batch_size`.
+        batch_size: Examples of one step.
+        seed: Of the order.
+    """
+
+    def __init__(self, sizes: Sequence[int], batch_size: int, seed: int) -> None:
+        self._counts = tuple(size // batch_size for size in sizes)
+        self._batch_size = batch_size
+        self._key = rng.stream_key(seed, "turns")
+
+    @property
+    def epoch_size(self) -> int:
+        return sum(self._counts) * self._batch_size
+
+    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        epoch, within = np.divmod(steps, sum(self._counts))
+        component, number = np.empty_like(steps), np.empty_like(steps)
+        for one in np.unique(epoch).tolist():
+            rows = np.flatnonzero(epoch == one)
+            components, numbers = _shuffled(self._counts, self._key, one)
+            component[rows], number[rows] = components[within[rows]], numbers[within[rows]]
+        return component, number + epoch * np.array(self._counts)[component]
+
+
+class SetBySet(Turns):
+    """In each epoch all batches of the first component, then all of the second, and so on.
+
+    Args:
+        sizes: Examples of each component.
+        batch_size: Examples of one step.
+        drops: Of a component only its whole batches are used in each epoch; else what is left over counts towards the
+            next one.
+    """
+
+    def __init__(self, sizes: Sequence[int], batch_size: int, *, drops: bool) -> None:
+        usable = [size // batch_size * batch_size for size in sizes] if drops else sizes
+        self._usable, self._batch_size = np.array(usable, np.int64), batch_size
+
+    @property
+    def epoch_size(self) -> int:
+        return int(self._usable.sum())
+
+    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        epoch = steps * self._batch_size // self.epoch_size  # or later, by what the epochs before left over
+        while (is_later := self._batches_before(epoch + 1).sum(-1) <= steps).any():
+            epoch = epoch + is_later
+        first = self._batches_before(epoch)
+        ends = np.cumsum(self._batches_before(epoch + 1) - first, -1)
+        within = steps - first.sum(-1)
+        component = (ends <= within[:, None]).sum(-1)
+        row = np.arange(len(steps))
+        starts = np.concatenate([np.zeros_like(ends[:, :1]), ends], -1)[row, component]
+        return component, first[row, component] + within - starts
+
+    def _batches_before(self, epoch: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(S,) epochs to (S, number of components): whole batches that each component fills before that epoch."""
+        return epoch[:, None] * self._usable // self._batch_size
+
+
+def make_turns(
+    mode: Literal["debias", "set_by_set"],
+    sizes: Sequence[int],
+    weights: Sequence[float] | None,
+    batch_size: int,
+    debias: Debias,
+    *,
+    is_static: bool,
+) -> tuple[Turns, str]:
+    """The turns of an order, and text that differs whenever they do.
+
+    Args:
+        mode: debias: drawn for each batch. set_by_set: one component after another.
+        sizes: Examples of each component.
+        weights: Of "debias" only: the probability of each component, in any unit; None: by its size.
+        batch_size: Examples of one step.
+        debias: Of "debias" only.
+        is_static: Of a component only its whole batches are used in each epoch.
+
+    Raises:
+        ConfigError: Settings that do not fit together.
+        DataError: A component too small for a balanced draw.
+    """
+    if mode == "set_by_set":
+        if weights is not None:
+            raise ConfigError(
+                "components that come one after another have no weights\n"
+                "  leave the weights out, or draw a component for each batch (debias)"
+            )
+        return SetBySet(sizes, batch_size, drops=is_static), repr((batch_size, is_static))
+    settings = repr((batch_size, is_static, debias, weights))
+    is_by_size = weights is None and debias.draw == "random"
+    if debias.exponent != 1 and not is_by_size:
+        raise ConfigError(
+            f"the exponent {debias.exponent} of the sizes means nothing where components have weights or are drawn "
+            "equally often\n  leave it at 1, or draw at random by size"
+        )
+    if debias.draw == "random":
+        mass = np.array(sizes if weights is None else weights, np.float64) ** debias.exponent
+        shares = (mass / mass.sum()).tolist()
+        return RandomTurns(sizes, shares, batch_size, debias.seed, reopens=is_static), settings
+    if weights is not None:
+        raise ConfigError(
+            "a balanced draw takes each component as often as it fills a batch, whatever its weight\n"
+            "  leave the weights out, or draw at random"
+        )
+    for component, size in enumerate(sizes):
+        if size < batch_size:
+            raise DataError(
+                f"component {component} has {size} examples, which fill no batch of {batch_size}: a balanced draw "
+                "would never take it\n  leave it out, draw at random, or use smaller batches"
+            )
+    return BalancedTurns(sizes, batch_size, debias.seed), settings

@@ -1,0 +1,129 @@
+"""The CLIP demo: from a generated set of images and captions to retrieval, with every idea of ZeroVL switched on.
+
+Each command is printed as it is run, so that the demo reads as a tutorial.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.demo.shapes import write_sets
+from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+
+NUM_TRAIN = 1300
+NUM_VALID = 100
+"""Images of each of the two sets."""
+SIDE = 48
+NUM_STEPS = 500
+BATCH_SIZE = 128
+MICROBATCH_SIZE = 64
+CHECKPOINT_STEPS = 50
+KILL_AFTER_STEP = 70
+"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+NUM_CHAPTERS = 7
+PROMPTS = [
+    "a big red circle at the top of a grey ground",
+    "a small blue ring above a big yellow square on a pink ground",
+]
+
+
+def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
+    """Run the whole demo into `folder`; returns its headline numbers.
+
+    Args:
+        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
+        num_steps: Optimizer updates.
+    """
+    began = time.monotonic()
+    prepare_folder(folder)
+    say(1, NUM_CHAPTERS, "Pairs", "two generated sets, one shape and two shapes, with two captions for each image")
+    sizes = write_sets(folder / "sets", num_train=NUM_TRAIN, num_valid=NUM_VALID, side=SIDE, seed=0)
+    for name, size in sizes.items():
+        print(f"  {folder / 'sets' / name}: {size:,} pairs to train on, {2 * NUM_VALID} held out, no scene in both")
+    sets = [folder / "sets" / name for name in sizes]
+    pretrainkit("data", "check", *sets)
+
+    say(2, NUM_CHAPTERS, "Vocabulary", "word pieces from the captions")
+    pretrainkit("data", "captions", *sets, "--out", folder / "captions.jsonl")
+    pretrainkit("corpus", "count-words", folder / "captions.jsonl", "--out", folder / "words.tsv")
+    pretrainkit("tokenizer", "train", folder / "words.tsv", "--vocab-size", 300, "--out", folder / "tokenizer")
+
+    say(
+        3,
+        NUM_CHAPTERS,
+        "Pretraining",
+        f"{num_steps} steps; each batch from one set, coin-flipping mixup, {BATCH_SIZE} pairs from microbatches of "
+        f"{MICROBATCH_SIZE}; killed without warning after step {KILL_AFTER_STEP}, then resumed",
+    )
+    run, paths = folder / "run", ",".join(map(str, sets))
+    command = [
+        *("train", "clip/tiny", f"data.train={paths}", f"data.valid={paths}", f"data.tokenizer={folder}/tokenizer"),
+        *(f"model.image.image_size={SIDE}", f"data.valid_transforms=[{{op: resize, size: {SIDE}}}]"),
+        f"data.train_transforms=[{{op: random_resize_crop, size: {SIDE}, scale: [0.9, 1.0], ratio: [0.9, 1.1]}}]",
+        *("data.order=debias", "objective.mixup={beta: 0.1}", "objective.duplicates=ignore"),
+        *(f"data.batch_size={BATCH_SIZE}", f"data.microbatch_size={MICROBATCH_SIZE}", f"num_steps={num_steps}"),
+        *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "--out", run),
+    ]
+    num_equal = train_killed_and_resumed(
+        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
+    )
+
+    say(4, NUM_CHAPTERS, "Evaluation", "retrieval in both directions among the held-out pairs")
+    pretrainkit("evaluate", run)
+
+    say(5, NUM_CHAPTERS, "Search", "the held-out images that fit a caption of your own best")
+    for prompt, images in zip(PROMPTS, sets, strict=True):
+        pretrainkit("generate", run, prompt, "--images", images / "valid", "--top", 3)
+
+    say(6, NUM_CHAPTERS, "Export", "to Hugging Face's CLIPModel, read back by transformers")
+    pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
+    print("  >>> CLIPModel.from_pretrained(EXPORT), CLIPProcessor.from_pretrained(EXPORT)")
+    best = _ask_transformers(folder / "export", sets[0] / "valid", PROMPTS[0])
+    print(f"  {PROMPTS[0]}\n    {best}")
+
+    say(7, NUM_CHAPTERS, "Report", "one HTML page, with retrieved pairs as pictures")
+    report = folder / "report.html"
+    pretrainkit("report", run, "--out", report)
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    scores = {name: summary[f"valid_{name}"] for set_name in sizes for name in _names(set_name)}
+    result = {
+        **scores,
+        "equal_losses_after_resume": num_equal,
+        "seconds": round(time.monotonic() - began, 1),
+        "report": str(report),
+    }
+    print(
+        f"\n  Done in {result['seconds'] / 60:.1f} minutes. Held-out retrieval, among {NUM_VALID} images of each set:"
+    )
+    for name, value in scores.items():
+        chance = 100 / (NUM_VALID if "I2T" not in name else 2 * NUM_VALID / 2)
+        print(f"  {name:<16} {value:5.1f} %  (guessing: {chance:.1f} %)")
+    print(
+        f"  losses equal after resume   {num_equal} of {num_equal}, every digit\n"
+        f"  run                         {run}\n  for transformers            {folder / 'export'}\n"
+        f"  report                      {report}\n"
+        "\n  Your own pairs next: see the first lines of the recipe's README."
+    )
+    return result
+
+
+def _names(set_name: str) -> tuple[str, str]:
+    return f"{set_name}_I2T-R@1", f"{set_name}_T2I-R@1"
+
+
+def _ask_transformers(export: Path, images: Path, prompt: str) -> str:
+    """The file name of the image that fits `prompt` best, as any user of transformers would find it."""
+    import torch
+    from PIL import Image
+    from transformers import CLIPModel, CLIPProcessor
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model, processor = CLIPModel.from_pretrained(export), CLIPProcessor.from_pretrained(export)
+    paths = sorted(images.iterdir())
+    inputs = processor(text=[prompt], images=[Image.open(path) for path in paths], return_tensors="pt", padding=True)
+    with torch.no_grad():
+        scores_N = model(**inputs).logits_per_text[0]
+    return paths[int(scores_N.argmax())].name

@@ -1,0 +1,114 @@
+"""What all demos do: commands that a user would type, printed as they run, and a training that is killed and resumed.
+
+In the middle the training is killed without warning and resumed, and the losses after the resumption are compared with
+those before, digit by digit.
+"""
+
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pretrainkit.errors import InputError, RunError
+
+KILL_TIMEOUT_SECONDS = 600
+
+
+def prepare_folder(folder: Path) -> None:
+    """An empty folder for a demo: replaced when it holds an earlier one. Raises InputError if it holds other things."""
+    marker = folder / ".pretrainkit-demo"
+    if folder.exists() and any(folder.iterdir()):
+        if not marker.exists():
+            raise InputError(f"{folder} holds something else than a demo\n  give another place: --out FOLDER")
+        shutil.rmtree(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    except OSError as error:
+        raise InputError(f"cannot write {folder}\n  {error}\n  give another place: --out FOLDER") from None
+
+
+def say(number: int, of: int, title: str, text: str) -> None:
+    """The heading of a chapter."""
+    print(f"\n[{number}/{of}] {title}: {text}", flush=True)
+
+
+def pretrainkit(*words: object) -> None:
+    """Print and run a command line of our own. Raises InputError or RunError as it did."""
+    print("  $ " + shlex.join(["pretrainkit", *map(str, words)]), flush=True)
+    done = subprocess.run([sys.executable, "-m", "pretrainkit", *map(str, words)], check=False)
+    if done.returncode == 130:
+        raise KeyboardInterrupt
+    if done.returncode:
+        kind = InputError if done.returncode == InputError.exit_code else RunError
+        raise kind(f"the command above ended with exit code {done.returncode}\n  its message says what to do")
+
+
+def train_killed_and_resumed(
+    command: Iterable[object], run: Path, *, kill_after_step: int, checkpoint_steps: int
+) -> int:
+    """Train, kill -9 in the middle, resume, and compare the losses that were computed twice.
+
+    Args:
+        command: The words after `pretrainkit`.
+        run: The run folder that it writes.
+        kill_after_step: Not a multiple of `checkpoint_steps`, so that steps are made twice.
+        checkpoint_steps: As the command says.
+
+    Returns:
+        How many logged losses were computed twice, all equal to the last digit.
+
+    Raises:
+        RunError: One differs, or the training ended by itself.
+    """
+    before = _train_until_killed(command, run, kill_after_step)
+    print(f"\n  kill -9 after step {max(before)}; the newest checkpoint is the last multiple of {checkpoint_steps}")
+    pretrainkit("resume", run)
+    return _compare_losses(before, read_losses(run), checkpoint_steps)
+
+
+def read_losses(run: Path) -> dict[int, float]:
+    """Step to loss of a metrics file that may be growing."""
+    path = run / "metrics.jsonl"
+    if not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return {row["step"]: row["loss"] for row in map(json.loads, lines)}
+
+
+def _train_until_killed(command: Iterable[object], run: Path, kill_after_step: int) -> dict[int, float]:
+    """Start a training, kill -9 it, and return the losses it had logged by step."""
+    words = [str(word) for word in command]
+    print("  $ " + shlex.join(["pretrainkit", *words]), flush=True)
+    process = subprocess.Popen([sys.executable, "-m", "pretrainkit", *words])
+    deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
+    try:
+        while max(read_losses(run), default=0) < kill_after_step:
+            if process.poll() is not None:
+                raise RunError(f"the training ended by itself with exit code {process.returncode}")
+            if time.monotonic() > deadline:
+                raise RunError(f"the training did not reach step {kill_after_step} in {KILL_TIMEOUT_SECONDS} seconds")
+            time.sleep(0.05)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+    return read_losses(run)
+
+
+def _compare_losses(before: Mapping[int, float], after: Mapping[int, float], checkpoint_steps: int) -> int:
+    first = max(before) // checkpoint_steps * checkpoint_steps
+    twice = [step for step in before if step > first]
+    wrong = [step for step in twice if before[step] != after[step]]
+    if wrong or not twice:
+        raise RunError(f"the resumed run does not go on exactly: steps {wrong} of {twice} differ")
+    print(f"\n  steps {twice[0]} to {twice[-1]} were computed twice, before the kill and after it:")
+    for step in twice[:3]:
+        print(f"    step {step}: {before[step]!r} and {after[step]!r}")
+    print(f"    … all {len(twice)} logged losses are equal to the last digit")
+    return len(twice)

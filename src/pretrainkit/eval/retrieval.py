@@ -1,0 +1,181 @@
+"""Retrieval: how often the right text is among the K nearest of an image, and the reverse.
+
+Dimensions: N rows, Q queries, G gallery rows, M matches of a query, D width of the embeddings.
+
+A query and a gallery row match when their ids agree. Rank 0 is the nearest gallery row; the rank of a query is that of
+its *first* match, so an image is found when any of its captions is. Of equally near rows the one with the lower index
+comes first.
+
+The ranks are exact, the same for any chunk size, number of ranks, or device: see `fixed_point`. (Float32 products of
+the very same captions differ in the last bit with their place in the matrix, which breaks ties at random.)
+
+Source: Cui et al. 2022, https://arxiv.org/abs/2112.09331, and the retrieval protocol of Karpathy's splits.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pretrainkit.dist.env import World
+from pretrainkit.errors import DataError
+from pretrainkit.eval.fixed_point import whole_numbers
+
+ALONE = World()
+KS = (1, 5, 10)
+"""R@K is reported for these."""
+
+_BYTES_PER_SCORE = 12
+"""A score and the comparisons on it."""
+
+
+class Rows(NamedTuple):
+    """Embeddings of images or of texts."""
+
+    vectors_ND: Tensor
+    """Of any float dtype."""
+    ids_N: NDArray[np.int64]
+    """What they show or tell: rows with equal ids belong together."""
+
+    def take(self, rows: NDArray[np.int64]) -> "Rows":
+        """Some of them."""
+        return Rows(self.vectors_ND[torch.from_numpy(rows).to(self.vectors_ND.device)], self.ids_N[rows])
+
+
+def first_of_each(ids_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows in which an id occurs for the first time, ascending."""
+    return np.sort(np.unique(ids_N, return_index=True)[1])
+
+
+def first_of_each_up_to(ids_N: NDArray[np.int64], limit: int | None) -> NDArray[np.int64]:
+    """The rows in which an id occurs for at most the `limit`-th time, ascending; None: all rows."""
+    if limit is None:
+        return np.arange(len(ids_N))
+    by_id = np.argsort(ids_N, kind="stable")
+    ordered = ids_N[by_id]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, np.int64)
+    place_in_group = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
+    return np.sort(by_id[place_in_group < limit])
+
+
+def retrieval(
+    images: Rows,
+    texts: Rows,
+    *,
+    num_folds: int = 1,
+    with_ranks: bool = False,
+    megabytes: int = 64,
+    world: World = ALONE,
+) -> dict[str, float]:
+    """Recall in both directions, in percent.
+
+    Args:
+        images: On every rank all of them; rows with the id of an earlier row are left out.
+        texts: On every rank all of them. None is left out, so a text that occurs twice counts twice.
+        num_folds: Cut the images, in their order, into so many parts whose sizes differ by at most one, score each with
+            its own texts alone, and average (COCO's 5,000 images in 5 folds are "COCO 1k").
+        with_ranks: Also the mean and the median rank of the first match; 1 is best.
+        megabytes: Scores are computed in chunks of at most about so many (one row at least).
+        world: Each rank scores its share of the queries.
+
+    Returns:
+        `I2T-R@1`, `I2T-R@5`, `I2T-R@10`, `T2I-R@1`, ..., and `RSUM`, the sum of the six (at most 600), the same on all
+        ranks; with `with_ranks` also `I2T-mean_rank` and the like. Everything is NaN where an embedding is not finite.
+
+    Raises:
+        DataError: No image has a text, or there are fewer images than folds.
+    """
+    images = images.take(first_of_each(images.ids_N))
+    if num_folds > len(images.ids_N):
+        raise DataError(f"{len(images.ids_N)} images cannot be cut into {num_folds} folds\n  set evaluate.num_folds=1")
+    if num_folds == 1:
+        return _one_fold(images, texts, with_ranks, megabytes, world)
+    found = []
+    for rows in np.array_split(np.arange(len(images.ids_N)), num_folds):
+        of_fold = np.flatnonzero(np.isin(texts.ids_N, images.ids_N[rows]))
+        found.append(_one_fold(images.take(rows), texts.take(of_fold), with_ranks, megabytes, world))
+    return {name: float(np.mean([metrics[name] for metrics in found])) for name in found[0]}
+
+
+def _one_fold(images: Rows, texts: Rows, with_ranks: bool, megabytes: int, world: World) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for name, queries, gallery in (("I2T", images, texts), ("T2I", texts, images)):
+        rank_Q = ranks(queries, gallery, megabytes=megabytes, world=world)
+        metrics |= {f"{name}-R@{k}": recall(rank_Q, k) for k in KS}
+        if with_ranks:
+            metrics[f"{name}-mean_rank"] = math.nan if rank_Q is None else 1 + float(rank_Q.mean())
+            metrics[f"{name}-median_rank"] = math.nan if rank_Q is None else 1 + float(np.median(rank_Q))
+    return metrics | {"RSUM": sum(metrics[f"{name}-R@{k}"] for name in ("I2T", "T2I") for k in KS)}
+
+
+def recall(rank_Q: NDArray[np.int64] | None, k: int) -> float:
+    """The percentage of ranks below `k`; NaN where the ranks are not known."""
+    return math.nan if rank_Q is None else 100 * int((rank_Q < k).sum()) / len(rank_Q)
+
+
+@torch.no_grad()
+def ranks(queries: Rows, gallery: Rows, *, megabytes: int = 64, world: World = ALONE) -> NDArray[np.int64] | None:
+    """The rank of the first match of each query that has one, in the order of the queries; the same on all ranks.
+
+    None where an embedding is not finite, as then nothing is near.
+
+    Raises:
+        DataError: No query has a match.
+    """
+    has_match_Q = np.isin(queries.ids_N, gallery.ids_N)
+    if not has_match_Q.any():
+        raise DataError("no image has a caption: there is nothing to retrieve\n  check image_id in data.valid")
+    queries = queries.take(np.flatnonzero(has_match_Q))
+    if not (queries.vectors_ND.isfinite().all() and gallery.vectors_ND.isfinite().all()):
+        return None
+    device = queries.vectors_ND.device
+    query_QD, gallery_DG = whole_numbers(queries.vectors_ND), whole_numbers(gallery.vectors_ND).T
+    matches = _Matches(queries.ids_N, gallery.ids_N)
+    num_queries, num_gallery = len(queries.ids_N), len(gallery.ids_N)
+    at_once = max(1, megabytes * 2**20 // (_BYTES_PER_SCORE * num_gallery))
+    first, last = (num_queries * r // world.world_size for r in (world.rank, world.rank + 1))
+    index_G = torch.arange(num_gallery, device=device)
+
+    rank_Q = torch.zeros(num_queries, dtype=torch.int64, device=device)
+    for start in range(first, last, at_once):
+        rows = slice(start, min(start + at_once, last))
+        score_QG = query_QD[rows] @ gallery_DG
+        match_QM, is_real_QM = (torch.from_numpy(table).to(device) for table in matches.of(rows))
+        of_match_QM = score_QG.gather(1, match_QM).masked_fill(~is_real_QM, -torch.inf)
+        where_Q1 = of_match_QM.argmax(1, keepdim=True)  # the first of several
+        best_Q1, place_Q1 = of_match_QM.gather(1, where_Q1), match_QM.gather(1, where_Q1)
+        is_equal_QG = (score_QG == best_Q1) & (index_G < place_Q1)
+        rank_Q[rows] = (score_QG > best_Q1).sum(1) + is_equal_QG.sum(1)
+    return world.all_reduce_(rank_Q).cpu().numpy()
+
+
+class _Matches:
+    """Which gallery rows have the id of a query. Every query has at least one."""
+
+    def __init__(self, query_ids_Q: NDArray[np.int64], gallery_ids_G: NDArray[np.int64]) -> None:
+        self._by_id_G = np.argsort(gallery_ids_G, kind="stable")
+        ordered = gallery_ids_G[self._by_id_G]
+        self._start_Q = np.searchsorted(ordered, query_ids_Q, "left")
+        self._num_Q = np.searchsorted(ordered, query_ids_Q, "right") - self._start_Q
+
+    def of(self, rows: slice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """(Q, M) gallery indices of the matches of these queries, ascending, and which of them are no filling."""
+        start_Q1, num_Q1 = self._start_Q[rows, None], self._num_Q[rows, None]
+        place_M = np.arange(num_Q1.max())
+        is_real_QM = place_M < num_Q1
+        return self._by_id_G[start_Q1 + np.minimum(place_M, num_Q1 - 1)], is_real_QM
+
+
+@torch.no_grad()
+def nearest(query_QD: Tensor, gallery_GD: Tensor, num: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Indices and scores of the `num` (at most G) nearest gallery rows of each query, (Q, num), nearest first.
+
+    Of equally near ones the lower index comes first. Scores are dot products. For few queries: not chunked.
+    """
+    query, gallery = whole_numbers(query_QD), whole_numbers(gallery_GD)
+    order_QG = torch.sort(query @ gallery.T, dim=1, descending=True, stable=True).indices[:, :num]
+    exact_QG = query_QD.double() @ gallery_GD.double().T
+    return order_QG.cpu().numpy(), exact_QG.gather(1, order_QG).cpu().numpy()

@@ -1,0 +1,79 @@
+"""Images in one folder for each class: FOLDER/CLASS/IMAGE. Torch-free."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff"})
+"""Files that are taken for images."""
+
+
+@dataclass(frozen=True)
+class ClassFolders:
+    """All images below a folder, by class."""
+
+    classes: tuple[str, ...]
+    """Folder names, sorted."""
+    files: tuple[Path, ...]
+    """Of all classes, sorted within each."""
+    labels_N: NDArray[np.int64]
+    """(N,) index into `classes` of each file."""
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All images in the folder and below, sorted by path. Hidden files are left out.
+
+    Raises:
+        DataError: There is no such folder, or no image in it.
+    """
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}\n  give a folder of images")
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+    if not found:
+        raise DataError(f"{folder} holds no image\n  images end in {', '.join(sorted(SUFFIXES))}")
+    return found
+
+
+def class_folders(folder: Path) -> ClassFolders:
+    """What a folder with one folder for each class holds.
+
+    Raises:
+        DataError: There is no such folder, it has no class folders, or one of them has no image.
+    """
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}\n  give a folder with one folder of images for each class")
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not classes:
+        raise DataError(f"{folder} has no folder in it\n  images are looked for in {folder}/CLASS/IMAGE")
+    files = [image_files(folder / name) for name in classes]
+    labels = np.repeat(np.arange(len(classes)), [len(found) for found in files])
+    return ClassFolders(tuple(classes), tuple(path for found in files for path in found), labels)
+
+
+def class_names(folders: ClassFolders, names_file: Path | None) -> list[str]:
+    """What the classes are called in captions: folder names with spaces for underscores, or as a JSON file
+    {folder: name} says.
+
+    Raises:
+        DataError: The file cannot be read, or lacks a class.
+    """
+    if names_file is None:
+        return [name.replace("_", " ") for name in folders.classes]
+    try:
+        given = json.loads(names_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read class names from {names_file}: {error}") from None
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
+        raise DataError(f'{names_file} does not hold class names\n  write {{"folder": "name", ...}}')
+    if missing := [name for name in folders.classes if name not in given]:
+        raise DataError(f"{names_file} has no name for {', '.join(missing[:5])} ({len(missing)} missing)")
+    return [given[name] for name in folders.classes]

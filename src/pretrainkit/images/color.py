@@ -1,0 +1,65 @@
+"""Changes of colour and sharpness. Results are those of Pillow's ImageEnhance and ImageFilter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from pretrainkit.images.pillow import Pixels, from_pillow, to_pillow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Property = Literal["brightness", "contrast", "saturation", "hue"]
+
+
+class Adjustment(NamedTuple):
+    """One change of one property."""
+
+    property: Property
+    amount: float
+    """A factor; for hue the turn around the colour circle, -0.5 to 0.5."""
+
+
+def adjust(image_HW3: Pixels, adjustments: tuple[Adjustment, ...]) -> Pixels:
+    """All changes in their order."""
+    image = to_pillow(image_HW3)
+    for adjustment in adjustments:
+        image = _adjust(image, adjustment)
+    return from_pillow(image)
+
+
+def _adjust(image: Image, adjustment: Adjustment) -> Image:
+    from PIL import ImageEnhance
+
+    match adjustment.property:
+        case "brightness":
+            return ImageEnhance.Brightness(image).enhance(adjustment.amount)
+        case "contrast":
+            return ImageEnhance.Contrast(image).enhance(adjustment.amount)
+        case "saturation":
+            return ImageEnhance.Color(image).enhance(adjustment.amount)
+        case "hue":
+            return _turn_hue(image, adjustment.amount)
+
+
+def _turn_hue(image: Image, turn: float) -> Image:
+    """In steps of 1/255 towards 0, as torchvision."""
+    from PIL import Image
+
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.asarray(hue) + np.uint8(int(turn * 255) % 256)
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+def grey(image_HW3: Pixels) -> Pixels:
+    """Luminance in all three channels."""
+    return from_pillow(to_pillow(image_HW3).convert("L").convert("RGB"))
+
+
+def blur(image_HW3: Pixels, radius: float) -> Pixels:
+    """Pillow's Gaussian blur; radius in pixels."""
+    from PIL import ImageFilter
+
+    return from_pillow(to_pillow(image_HW3).filter(ImageFilter.GaussianBlur(radius)))

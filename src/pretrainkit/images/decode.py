@@ -1,0 +1,243 @@
+"""Image files to pixels: RGB, uint8, (height, width, 3).
+
+The header is read first, so that whoever needs only a part of the image, or a small one, can say so before decoding:
+a JPEG is then decoded at a half, a quarter or an eighth of its size, at a fraction of the cost and with clean
+antialiasing, for its coefficients are frequencies. libjpeg-turbo offers every eighth, but measured on 500 x 375, its
+7/8, 6/8 and 5/8 take longer than the whole and 3/8 longer than 4/8 (benchmarks/images.py), so only halvings are used.
+
+JPEG is decoded by libjpeg-turbo (package simplejpeg) where it is installed, else and for everything else by Pillow;
+both give the same pixels. Only the first frame of a moving image counts, transparency is dropped (as Pillow's
+`convert("RGB")` and so ZeroVL do), 16-bit greys keep their upper eight bits.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError
+from pretrainkit.images.pillow import Pixels, require_pillow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Reason = Literal["missing", "broken", "too large"]
+Data = bytes | bytearray | memoryview | str | os.PathLike[str]
+"""The content of a file, or its path."""
+
+MAX_PIXELS = 89_478_485
+"""Larger images are refused: a file of a few kilobytes can claim to be as large as memory. Pillow's own limit."""
+
+_SMALLEST_TO_SCALE = 64
+"""Pixels of the shorter side below which a JPEG is always decoded whole."""
+_EXIF_ORIENTATION = 0x0112
+_UPRIGHT: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    2: lambda image: image[:, ::-1],
+    3: lambda image: image[::-1, ::-1],
+    4: lambda image: image[::-1],
+    5: lambda image: image.swapaxes(0, 1),
+    6: lambda image: np.rot90(image, -1),
+    7: lambda image: image[::-1, ::-1].swapaxes(0, 1),
+    8: np.rot90,
+}
+"""By the orientation in EXIF data, what turns the stored rows into the image as it was seen."""
+
+
+class ImageError(DataError):
+    """An image that cannot be used."""
+
+    def __init__(self, message: str, reason: Reason = "broken") -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedImage:
+    """An image file of which only the header was read."""
+
+    content: bytes | bytearray | memoryview
+    """Of the whole file."""
+    name: str
+    """What messages call it."""
+    width: int
+    """Pixels, of the upright image."""
+    height: int
+    """Pixels, of the upright image."""
+    orientation: int
+    """As in EXIF data, 1 to 8; 1 is upright."""
+    is_jpeg: bool
+    """Whether it can be decoded at a part of its size."""
+    is_turbo: bool
+    """Whether simplejpeg decodes it."""
+
+    def decode(self, wanted: tuple[int, int] | None = None) -> Pixels:
+        """The pixels.
+
+        Args:
+            wanted: (width, height) that will be enough: a JPEG is decoded at the smallest halving of its size that has
+                at least these. None: at its full size.
+
+        Raises:
+            ImageError: The file is damaged or cut off.
+        """
+        scale = self._scale(wanted)
+        width, height = (self.width, self.height) if self.orientation < 5 else (self.height, self.width)
+        image = self._with_turbo(width, height, scale) if self.is_turbo else None
+        if image is None:
+            image = self._with_pillow(width, height, scale)
+        return image if self.orientation == 1 else np.ascontiguousarray(_UPRIGHT[self.orientation](image))
+
+    def _scale(self, wanted: tuple[int, int] | None) -> int:
+        if wanted is None or not self.is_jpeg or min(self.width, self.height) < _SMALLEST_TO_SCALE:
+            return 1
+        largest = min(self.width // wanted[0], self.height // wanted[1])
+        return max(scale for scale in (1, 2, 4, 8) if scale <= max(largest, 1))
+
+    def _with_turbo(self, width: int, height: int, scale: int) -> Pixels | None:
+        """None: it complains, if only about a stray byte; Pillow shall judge."""
+        turbo = _simplejpeg()
+        assert turbo is not None
+        try:
+            return turbo.decode_jpeg(self.content, min_width=-(-width // scale), min_height=-(-height // scale))
+        except ValueError:
+            return None
+
+    def _with_pillow(self, width: int, height: int, scale: int) -> Pixels:
+        opened = _open(self.content, self.name)
+        try:
+            if scale > 1:
+                opened.draft("RGB", (width // scale, height // scale))
+            return _rgb(opened)
+        except Exception as error:  # decoders of damaged files raise nearly anything
+            raise _broken(self.name, error) from error
+
+
+def open_image(data: Data, *, turn_upright: bool = False, name: str | None = None) -> EncodedImage:
+    """Reads the header.
+
+    Args:
+        data: The content of a file, or its path.
+        turn_upright: Turn the image as its EXIF data say. ZeroVL and CLIP do not.
+        name: What messages call it. None: the path, or the number of bytes.
+
+    Raises:
+        ImageError: No such file, not an image, or more than MAX_PIXELS.
+        MissingPackageError: Pillow is not installed.
+    """
+    require_pillow()
+    content = _read(data)
+    if name is None:
+        name = f"of {len(content)} bytes" if content is data else repr(os.fspath(data))  # type: ignore[arg-type]
+    orientation = 1
+    header = None if turn_upright else _turbo_header(content)
+    is_turbo = header is not None
+    if header is None:
+        opened = _open(content, name)
+        (width, height), is_jpeg = opened.size, opened.format in ("JPEG", "MPO")
+        if turn_upright:
+            orientation = _orientation(opened)
+            is_turbo = is_jpeg and _turbo_header(content) is not None
+    else:
+        (width, height), is_jpeg = header, True
+    if width * height > MAX_PIXELS:
+        raise _too_large(name, f"{width} x {height} pixels")
+    if orientation >= 5:
+        width, height = height, width
+    return EncodedImage(
+        content=content,
+        name=name,
+        width=width,
+        height=height,
+        orientation=orientation,
+        is_jpeg=is_jpeg,
+        is_turbo=is_turbo,
+    )
+
+
+def decode(
+    data: Data, wanted: tuple[int, int] | None = None, *, turn_upright: bool = False, name: str | None = None
+) -> Pixels:
+    """`open_image(...).decode(wanted)`."""
+    return open_image(data, turn_upright=turn_upright, name=name).decode(wanted)
+
+
+@cache
+def _simplejpeg() -> ModuleType | None:
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    return simplejpeg
+
+
+def _turbo_header(content: bytes | bytearray | memoryview) -> tuple[int, int] | None:
+    """(width, height) of a JPEG that simplejpeg can turn into RGB; CMYK it cannot."""
+    turbo = _simplejpeg()
+    if turbo is None or bytes(content[:2]) != b"\xff\xd8":
+        return None
+    try:
+        height, width, colors, _ = turbo.decode_jpeg_header(content)
+    except ValueError:
+        return None
+    return None if colors in ("CMYK", "YCCK") else (width, height)
+
+
+def _read(data: Data) -> bytes | bytearray | memoryview:
+    if isinstance(data, bytes | bytearray | memoryview):
+        return data
+    path = Path(data)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageError(
+            f"image {str(path)!r} cannot be read: {error.strerror or error}\n  check the path and its permissions",
+            "missing",
+        ) from error
+
+
+def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
+    from PIL import Image
+
+    try:
+        return Image.open(io.BytesIO(content))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, str(error)) from error
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        raise _broken(name, error) from error
+
+
+def _orientation(opened: Image) -> int:
+    try:
+        found = opened.getexif().get(_EXIF_ORIENTATION, 1)
+    except Exception:  # damaged EXIF data beside sound pixels: as if there were none
+        return 1
+    return found if found in _UPRIGHT else 1
+
+
+def _rgb(opened: Image) -> Pixels:
+    """What `convert("RGB")` gives, except for 16-bit greys, which that would cut off at 255."""
+    if opened.mode.startswith("I"):
+        grey_HW = np.clip(np.asarray(opened).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+        return np.repeat(grey_HW[:, :, None], 3, axis=2)
+    if opened.mode == "P" and "transparency" in opened.info:
+        opened = opened.convert("RGBA")  # straight to RGB, Pillow warns
+    return np.asarray(opened if opened.mode == "RGB" else opened.convert("RGB"))
+
+
+def _broken(name: str, error: Exception) -> ImageError:
+    return ImageError(f"image {name} is broken: {error}\n  replace the file or leave its row out", "broken")
+
+
+def _too_large(name: str, what: str) -> ImageError:
+    return ImageError(
+        f"image {name} is too large: {what}; at most {MAX_PIXELS:,} pixels are decoded\n  make it smaller", "too large"
+    )

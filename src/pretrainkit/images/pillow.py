@@ -1,0 +1,54 @@
+"""Between pixel arrays and Pillow's images. Pillow (extra [vision]) is imported when it is first needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = NDArray[np.uint8]
+"""RGB, (height, width, 3), in any memory layout: decoders give pixels, `resize` gives planes of one colour each, seen
+through a transposition. May be read-only; no step writes into what it is given."""
+Planes = NDArray[np.uint8]
+"""RGB, (3, height, width), contiguous. May be read-only."""
+
+
+def planes_of(image_HW3: Pixels) -> Planes:
+    """One plane for each colour; a copy only where memory is laid out otherwise."""
+    return np.ascontiguousarray(image_HW3.transpose(2, 0, 1))
+
+
+def require_pillow() -> None:
+    """Raises MissingPackageError, with the install line, where Pillow is not installed."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError("pillow", "vision", "reading and changing images") from error
+
+
+def to_pillow(image_HW3: Pixels) -> Image:
+    """A copy as Pillow's image of mode RGB."""
+    from PIL import Image
+
+    if image_HW3.flags.c_contiguous:
+        return Image.fromarray(image_HW3)
+    return Image.merge("RGB", grey_images(planes_of(image_HW3)))
+
+
+def from_pillow(image: Image) -> Pixels:
+    """The pixels of an image of mode RGB, read-only."""
+    return np.asarray(image)
+
+
+def grey_images(image_3HW: Planes) -> list[Image]:
+    """Each plane as Pillow's image of mode L, on the same memory."""
+    from PIL import Image
+
+    _, height, width = image_3HW.shape
+    return [Image.frombuffer("L", (width, height), plane_HW, "raw", "L", 0, 1) for plane_HW in image_3HW]

@@ -1,0 +1,129 @@
+"""Attention within rows of equal length: the patches of images, or captions with padding behind them.
+
+Dimensions: T tokens of the stream, B rows, S slots of a row, H heads, K width of one head.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretrainkit.nn.attention import AttentionLayout
+
+
+@dataclass(frozen=True, eq=False)
+class RowLayout(AttentionLayout):
+    """B rows of S slots. The stream is the rows one after another, or their real tokens alone (see `without_padding`).
+
+    `attend_from` is for exactly one token of each row, in the order of the rows.
+    """
+
+    num_rows: int
+    length: int
+    is_causal: bool = False
+    """A token sees itself and what stands before it."""
+    num_real_B: Tensor | None = None
+    """int64, from 1 to S: tokens of each row, the padding is behind them; None: all slots are tokens."""
+    token_N: Tensor | None = None
+    """int64 (B x S,): the token in each slot (any, in padding); None: the stream has the padding in it."""
+    slot_T: Tensor | None = None
+    """int64: row x S + slot of each token; None as for `token_N`."""
+
+    def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
+        _refuse_window(window)
+        q_BHSK, k_BHSK, v_BHSK = self._by_row(qkv_T3HK)
+        visible = None if self.is_causal else self._is_real()  # a causal token never sees the padding behind it
+        mixed_BHSK = F.scaled_dot_product_attention(
+            q_BHSK, k_BHSK, v_BHSK, attn_mask=visible, dropout_p=dropout_rate, is_causal=self.is_causal
+        )
+        mixed_NHK = mixed_BHSK.transpose(1, 2).flatten(0, 1)
+        if self.slot_T is None or self.token_N is None:
+            return mixed_NHK
+        return _FromSlots.apply(mixed_NHK, self.slot_T)
+
+    def attends_from(self, x: Tensor) -> bool:
+        return True
+
+    def attend_from(
+        self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
+    ) -> Tensor:
+        _refuse_window(window)
+        k_BHSK, v_BHSK = self._by_row(kv_T2HK)
+        visible = self._is_visible_from(wanted_W) if self.is_causal else self._is_real()
+        mixed_BH1K = F.scaled_dot_product_attention(
+            q_WHK[:, :, None], k_BHSK, v_BHSK, attn_mask=visible, dropout_p=dropout_rate
+        )
+        return mixed_BH1K[:, :, 0]
+
+    def _by_row(self, parts_TNHK: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys, values (those that are given), each (B, H, S, K)."""
+        rows = parts_TNHK
+        if self.token_N is not None and self.slot_T is not None:
+            rows = _IntoSlots.apply(rows, self.token_N, self.slot_T)
+        rows = rows.view(self.num_rows, self.length, *parts_TNHK.shape[1:])
+        return tuple(part.transpose(1, 2) for part in rows.unbind(2))
+
+    def _is_real(self) -> Tensor | None:
+        """bool (B, 1, 1, S); None: all are."""
+        if self.num_real_B is None:
+            return None
+        return (_slots(self.length, self.num_real_B) < self.num_real_B[:, None])[:, None, None]
+
+    def _is_visible_from(self, wanted_W: Tensor) -> Tensor:
+        """bool (B, 1, 1, S): slots up to the wanted one."""
+        at_B = wanted_W if self.slot_T is None else self.slot_T[wanted_W]
+        return (_slots(self.length, at_B) <= (at_B % self.length)[:, None])[:, None, None]
+
+
+def without_padding(layout: RowLayout) -> tuple[RowLayout, Tensor]:
+    """The layout of the real tokens alone, and where they are: int64 (T,), indices into the rows one after another.
+
+    The number of tokens becomes a shape, so this is for layouts on a CPU: elsewhere it would wait for the device.
+    """
+    if layout.num_real_B is None:
+        raise ValueError("the rows have no padding: num_real_B is None")
+    is_real_BS = _slots(layout.length, layout.num_real_B) < layout.num_real_B[:, None]
+    slot_T = is_real_BS.flatten().nonzero()[:, 0]
+    token_N = (is_real_BS.flatten().cumsum(0) - 1).clamp_(min=0)
+    stream = RowLayout(layout.num_rows, layout.length, layout.is_causal, layout.num_real_B, token_N, slot_T)
+    return stream, slot_T
+
+
+def _slots(length: int, like: Tensor) -> Tensor:
+    return torch.arange(length, device=like.device)
+
+
+def _refuse_window(window: int | None) -> None:
+    if window is not None:
+        raise ValueError(f"a window of {window} tokens: rows have none")
+
+
+class _IntoSlots(torch.autograd.Function):
+    """Tokens to rows with padding. Attention gives padding no gradient, so each token's comes from its slot alone."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, token_N: Tensor, slot_T: Tensor) -> Tensor:
+        ctx.save_for_backward(slot_T)
+        return tokens.index_select(0, token_N)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (slot_T,) = ctx.saved_tensors
+        return grad.index_select(0, slot_T), None, None
+
+
+class _FromSlots(torch.autograd.Function):
+    """Rows with padding to tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, slots: Tensor, slot_T: Tensor) -> Tensor:
+        ctx.save_for_backward(slot_T)
+        ctx.num_slots = len(slots)
+        return slots.index_select(0, slot_T)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (slot_T,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.num_slots, *grad.shape[1:]).index_copy_(0, slot_T, grad), None

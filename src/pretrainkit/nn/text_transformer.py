@@ -1,0 +1,132 @@
+"""A text transformer as CLIP's text encoder: learned positions, norm before each layer and at the end.
+
+Unusual about it: on a CPU the padding of captions is left out of everything but attention; the last block computes only
+the token that is read. The numbers equal `CLIPTextModel` of transformers (tests/recipes/clip/test_clip_convert.py).
+
+Dimensions: B captions, S slots of a row, T tokens of the stream, D width.
+Source: Radford et al. 2021, https://arxiv.org/abs/2103.00020.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
+from pretrainkit.nn.initialise import initialise_residual_blocks
+from pretrainkit.nn.row_layout import RowLayout, without_padding
+from pretrainkit.nn.tied_table import look_up
+
+_WORTH_LEAVING_OUT = 0.1
+"""Share of padding from which its work exceeds that of moving tokens between rows and stream."""
+
+
+class TextTransformer(nn.Module):
+    """Captions to one vector each."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        max_positions: int,
+        width: int,
+        num_layers: int,
+        num_heads: int,
+        inner_width: int,
+        activation: str,
+        is_causal: bool,
+        pool: str,
+        attention_dropout_rate: float,
+        epsilon: float,
+    ) -> None:
+        """Weights are not initialised: see `initialise`.
+
+        Args:
+            is_causal: Tokens see only what stands before them.
+            pool: eos (the last real token), cls (the first) or mean (over real tokens), after the final norm.
+        """
+        super().__init__()
+        self.width, self.is_causal, self.pool = width, is_causal, pool
+        self.token = nn.Embedding(vocab_size, width)
+        self.position_embedding = nn.Parameter(torch.zeros(max_positions, width))
+        self.layers = nn.ModuleList(
+            PlainPreNormBlock(
+                width,
+                num_heads,
+                inner_width,
+                activation=activation,
+                attention_dropout_rate=attention_dropout_rate,
+                epsilon=epsilon,
+            )
+            for _ in range(num_layers)
+        )
+        self.norm_after = LayerNorm(width, epsilon)
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return list(self.layers)
+
+    def forward(self, ids_BS: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
+        """Integer ids and the number of real tokens of each caption (from 1 to S; None: all) to (B, D).
+
+        Raises:
+            ValueError: The rows are longer than the position table.
+        """
+        B, S = ids_BS.shape
+        if len(self.position_embedding) < S:
+            raise ValueError(f"captions of {S} tokens, but the model has {len(self.position_embedding)} positions")
+        real_B = None if num_tokens_B is None else num_tokens_B.long()
+        layout = RowLayout(B, S, self.is_causal, real_B)
+        slots = None
+        if real_B is not None and self._leaves_padding_out(ids_BS, real_B):
+            layout, slots = without_padding(layout)
+        x_TD = self._embed(ids_BS, slots)
+        for layer in self.layers[:-1]:
+            x_TD = layer(x_TD, layout)
+        if self.pool == "mean":
+            return self._mean(self.norm_after(self.layers[-1](x_TD, layout)), layout)
+        wanted_B = self._first_tokens(layout, x_TD)
+        if self.pool == "eos":
+            wanted_B = wanted_B + (S if real_B is None else real_B) - 1
+        return self.norm_after(self.layers[-1](x_TD, layout, wanted_B))
+
+    def _leaves_padding_out(self, ids_BS: Tensor, real_B: Tensor) -> bool:
+        if ids_BS.device.type != "cpu":
+            return False  # shapes must not depend on the data there
+        return int(real_B.sum()) < (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
+
+    def _embed(self, ids_BS: Tensor, slots_T: Tensor | None) -> Tensor:
+        """(T, D): all slots, or those of `slots_T`."""
+        B, S = ids_BS.shape
+        if slots_T is None:
+            x_BSD = look_up(self.token.weight, ids_BS)[0] + self.position_embedding[:S]
+            return x_BSD.view(B * S, -1)
+        x_TD, _ = look_up(self.token.weight, ids_BS.flatten()[slots_T])
+        return x_TD + self.position_embedding.index_select(0, slots_T % S)
+
+    @staticmethod
+    def _first_tokens(layout: RowLayout, x_TD: Tensor) -> Tensor:
+        """Where in the stream each row begins."""
+        if layout.slot_T is None or layout.num_real_B is None:
+            return torch.arange(layout.num_rows, device=x_TD.device) * layout.length
+        return layout.num_real_B.cumsum(0) - layout.num_real_B
+
+    @staticmethod
+    def _mean(x_TD: Tensor, layout: RowLayout) -> Tensor:
+        """Over the real tokens of each row, (B, D)."""
+        if layout.num_real_B is None:
+            return x_TD.view(layout.num_rows, layout.length, -1).mean(1)
+        device = x_TD.device
+        if layout.slot_T is None:
+            slot_S = torch.arange(layout.length, device=device)
+            is_real_BS = (slot_S < layout.num_real_B[:, None]).to(x_TD.dtype)
+            sum_BD = torch.einsum("bsd,bs->bd", x_TD.view(*is_real_BS.shape, -1), is_real_BS)
+        else:
+            row_T = layout.slot_T // layout.length
+            sum_BD = x_TD.new_zeros(layout.num_rows, x_TD.shape[1]).index_add_(0, row_T, x_TD)
+        return sum_BD / layout.num_real_B[:, None]
+
+    def initialise(self) -> None:
+        """Fresh weights from torch's global generator, of the sizes of OpenAI's CLIP; all normal."""
+        with torch.no_grad():
+            self.token.weight.normal_(std=0.02)
+            self.position_embedding.normal_(std=0.01)
+        initialise_residual_blocks(self, self.layers)

@@ -1,0 +1,116 @@
+"""Reads the arrays of a Flax checkpoint, which is one MessagePack value, without running anything that is in it.
+
+Sources: https://github.com/msgpack/msgpack/blob/master/spec.md; the extension types are those of
+https://github.com/google/flax/blob/main/flax/serialization.py: 1 an array and 3 a NumPy scalar, both as
+[shape, dtype, bytes]; 2 a complex number, which no checkpoint of ours has.
+"""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import CheckpointError
+
+_ARRAY, _SCALAR = 1, 3
+_NUMBERS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"} | {
+    0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
+}  # fmt: skip
+_CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
+_LENGTHS = {0: ">B", 1: ">H", 2: ">I"}
+_CHUNKED = "__msgpack_chunked_array__"
+
+
+def read_flax(path: Path) -> Any:
+    """The tree of a checkpoint: dicts with text keys, arrays (views of the file's bytes), numbers.
+
+    Raises:
+        CheckpointError: It cannot be read, is truncated, or is something else.
+    """
+    try:
+        reader = _Reader(memoryview(path.read_bytes()))
+        tree = reader.value()
+        if reader.place != len(reader.data):
+            raise ValueError(f"{len(reader.data) - reader.place} bytes follow the value")
+    except (OSError, ValueError, TypeError, struct.error, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is not a whole Flax checkpoint: {error}\n  copy it again; a Sabertooth checkpoint is one file"
+        ) from error
+    return tree
+
+
+def flat_arrays(tree: Any) -> dict[str, NDArray[Any]]:
+    """The arrays of a tree under their keys joined by "/"."""
+    if not isinstance(tree, dict):
+        return {}
+    found = {}
+    for key, value in tree.items():
+        if isinstance(value, np.ndarray):
+            found[key] = value
+        found |= {f"{key}/{name}": array for name, array in flat_arrays(value).items()}
+    return found
+
+
+class _Reader:
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.place = 0
+
+    def _take(self, num_bytes: int) -> memoryview:
+        taken = self.data[self.place : self.place + num_bytes]
+        if len(taken) != num_bytes:
+            raise ValueError(f"it ends at byte {len(self.data)}, {num_bytes - len(taken)} bytes too early")
+        self.place += num_bytes
+        return taken
+
+    def _number(self, form: str) -> Any:
+        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
+
+    def value(self) -> Any:
+        mark = self._number(">B")
+        if mark < 0x80 or mark >= 0xE0:
+            return mark if mark < 0x80 else mark - 256
+        if mark < 0x90:
+            return self._map(mark & 15)
+        if mark < 0xA0:
+            return [self.value() for _ in range(mark & 15)]
+        if mark < 0xC0:
+            return str(self._take(mark & 31), "utf-8")
+        if mark in _CONSTANTS:
+            return _CONSTANTS[mark]
+        if mark in _NUMBERS:
+            return self._number(_NUMBERS[mark])
+        if 0xC4 <= mark <= 0xC6:
+            return self._take(self._number(_LENGTHS[mark - 0xC4]))
+        if 0xC7 <= mark <= 0xC9:
+            return self._extension(self._number(_LENGTHS[mark - 0xC7]))
+        if 0xD4 <= mark <= 0xD8:
+            return self._extension(1 << (mark - 0xD4))
+        if 0xD9 <= mark <= 0xDB:
+            return str(self._take(self._number(_LENGTHS[mark - 0xD9])), "utf-8")
+        if mark in (0xDC, 0xDD):
+            return [self.value() for _ in range(self._number(_LENGTHS[mark - 0xDB]))]
+        if mark in (0xDE, 0xDF):
+            return self._map(self._number(_LENGTHS[mark - 0xDD]))
+        raise ValueError(f"byte {self.place - 1} is 0x{mark:02x}, which begins no value")
+
+    def _map(self, num: int) -> dict[str, Any]:
+        tree = {self._key(): self.value() for _ in range(num)}
+        if _CHUNKED in tree:
+            raise ValueError("it holds an array of more than a gigabyte in chunks, as no BERT has")
+        return tree
+
+    def _key(self) -> str:
+        key = self.value()
+        if not isinstance(key, str):
+            raise ValueError(f"byte {self.place} ends a key that is no text")
+        return key
+
+    def _extension(self, num_bytes: int) -> NDArray[Any]:
+        kind, inside = self._number(">b"), _Reader(self._take(num_bytes))
+        if kind not in (_ARRAY, _SCALAR):
+            raise ValueError(f"it holds a value of Flax's type {kind}, which is no array")
+        shape, dtype, content = inside.value()
+        return np.frombuffer(content, np.dtype(str(dtype))).reshape(shape)

@@ -1,0 +1,212 @@
+"""Training on the features of towers that do not learn: computed once, by all ranks, kept in the run folder.
+
+A folder of features is complete or absent, and belongs to one tower and one split: `manifest.json` says which. Of
+images there is one row for each distinct image, of captions one for each row of the set; float32.
+
+Dimensions: N rows of a set, I distinct images or captions, B pairs of a batch, D width of a tower.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pretrainkit.corpus.manifest import sync
+from pretrainkit.data.source import Records
+from pretrainkit.dist.env import World
+from pretrainkit.errors import DataError
+from pretrainkit.eval.embed import BuildRows, forward_batches
+from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.retrieval import first_of_each
+from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
+from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.frozen_towers import Tower, cached_towers
+from pretrainkit.recipes.clip.held_out import caption_batches, every_image
+from pretrainkit.recipes.clip.model import DualEncoder
+from pretrainkit.recipes.clip.pairs import Pairs, open_pairs
+from pretrainkit.recipes.clip.pixels import PixelReader
+from pretrainkit.recipes.clip.source import ClipSource
+from pretrainkit.training.precision import Precision
+
+_MANIFEST = "manifest.json"
+
+
+class FeatureSource(ClipSource):
+    """`ClipSource` with `image_features` (B, D) in place of `image`, or `text_features` in place of `input_ids`."""
+
+    def __init__(
+        self, config: ClipRun, sets: Sequence[Pairs], tokenizer: CaptionTokenizer, folder: Path, towers: Sequence[Tower]
+    ) -> None:
+        super().__init__(config, "train", sets, tokenizer)
+        self._folder, self._towers = folder, tuple(towers)
+        self._is_strict = True  # a row that stood in for another would have the wrong features
+        self._features = {
+            tower: [np.load(_file(folder, tower, number), mmap_mode="r") for number in range(len(sets))]
+            for tower in towers
+        }
+        self._image_rows = [_image_number(pairs) for pairs in sets] if "image" in towers else []
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        batch = super().build(records)
+        for tower in self._towers:
+            width = self._features[tower][0].shape[1]
+            features_BD = np.empty((len(records), width), np.float32)
+            for number in np.unique(records.source).tolist():
+                own = np.flatnonzero(records.source == number)
+                rows = records.index[own]
+                where = self._image_rows[number][rows] if tower == "image" else rows
+                features_BD[own] = self._features[tower][number][where]
+            del batch["image" if tower == "image" else "input_ids"]
+            batch[f"{tower}_features"] = features_BD
+        return batch
+
+    def _fill(self, out: NDArray, source: int, row: int, draws: Any) -> tuple[int, str, int]:
+        if "image" not in self._towers:
+            return super()._fill(out, source, row, draws)
+        caption = self.sets[source].caption(row, draws.column)  # no pixel is read
+        if not caption:
+            raise _no_caption(self.sets[source], row)
+        return row, caption, 0
+
+    def __reduce__(self) -> Any:
+        return open_features, (self.config, self._folder, self._towers)
+
+
+def open_features(config: ClipRun, folder: Path, towers: tuple[Tower, ...]) -> FeatureSource:
+    """The source of a bound config over features that are complete."""
+    sets = [open_pairs(source, "train") for source in config.data.train]
+    return FeatureSource(config, sets, CaptionTokenizer(tokenizer_folder(config)), folder, towers)
+
+
+def with_cached_features(
+    config: ClipRun,
+    source: ClipSource,
+    model: Callable[[], DualEncoder],
+    cache: Path,
+    world: World,
+    precision: Precision,
+) -> FeatureSource:
+    """Compute what is not there yet, and the source over it: a collective.
+
+    Args:
+        config: Bound.
+        source: Of the training pairs.
+        model: The model before training, or as it was saved last: its frozen towers are the same. On the device.
+        cache: Where folders of features are.
+        world: Each rank computes its share and writes it in place: all must see the same folder.
+        precision: Of the forward passes, as in training.
+
+    Raises:
+        DataError: A row of the training data is bad.
+    """
+    towers = tuple(cached_towers(config)[0])
+    encoder = model()
+    key = world.broadcast_object(_key(encoder, source, towers, precision))
+    folder = cache / f"features-{key[:16]}"
+    if not world.broadcast_object((folder / _MANIFEST).is_file()):
+        partial = cache / f".partial-{key[:16]}"
+        world.on_main(lambda: _start(config, encoder, source, partial, towers))
+        with evaluation_mode(encoder), torch.no_grad():
+            for number, pairs in enumerate(source.sets):
+                for tower in towers:
+                    _compute(config, encoder, pairs, tower, _file(partial, tower, number), world, precision)
+        world.barrier()
+        world.on_main(lambda: _finish(partial, folder, {"key": key, "towers": list(towers)}))
+    return open_features(config, folder, towers)
+
+
+def _compute(
+    config: ClipRun, model: DualEncoder, pairs: Pairs, tower: Tower, file: Path, world: World, precision: Precision
+) -> None:
+    """This rank's rows of one file."""
+    out_ID = np.load(file, mmap_mode="r+")
+
+    def forward(batch: dict[str, Tensor]) -> Tensor:
+        with precision.autocast():
+            if tower == "image":
+                return model.image(model.normalized(batch["image"]))
+            return model.text(batch["input_ids"], batch["num_tokens"])
+
+    found = forward_batches(
+        _rows(config, pairs, tower),
+        forward,
+        len(out_ID),
+        batch_size=config.evaluate.batch_size,
+        world=world,
+        num_threads=config.data.loader_workers[1],
+    )
+    for rows, features_BD in found:
+        out_ID[rows] = features_BD.cpu().numpy()
+    out_ID.flush()
+
+
+def _rows(config: ClipRun, pairs: Pairs, tower: Tower) -> BuildRows:
+    """What goes into a tower for the rows of its file."""
+    if tower == "image":
+        first = first_of_each(pairs.image_ids)
+        pixels = PixelReader(config.data.train_transforms, config.data.normalize)
+        images = every_image(pixels, pairs.read_image, pairs.describe)
+        return lambda rows: images(first[rows])
+    encode = caption_batches(config)
+
+    def captions(rows: NDArray[np.int64]) -> dict[str, np.ndarray]:
+        texts = [pairs.caption(row) for row in rows.tolist()]
+        if "" in texts:
+            raise _no_caption(pairs, int(rows[texts.index("")]))
+        return encode(texts)
+
+    return captions
+
+
+def _no_caption(pairs: Pairs, row: int) -> DataError:
+    return DataError(f"{pairs.describe(row)} has no caption\n  data.cache_frozen needs every row: mend or remove it")
+
+
+def _image_number(pairs: Pairs) -> NDArray[np.int64]:
+    """(N,) the row of each pair's image in the file of features: images in the order of their first pair."""
+    ids, number_N = np.unique(pairs.image_ids, return_inverse=True)
+    place = np.empty(len(ids), np.int64)
+    place[number_N[first_of_each(pairs.image_ids)]] = np.arange(len(ids))
+    return place[number_N]
+
+
+def _start(config: ClipRun, model: DualEncoder, source: ClipSource, partial: Path, towers: Sequence[Tower]) -> None:
+    """Empty files of the right size."""
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for number, pairs in enumerate(source.sets):
+        for tower in towers:
+            num_rows = len(first_of_each(pairs.image_ids)) if tower == "image" else len(pairs)
+            shape = (num_rows, model.image.width if tower == "image" else model.text.width)
+            np.lib.format.open_memmap(_file(partial, tower, number), "w+", np.float32, shape).flush()
+
+
+def _finish(partial: Path, folder: Path, manifest: dict[str, Any]) -> None:
+    (partial / _MANIFEST).write_text(json.dumps(manifest) + "\n", encoding="utf-8")
+    for path in [*partial.iterdir(), partial]:
+        sync(path)
+    partial.rename(folder)
+    sync(folder.parent)
+
+
+def _file(folder: Path, tower: Tower, number: int) -> Path:
+    return folder / f"{tower}-{number}.npy"
+
+
+def _key(model: DualEncoder, source: ClipSource, towers: Sequence[Tower], precision: Precision) -> str:
+    """Changes whenever the features would: with the weights of the towers, the pairs, what is done to them, and how."""
+    state = hashlib.blake2b(digest_size=16)
+    state.update(f"{source.fingerprint} {precision.name} {model.mean_and_deviation}".encode())
+    for tower in towers:
+        module: nn.Module = model.image if tower == "image" else model.text
+        for name, tensor in module.state_dict().items():
+            state.update(f"{tower} {name} {tuple(tensor.shape)}".encode())
+            state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return state.hexdigest()

@@ -1,0 +1,265 @@
+"""Captions to token ids, with any tokenizer: a folder of ours, one of transformers, or a name on the hub.
+
+What stands before and behind a text, such as [CLS] and [SEP] or <s> and </s>, is what the tokenizer itself puts there.
+A control token spelled out in a caption is text. `transformers` is imported only for folders that have neither
+tokenizer.json nor vocab.txt.
+
+Dimensions: B captions, T tokens of the longest.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.model")
+_ABOUT = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "manifest.json", "config.json")
+_USUAL = {"pad": ("[PAD]", "<pad>"), "mask": ("[MASK]", "<mask>")}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of captions."""
+
+    input_ids: NDArray[np.int32]
+    """(B, T), filled up with the pad id."""
+    num_tokens: NDArray[np.int32]
+    """(B,) tokens of each, with those before and behind the text; at least 1."""
+
+
+class CaptionTokenizer:
+    """Text to ids with a fixed longest length. Safe for threads; picklable."""
+
+    def __init__(self, folder: Path, *, reads_control_tokens: bool = False) -> None:
+        """
+        Args:
+            folder: Of the tokenizer.
+            reads_control_tokens: A control token spelled out in a text is that token, and not text.
+
+        Raises:
+            DataError: There is no tokenizer in `folder`, or it is broken.
+        """
+        self.folder, self._reads_control_tokens = folder, reads_control_tokens
+        self._model = load_model(folder)
+        self._model.no_padding()
+        self._model.no_truncation()
+        self._model.encode_special_tokens = not reads_control_tokens
+        self.pieces = _pieces(self._model)
+        self.prefix, self.suffix = self._surroundings()
+        ids = {piece: index for index, piece in enumerate(self.pieces)}
+        roles = _roles(folder, ids)
+        self.mask_id = roles.get("mask")
+        last = self.suffix[-1] if self.suffix else 0
+        self.pad_id = roles.get("pad", last)  # never looked at: num_tokens tells where a caption ends
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this."""
+        return len(self.pieces)
+
+    @property
+    def is_wordpiece(self) -> bool:
+        """Pieces inside words begin with ##."""
+        return type(self._model.model).__name__ == "WordPiece"
+
+    @property
+    def mask_token(self) -> str | None:
+        """Its text form."""
+        return None if self.mask_id is None else self.pieces[self.mask_id]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever ids could."""
+        return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
+
+    def special_ids(self) -> set[int]:
+        """Of control tokens."""
+        return {index for index, token in self._model.get_added_tokens_decoder().items() if token.special}
+
+    def reading_control_tokens(self) -> "CaptionTokenizer":
+        """This one, but for control tokens spelled out in a text."""
+        return CaptionTokenizer(self.folder, reads_control_tokens=True)
+
+    def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text alone, of any length."""
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # batches are prepared in parallel already
+        return [found.ids for found in self._model.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def whole(self, bare: Sequence[int], max_length: int) -> list[int]:
+        """`bare` ids, cut, between what stands before and behind a text: at most `max_length`."""
+        room = max_length - len(self.prefix) - len(self.suffix)
+        return [*self.prefix, *bare[: max(0, room)], *self.suffix]
+
+    def pad(self, rows: Sequence[Sequence[int]], num_columns: int | None = None) -> Encoded:
+        """Rows of ids as one array.
+
+        Args:
+            rows: B rows.
+            num_columns: T; None: that of the longest.
+        """
+        num_tokens = np.fromiter(map(len, rows), np.int32, len(rows))
+        width = int(num_tokens.max(initial=1)) if num_columns is None else num_columns
+        input_ids = np.full((len(rows), width), self.pad_id, np.int32)
+        for row, ids in enumerate(rows):
+            input_ids[row, : len(ids)] = ids
+        return Encoded(input_ids, np.maximum(num_tokens, 1))
+
+    def encode(self, texts: Sequence[str], max_length: int, *, num_columns: int | None = None) -> Encoded:
+        """Captions as a batch.
+
+        Args:
+            texts: B captions.
+            max_length: Longest, in tokens, with those before and behind; longer ones lose their end.
+            num_columns: T; None: that of the longest.
+        """
+        return self.pad([self.whole(ids, max_length) for ids in self.encode_bare(texts)], num_columns)
+
+    def _surroundings(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What the tokenizer puts before and behind a text."""
+        probe = "a"
+        bare = self._model.encode(probe, add_special_tokens=False).ids
+        whole = self._model.encode(probe, add_special_tokens=True).ids
+        num_before = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0) if bare else 0
+        return tuple(whole[:num_before]), tuple(whole[num_before + len(bare) :])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "reads_control_tokens": self._reads_control_tokens}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def tokenizer_folder(config: ClipRun) -> Path:
+    """Where the tokenizer of a run is; downloads it where it is a name on the hub.
+
+    Raises:
+        ConfigError: None was named.
+        DataError: There is none of that name.
+    """
+    name, text = config.data.tokenizer, config.model.text
+    if name is None and isinstance(text, HuggingFaceTextConfig):
+        name = text.name
+    if name is None:
+        raise ConfigError(
+            "data.tokenizer is not set, and our own text transformer brings none\n"
+            "  give the folder of a tokenizer: data.tokenizer=FOLDER; one is made from captions by pretrainkit data "
+            "captions, corpus count-words and tokenizer train"
+        )
+    return find_folder(name)
+
+
+def find_folder(name: str) -> Path:
+    """The folder of a tokenizer: `name` itself, or a copy of what the hub has under it.
+
+    Raises:
+        DataError: Neither is there.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise DataError(f"there is no tokenizer folder {name}\n  check data.tokenizer")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*_FILES, *_ABOUT]))
+    except Exception as error:  # of the library, of its HTTP client, or of the file system
+        raise DataError(
+            f"the tokenizer {name} is neither a folder here nor can it be fetched from the hub: "
+            f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}\n"
+            "  give a folder: data.tokenizer=FOLDER"
+        ) from error
+
+
+def load_model(folder: Path) -> "tokenizers.Tokenizer":
+    """The tokenizer of a folder for the `tokenizers` library.
+
+    Raises:
+        DataError: There is none, or it cannot be read.
+    """
+    import tokenizers
+
+    try:
+        if (folder / "tokenizer.json").is_file():
+            return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        if (folder / "vocab.txt").is_file():
+            return _bert_wordpiece(folder)
+        if any((folder / name).is_file() for name in _FILES):
+            from transformers import AutoTokenizer
+
+            return AutoTokenizer.from_pretrained(str(folder), use_fast=True).backend_tokenizer
+    except Exception as error:  # the libraries raise bare Exception
+        raise DataError(
+            f"the tokenizer in {folder} cannot be read: {type(error).__name__}: {str(error)[:200]}\n"
+            "  restore the folder from a copy"
+        ) from error
+    raise DataError(f"{folder} holds no tokenizer: none of {', '.join(_FILES)}\n  check data.tokenizer")
+
+
+def _bert_wordpiece(folder: Path) -> "tokenizers.Tokenizer":
+    """BERT's, from its list of pieces; upper case is folded unless tokenizer_config.json says do_lower_case: false."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    about = _content(folder / "tokenizer_config.json")
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=about.get("do_lower_case", True),
+        strip_accents=about.get("strip_accents"),
+        handle_chinese_chars=about.get("tokenize_chinese_chars", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    control = [piece for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if piece in ids]
+    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in control])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    return tokenizer
+
+
+def _pieces(model: "tokenizers.Tokenizer") -> list[str]:
+    """Text form of each id; "" for ids that none has."""
+    vocabulary = model.get_vocab(with_added_tokens=True)
+    pieces = [""] * (max(vocabulary.values(), default=-1) + 1)
+    for piece, index in vocabulary.items():
+        pieces[index] = piece
+    return pieces
+
+
+def _roles(folder: Path, ids: dict[str, int]) -> dict[str, int]:
+    """Ids of the control tokens by role: as the folder's JSON files say, else by what they are usually called."""
+    named = {**_content(folder / "tokenizer_config.json"), **_content(folder / "special_tokens_map.json")}
+    found = {}
+    for role, usual in _USUAL.items():
+        token = named.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        name = next((name for name in ([token] if token else usual) if name in ids), None)
+        if name is not None:
+            found[role] = ids[name]
+    return found
+
+
+def _content(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}\n  restore the folder from a copy") from error
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,163 @@
+"""Whether the settings of a run, its tokenizer and its sets of pairs fit each other, before anything is computed."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
+from pretrainkit.recipes.clip.config import ClipDataConfig, ClipRun, set_name
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, whole_numbers
+from pretrainkit.recipes.clip.pixels import PixelReader
+
+_logger = logging.getLogger(__name__)
+
+
+def image_problems(config: ClipRun) -> list[str]:
+    """Transforms that do not give what the image tower takes."""
+    problems = []
+    wanted = config.model.image.image_size
+    for field in ("train_transforms", "valid_transforms"):
+        try:
+            size = PixelReader(getattr(config.data, field), config.data.normalize).size
+        except ConfigError as error:
+            problems += [f"data.{field}: {problem}" for problem in error.problems]
+            continue
+        if wanted is not None and size != wanted:
+            problems.append(
+                f"data.{field} makes images of {size} x {size} pixels, but model.image.image_size is {wanted}\n"
+                f"  set the size of its last resize or crop to {wanted}, or model.image.image_size={size}"
+            )
+    return problems
+
+
+def text_problems(config: ClipRun, tokenizer: CaptionTokenizer) -> list[str]:
+    """A tokenizer or caption length that the text tower cannot take."""
+    text, max_length = config.model.text, config.data.max_length
+    if text.kind == "transformer":
+        size: int | None = text.vocab_size
+        longest: int | None = text.max_positions
+    else:
+        about = (tokenizer.folder if config.data.tokenizer is None else find_folder(text.name)) / "config.json"
+        content = json.loads(about.read_bytes()) if about.is_file() else {}
+        size, longest = content.get("vocab_size"), content.get("max_position_embeddings")
+    problems = []
+    if size is not None and size < tokenizer.vocab_size:
+        problems.append(
+            f"the text tower has embeddings for {size} pieces, but the tokenizer in {tokenizer.folder} has "
+            f"{tokenizer.vocab_size}\n  take the tokenizer that belongs to the tower, or a larger "
+            "model.text.vocab_size (null: as many as the tokenizer has)"
+        )
+    if longest is not None and max_length > longest:
+        problems.append(
+            f"data.max_length is {max_length} tokens, but the text tower has {longest} positions\n"
+            f"  set data.max_length={longest} or less"
+        )
+    num_control = len(tokenizer.prefix) + len(tokenizer.suffix)
+    if max_length <= num_control:
+        problems.append(
+            f"data.max_length={max_length} leaves no room for text: the tokenizer puts {num_control} tokens around it\n"
+            f"  set data.max_length={num_control + 1} or more"
+        )
+    return problems
+
+
+def name_problems(data: ClipDataConfig) -> list[str]:
+    """Held-out sets of one name, whose metrics could not be told apart, and a training set that is listed twice."""
+    problems = []
+    for name, count in Counter(set_name(source) for source in data.valid).items():
+        if count > 1:
+            problems.append(
+                f"{count} sets of data.valid are called {name!r}, so their metrics could not be told apart\n"
+                "  give them names: data.valid=[{path: ..., name: ...}, ...]"
+            )
+    listed = Counter(source.model_copy(update={"weight": None, "name": None}) for source in data.train)
+    for source, count in listed.items():
+        if count > 1:
+            problems.append(
+                f"data.train lists {source.path} {count} times\n  list it once, with a larger weight to see more of it"
+            )
+    return problems
+
+
+def size_problems(data: ClipDataConfig, train: Sequence[Pairs]) -> list[str]:
+    """Sets that cannot fill one batch without repeating pairs in it."""
+    if data.small_set == "wrap":
+        return []
+    if data.order != "shuffle":
+        small = [pairs for pairs in train if len(pairs) < data.batch_size]
+    else:
+        has_weights = any(source.weight is not None for source in data.train)  # then the loader knows each set's share
+        small = list(train) if not has_weights and sum(map(len, train)) < data.batch_size else []
+    if not small:
+        return []
+    sizes = ", ".join(f"{pairs.name} has {len(pairs):,} pairs" for pairs in small)
+    largest = min(map(len, small)) if data.order != "shuffle" else sum(map(len, small))
+    return [
+        f"data.batch_size is {data.batch_size:,}, but {sizes}: no whole batch\n"
+        f"  set data.batch_size={largest} or less, leave the set out, or data.small_set=wrap to let pairs occur "
+        "several times in a batch"
+    ]
+
+
+def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
+    """No held-out image may be in the training data. Files of one name are compared byte for byte; files that only
+    share name and caption (the same image stored anew, or names that mean little) are warned about.
+
+    Raises:
+        DataError: Some are.
+    """
+    for held_out in valid:
+        for trained in train:
+            if held_out.fingerprint == trained.fingerprint:
+                raise DataError(
+                    f"data.valid={held_out.path} holds the same pairs as data.train={trained.path}: a metric on "
+                    "them would say nothing\n  hold pairs out, or name another split of the set"
+                )
+            if held_out.has_names and trained.has_names:
+                _check_images(trained, held_out)
+
+
+def _check_images(trained: Pairs, held_out: Pairs) -> None:
+    own = held_out.image_names.combine_chunks().cast(pa.large_string())
+    names = pc.unique(own)
+    places = pc.index_in(trained.image_names.cast(pa.large_string()), value_set=names).combine_chunks()
+    is_known = whole_numbers(pc.indices_nonzero(places.is_valid()))
+    if not len(is_known):
+        return
+    trained_row = dict(zip((trained.image_names[int(row)].as_py() for row in is_known[::-1]), is_known[::-1].tolist()))
+    known_rows = pc.index_in(own, value_set=pa.array(list(trained_row), pa.large_string()))
+    valid_row: dict[str, int] = {}
+    for row in whole_numbers(pc.indices_nonzero(known_rows.is_valid())).tolist():
+        valid_row.setdefault(own[row].as_py(), row)
+    equal = [name for name, row in valid_row.items() if _is_same_image(trained, trained_row[name], held_out, row)]
+    if equal:
+        raise DataError(
+            f"{len(equal):,} of the {len(names):,} images of data.valid={held_out.path} are also in "
+            f"data.train={trained.path}, such as {equal[0]}: a metric on them would say nothing\n"
+            "  hold whole images out, with all their captions"
+        )
+    pairs = {(trained.image_names[int(row)].as_py(), trained.caption(int(row))) for row in is_known}
+    alike = sum((name, held_out.caption(row)) in pairs for name, row in valid_row.items())
+    if alike:
+        _logger.warning(
+            "%d images of data.valid=%s have the name and caption of one in data.train=%s, such as %s; if they show "
+            "the same, metrics on them say nothing",
+            alike,
+            held_out.path,
+            trained.path,
+            next(name for name, row in valid_row.items() if (name, held_out.caption(row)) in pairs),
+        )
+
+
+def _is_same_image(trained: Pairs, trained_row: int, held_out: Pairs, row: int) -> bool:
+    try:
+        if trained.image_bytes(trained_row) != held_out.image_bytes(row):
+            return False
+        return trained.read_image(trained_row) == held_out.read_image(row)
+    except BadImage:
+        return False

@@ -1,0 +1,270 @@
+"""The same weights for transformers: `CLIPModel` for our own towers, else `VisionTextDualEncoderModel`; and back.
+
+Folders are `config.json`, `model.safetensors`, tokenizer files, and `preprocessor_config.json` where the transforms of
+evaluation can be said in it. transformers is imported only for towers that need it anyway.
+
+Dimensions: D width of a tower, E width of the embeddings.
+"""
+
+import json
+import logging
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
+from pretrainkit.recipes.clip import clip_layout as clip
+from pretrainkit.recipes.clip.config import (
+    ClipRun,
+    HuggingFaceTextConfig,
+    ProjectionConfig,
+    TemperatureConfig,
+    TextTransformerConfig,
+    TimmConfig,
+    VitConfig,
+)
+from pretrainkit.recipes.clip.dual_layout import check_equal, dual_folder, read_dual
+from pretrainkit.recipes.clip.model import DualEncoder
+from pretrainkit.recipes.clip.presets import vit_b_16
+from pretrainkit.recipes.clip.tensors import projections, tower_state, with_prefix, without_prefix
+from pretrainkit.tokenizers.load import load_tokenizer
+from pretrainkit.tokenizers.special import SpecialIds
+
+logger = logging.getLogger(__name__)
+
+State = Mapping[str, Tensor]
+
+_CLIP, _DUAL = "clip", "vision-text-dual-encoder"
+_OTHER_FILES = frozenset({"config.json", "model.safetensors", "preprocessor_config.json", "manifest.json"})
+"""Of a tokenizer's folder: not copied beside a model."""
+_RESAMPLING = {"bilinear": 2, "bicubic": 3}
+"""Pillow's numbers."""
+
+
+def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+    """Write a folder that `from_pretrained` loads, with its tokenizer and image processor.
+
+    Raises:
+        InputError: transformers cannot compute the same embeddings, `out` exists or cannot be written, or there is no
+            tokenizer.
+    """
+    _refuse(config)
+    if tokenizer is None:
+        raise InputError("there is no tokenizer beside the model, which says where captions end\n  export a run")
+    special = load_tokenizer(tokenizer).special
+    dual_encoder = cast(DualEncoder, model)
+    is_clip = isinstance(config.model.image, VitConfig) and isinstance(config.model.text, TextTransformerConfig)
+    values, tensors = (_clip_folder if is_clip else dual_folder)(config, dual_encoder, special)
+    with new_folder(out) as folder:
+        write_tensors(folder / "model.safetensors", tensors)
+        _write_json(folder / "config.json", values)
+        _write_processor(config, dual_encoder, folder, "CLIPProcessor" if is_clip else "VisionTextDualEncoderProcessor")
+        for path in tokenizer.iterdir():
+            if path.is_file() and path.name not in _OTHER_FILES:
+                shutil.copyfile(path, folder / path.name)
+        if not is_clip:
+            check_equal(config, dual_encoder, folder)
+
+
+def _refuse(config: ClipRun) -> None:
+    """InputError for what no dual encoder of transformers has."""
+    reasons = []
+    if config.model.projection.kind != "linear":
+        reasons.append(f"model.projection.kind={config.model.projection.kind}")
+    if not config.model.projection.normalize:
+        reasons.append("model.projection.normalize=false")
+    if config.objective.loss == "siglip":
+        reasons.append("the bias of the logits of objective.loss=siglip")
+    if reasons:
+        raise InputError(
+            f"the dual encoders of transformers have no form of {' and '.join(reasons)}\n  use --format safetensors"
+        )
+
+
+def _clip_folder(config: ClipRun, model: DualEncoder, special: SpecialIds) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """`config.json` and tensors of a `CLIPModel`."""
+    image, text = config.model.image, config.model.text
+    assert isinstance(image, VitConfig)
+    assert isinstance(text, TextTransformerConfig)
+    clip.refuse_vision(image)
+    clip.refuse_text(text, special)
+    dim = config.model.projection.dim
+    values = {
+        "model_type": _CLIP,
+        "architectures": ["CLIPModel"],
+        "projection_dim": dim,
+        "logit_scale_init_value": math.log(1 / config.model.temperature.value),
+        "vision_config": {**clip.vision_values(image), "projection_dim": dim},
+        "text_config": {**clip.text_values(text, special), "projection_dim": dim},
+    }
+    tensors = {
+        **with_prefix("vision_model.", clip.vision_to_transformers(tower_state(model, "image"), image)),
+        **with_prefix("text_model.", clip.text_to_transformers(tower_state(model, "text"), text)),
+        **projections(model),
+    }
+    return values, tensors
+
+
+# ------------------------------------------------------------------------------------------------- image processor
+
+
+def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processor_class: str) -> None:
+    """`preprocessor_config.json`, unless the transforms of evaluation cannot be said in it."""
+    sizes = _processor_sizes(config.data.valid_transforms)
+    if sizes is None:
+        ops = ", ".join(op.op for op in config.data.valid_transforms) or "none"
+        logger.warning(
+            "no preprocessor_config.json was written: transformers cannot express data.valid_transforms (%s)\n"
+            "  what it can: resize or resize_shorter, then maybe center_crop",
+            ops,
+        )
+        return
+    mean, deviation = model.mean_and_deviation
+    _write_json(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "CLIPImageProcessor",
+            "processor_class": processor_class,
+            "do_convert_rgb": True,
+            "do_resize": True,
+            **sizes,
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(mean),
+            "image_std": list(deviation),
+        },
+    )
+
+
+def _processor_sizes(ops: tuple[ImageTransform, ...]) -> dict[str, Any] | None:
+    match ops:
+        case [Resize() | ResizeShorter() as resize]:
+            crop = None
+        case [Resize() | ResizeShorter() as resize, CenterCrop() as crop]:
+            pass
+        case _:
+            return None
+    if isinstance(resize, Resize):
+        size, kernel = {"height": resize.size, "width": resize.size}, "bilinear"
+    else:
+        size, kernel = {"shortest_edge": resize.size}, resize.interpolation
+    if crop is None and isinstance(resize, ResizeShorter):
+        return None  # images of unequal shapes
+    return {
+        "size": size,
+        "resample": _RESAMPLING[kernel],
+        "do_center_crop": crop is not None,
+        "crop_size": None if crop is None else {"height": crop.size, "width": crop.size},
+    }
+
+
+def _transforms_of(values: Mapping[str, Any], image_size: int) -> tuple[ImageTransform, ...]:
+    """The transforms that a `preprocessor_config.json` says; those of CLIP where it says none."""
+    size = values.get("size", image_size)
+    kernel: Any = {number: name for name, number in _RESAMPLING.items()}.get(values.get("resample", 3))
+    if kernel is None:
+        raise CheckpointError(f"preprocessor_config.json has resample {values['resample']}\n  known are 2 and 3")
+    resize: ImageTransform
+    if isinstance(size, Mapping) and "height" in size:
+        if kernel != "bilinear" or size["height"] != size["width"]:
+            raise CheckpointError(f"preprocessor_config.json has size {size} with resample {kernel}, which we lack")
+        resize = Resize(size=size["height"])
+    else:
+        resize = ResizeShorter(size=size["shortest_edge"] if isinstance(size, Mapping) else size, interpolation=kernel)
+    if not values.get("do_center_crop", True):
+        return (resize,)
+    crop = values.get("crop_size") or image_size
+    return (resize, CenterCrop(size=crop["height"] if isinstance(crop, Mapping) else crop))
+
+
+# ------------------------------------------------------------------------------------------------------ reading back
+
+
+def read_huggingface(folder: Path) -> tuple[ClipRun, dict[str, Tensor]]:
+    """A complete config, that of clip/vit-b-16 with what the folder says, and the state dict of its model.
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model has what ours lack.
+    """
+    try:
+        values = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{folder}/config.json cannot be read: {error}\n  copy the folder again") from None
+    tensors = read_tensors(folder)
+    kind = values.get("model_type")
+    image: VitConfig | TimmConfig
+    text: TextTransformerConfig | HuggingFaceTextConfig
+    try:
+        if kind == _CLIP:
+            image, text, state = _read_clip(values, tensors)
+        elif kind == _DUAL:
+            image, text, state = read_dual(values, tensors)
+        else:
+            raise CheckpointError(
+                f"config.json has model_type {kind!r}\n  the clip recipe reads {_CLIP!r} and {_DUAL!r}"
+            )
+        state["image_projection.linear.weight"] = tensors["visual_projection.weight"]
+        state["text_projection.linear.weight"] = (
+            state["text_projection.linear.weight"] * tensors["text_projection.weight"]
+        )
+        scale = tensors["logit_scale"]
+    except KeyError as error:
+        raise CheckpointError(f"{folder} has no tensor or setting {error}\n  copy the folder again") from None
+    state["temperature.log_scale"] = scale.reshape(1).float()
+    return _complete(folder, values, image, text, scale), state
+
+
+def _read_clip(values: Mapping[str, Any], tensors: State) -> tuple[VitConfig, TextTransformerConfig, dict[str, Tensor]]:
+    image, text = (
+        clip.vision_config(values.get("vision_config") or {}),
+        clip.text_config(values.get("text_config") or {}),
+    )
+    state = {
+        **with_prefix("image.encoder.", clip.vision_from_transformers(without_prefix("vision_model.", tensors), image)),
+        **with_prefix("text.encoder.", clip.text_from_transformers(without_prefix("text_model.", tensors), text)),
+        "text_projection.linear.weight": torch.ones(()),
+    }
+    return image, text, state
+
+
+def _complete(
+    folder: Path,
+    values: Mapping[str, Any],
+    image: VitConfig | TimmConfig,
+    text: TextTransformerConfig | HuggingFaceTextConfig,
+    log_scale: Tensor,
+) -> ClipRun:
+    base = vit_b_16()
+    path = folder / "preprocessor_config.json"
+    processor = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    size = image.image_size or 224
+    updates: dict[str, Any] = {"train_transforms": (RandomResizeCrop(size=size, scale=(0.9, 1.0)),)}
+    updates["valid_transforms"] = _transforms_of(processor, size)
+    if "image_mean" in processor:
+        updates["normalize"] = (tuple(processor["image_mean"]), tuple(processor["image_std"]))
+    if isinstance(text, TextTransformerConfig):
+        updates["max_length"] = min(base.data.max_length, text.max_positions)
+    value = math.exp(-log_scale.item())
+    temperature = TemperatureConfig(value=value, smallest=min(value, base.model.temperature.smallest))
+    model = base.model.model_copy(
+        update={
+            "image": image,
+            "text": text,
+            "projection": ProjectionConfig(dim=values.get("projection_dim", 512)),
+            "temperature": temperature,
+        }
+    )
+    return base.model_copy(update={"model": model, "data": base.data.model_copy(update=updates)})
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", "utf-8")

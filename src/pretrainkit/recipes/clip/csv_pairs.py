@@ -1,0 +1,118 @@
+"""Sets as ZeroVL keeps them: SET/train_anno.csv with columns image, image_id, caption and caption_id, images in
+SET/train; the same for valid."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.pairs import (
+    MissingImage,
+    Pairs,
+    Split,
+    caption_columns,
+    caption_weights,
+    chosen_column,
+    split_names,
+)
+
+
+class CsvPairs(Pairs):
+    """Image files in a folder."""
+
+    def __init__(self, name: str, path: str, images: Path, table: pa.Table, weights: list[float]) -> None:
+        super().__init__(name, path, table, weights, {})
+        self.images = images
+
+    def read_image(self, row: int) -> bytes:
+        return read_file(self.images / self.image_names[row].as_py())
+
+    def image_bytes(self, row: int) -> int:
+        path = self.images / self.image_names[row].as_py()
+        try:
+            return path.stat().st_size
+        except OSError as error:
+            raise MissingImage(f"{path}: {error.strerror}") from error
+
+
+def read_file(path: Path) -> bytes:
+    """Raises MissingImage where there is no file of that name."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as error:
+        raise MissingImage(f"{path}: there is no such file") from error
+
+
+def open_csv(source: ClipSourceConfig, split: Split) -> CsvPairs:
+    """One split of a folder. The ids are needed for evaluation only; in training whole numbers tell equal images.
+
+    Raises:
+        DataError: There is no annotation file, it cannot be read, or columns or ids are missing.
+    """
+    folder, names = Path(source.path), split_names(source, split)
+    name = next((name for name in names if (folder / f"{name}_anno.csv").is_file()), None)
+    if name is None:
+        raise DataError(
+            f"data.{split}: there is no {folder / f'{names[0]}_anno.csv'}\n"
+            "  a set has it beside the folder of images; for another split of the set, give split: NAME"
+        )
+    path = folder / f"{name}_anno.csv"
+    table = _read(path)
+    where = str(path)
+    present = table.column_names
+    image = chosen_column(present, source.image_key, ("image", "filepath", "file_name"), "image", where)
+    usual = ("caption", "text", "title")
+    if isinstance(source.caption_key, dict):
+        texts = [chosen_column(present, key, (), "caption", where) for key in caption_columns(source, usual)]
+    else:
+        texts = [chosen_column(present, source.caption_key, usual, "caption", where)]
+    columns = {"image": table.column(image).combine_chunks()}
+    columns |= {f"caption_{number}": table.column(text).combine_chunks() for number, text in enumerate(texts)}
+    for column in ("image_id", "caption_id"):
+        if (ids := _ids(table, column, path, is_needed=split == "valid")) is not None:
+            columns[column] = ids
+    return CsvPairs(set_name(source), source.path, folder / name, pa.table(columns), caption_weights(source))
+
+
+def _read(path: Path) -> pa.Table:
+    """All columns as text."""
+    try:
+        with csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)) as reader:
+            names = reader.schema.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise pa.ArrowInvalid(f"it has several columns {', '.join(twice)}")
+        return csv.read_csv(
+            path,
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+        raise DataError(
+            f"{path} cannot be read as a table: {str(error)[:300]}\n"
+            "  it must be UTF-8, separated by commas, with a line of column names; quote captions that hold commas"
+        ) from error
+
+
+def _ids(table: pa.Table, column: str, path: Path, *, is_needed: bool) -> pa.Array | None:
+    """int64 (N,), or None where they are not needed and not there."""
+    if column not in table.column_names:
+        if not is_needed:
+            return None
+        raise DataError(
+            f"{path} has no column {column}; it has {', '.join(table.column_names)}\n"
+            "  evaluation needs image, image_id, caption and caption_id: rows of one image share its image_id"
+        )
+    try:
+        return pc.cast(table.column(column).combine_chunks(), pa.int64())
+    except pa.ArrowInvalid as error:
+        if not is_needed:
+            return None
+        raise DataError(
+            f"{path}: column {column} must hold whole numbers: {error}\n  evaluation tells images and captions by them"
+        ) from error

@@ -1,0 +1,162 @@
+"""Held-out metrics of CLIP: zero-shot retrieval on sets of pairs and zero-shot classification of class folders.
+
+Dimensions: N rows, I images, T captions, C classes, P templates, B rows of a batch, D width of the embeddings.
+
+Every distinct image and every caption is embedded exactly once, in evaluation mode, whatever the number of ranks.
+Embeddings are float32 unless `evaluate.precision` says otherwise, as in ZeroVL; with FSDP2 on a GPU the blocks compute
+in the training's number format all the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pretrainkit.dist.env import World
+from pretrainkit.dist.parallelize import gather_root_weights, unwrap
+from pretrainkit.eval.classification import accuracies, class_vectors
+from pretrainkit.eval.embed import BuildRows, embed_rows
+from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.retrieval import Rows, first_of_each, first_of_each_up_to, retrieval
+from pretrainkit.recipes.clip.config import ClipEvaluateConfig, ClipRun
+from pretrainkit.training.precision import Precision
+from pretrainkit.training.recipe import Evaluator
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Held-out pairs."""
+
+    name: str
+    """In the names of metrics."""
+    image_ids_N: NDArray[np.int64]
+    """Of each row: rows of one image share it."""
+    images: BuildRows
+    """Rows to a batch with `image`."""
+    captions: BuildRows
+    """Rows to a batch with `input_ids` and `num_tokens`."""
+    texts: Callable[[NDArray[np.int64]], list[str]]
+    """Rows to captions, for people."""
+
+
+@dataclass(frozen=True)
+class ClassSet:
+    """Images with a class, and captions for each class."""
+
+    name: str
+    """In the names of metrics."""
+    labels_I: NDArray[np.int64]
+    """The class of each image."""
+    num_classes: int
+    """C."""
+    num_templates: int
+    """P; caption c * P + p is class c in template p."""
+    images: BuildRows
+    """Rows to a batch with `image`."""
+    captions: BuildRows
+    """Captions to a batch with `input_ids` and `num_tokens`."""
+
+
+def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
+    """A function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`."""
+    from pretrainkit.recipes.clip.held_out import class_sets, pair_sets
+
+    pairs, classes = pair_sets(config), class_sets(config)
+    autocast = precision.autocast if config.evaluate.precision == "as_training" else nullcontext
+    num_threads = config.data.loader_workers[1]
+    return lambda model: held_out_metrics(
+        model, pairs, classes, config.evaluate, world=world, autocast=autocast, num_threads=num_threads
+    )
+
+
+def held_out_metrics(
+    model: nn.Module,
+    pairs: Sequence[PairSet],
+    classes: Sequence[ClassSet],
+    config: ClipEvaluateConfig,
+    *,
+    world: World,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    num_threads: int = 0,
+) -> dict[str, float]:
+    """Metrics by name, the same on all ranks; a collective.
+
+    Returns:
+        For each set of pairs `<set>_I2T-R@1` ... `<set>_T2I-R@10` and `<set>_RSUM` (percent, and their sum); `RSUM`,
+        the mean over sets; for each folder of classes `<folder>_zeroshot_acc1` and `_acc5` (percent); `temperature`.
+    """
+    embed = Embed(model, config.batch_size, world, autocast, num_threads)
+    metrics: dict[str, float] = {}
+    with evaluation_mode(model), torch.no_grad():
+        gather_root_weights(model)
+        metrics["temperature"] = 1 / float(unwrap(model).logit_scale())  # type: ignore[operator]
+        for pair_set in pairs:
+            found = _retrieval(embed, pair_set, config, world)
+            metrics |= {f"{pair_set.name}_{name}": value for name, value in found.items()}
+        if pairs:
+            metrics["RSUM"] = float(np.mean([metrics[f"{pair_set.name}_RSUM"] for pair_set in pairs]))
+        for class_set in classes:
+            found = _classification(embed, class_set, config, world)
+            metrics |= {f"{class_set.name}_zeroshot_{name}": value for name, value in found.items()}
+    return metrics
+
+
+@dataclass(frozen=True)
+class Embed:
+    """The two towers as functions of rows, over all ranks: collectives."""
+
+    model: nn.Module
+    batch_size: int
+    world: World
+    autocast: Callable[[], AbstractContextManager[None]]
+    num_threads: int = 0
+
+    def images(self, build: BuildRows, num_rows: int) -> Tensor:
+        """(N, D)"""
+        return self._rows(build, num_rows, ("image",), "image")
+
+    def captions(self, build: BuildRows, num_rows: int) -> Tensor:
+        """(N, D)"""
+        return self._rows(build, num_rows, ("input_ids", "num_tokens"), "text")
+
+    def _rows(self, build: BuildRows, num_rows: int, inputs: tuple[str, ...], output: str) -> Tensor:
+        def forward(batch: Mapping[str, Tensor]) -> Tensor:
+            with self.autocast():
+                found: Tensor = self.model(**{name: batch[name] for name in inputs})[output]
+            return found
+
+        vectors_ND = embed_rows(
+            build, forward, num_rows, batch_size=self.batch_size, world=self.world, num_threads=self.num_threads
+        )
+        # Metal has no float64, in which scores are computed.
+        return vectors_ND.cpu() if vectors_ND.device.type == "mps" else vectors_ND
+
+
+def _retrieval(embed: Embed, pairs: PairSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
+    text_rows = first_of_each_up_to(pairs.image_ids_N[: config.num_examples], config.max_captions_per_image)
+    text_ids = pairs.image_ids_N[text_rows]
+    which = first_of_each(text_ids)
+    image_rows = text_rows[which]
+    image_ID = embed.images(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
+    text_TD = embed.captions(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
+    return retrieval(
+        Rows(image_ID, text_ids[which]),
+        Rows(text_TD, text_ids),
+        num_folds=config.num_folds,
+        with_ranks=config.ranks,
+        megabytes=config.scores_megabytes,
+        world=world,
+    )
+
+
+def _classification(embed: Embed, classes: ClassSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:
+    num_captions = classes.num_classes * classes.num_templates
+    text_CPD = embed.captions(classes.captions, num_captions).unflatten(0, (classes.num_classes, -1))
+    image_ID = embed.images(classes.images, len(classes.labels_I))
+    return accuracies(
+        image_ID, classes.labels_I, class_vectors(text_CPD), megabytes=config.scores_megabytes, world=world
+    )

@@ -1,0 +1,150 @@
+"""How many FLOPs training on a pair takes, for throughput and MFU: matrix products only, 2 per multiply-add, real
+tokens only, causal attention at half, nothing recomputed.
+
+Our own towers by formula, those of other libraries by counting one forward pass without values.
+
+Dimensions: B captions, D width, F inner width, S tokens, L layers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.recipes.clip.config import ClipRun, ProjectionConfig, TextTransformerConfig, TowerConfig, VitConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_log = logging.getLogger(__name__)
+_CHANNELS = 3
+_LENGTHS = (4, 8, 16)
+"""Of captions that are counted: any three, since the count is a polynomial of degree two."""
+
+
+def transformer_flops(
+    config: VitConfig | TextTransformerConfig, num_tokens: NDArray[np.float64], *, is_causal: bool, reads_one: bool
+) -> NDArray[np.float64]:
+    """Forward, of the blocks, for inputs of so many tokens (B,).
+
+    Args:
+        is_causal: Attention looks back only.
+        reads_one: One token's output is used: the last block needs no more than keys and values of the others.
+    """
+    width, inner = config.hidden_size, config.intermediate_size
+    per_token, keys_and_values = 8 * width**2 + 4 * width * inner, 4 * width**2
+    attention = 4 * width * num_tokens**2 * (0.5 if is_causal else 1)
+    block = per_token * num_tokens + attention
+    if not reads_one:
+        return config.num_layers * block
+    last = keys_and_values * num_tokens + (per_token - keys_and_values) + 4 * width * num_tokens
+    return (config.num_layers - 1) * block + last
+
+
+def vit_flops(config: VitConfig) -> float:
+    """Forward, of one image through our own vision transformer in training."""
+    num_patches = (config.image_size // config.patch_size) ** 2
+    num_kept = max(1, round(num_patches * (1 - config.patch_dropout)))
+    embedding = 2 * num_kept * _CHANNELS * config.patch_size**2 * config.hidden_size
+    num_tokens = np.array([num_kept + 1.0])
+    reads_one = config.pool == "cls"
+    return embedding + float(transformer_flops(config, num_tokens, is_causal=False, reads_one=reads_one)[0])
+
+
+def projection_flops(width: int, projection: ProjectionConfig) -> float:
+    """Forward, of one vector."""
+    second = 2 * projection.dim**2 if projection.kind == "residual" else 0
+    return 2 * width * projection.dim + second
+
+
+def passes(tower: TowerConfig, num_layers: int | None = None) -> float:
+    """Forward passes that training costs: 3 for a tower that learns (two of them are the backward pass), 1 for one that
+    does not, and in between where only the last of `num_layers` blocks learn."""
+    if not tower.trainable:
+        return 1.0
+    if tower.num_trainable_layers is None or num_layers is None:
+        return 3.0
+    return 1 + 2 * min(1.0, tower.num_trainable_layers / num_layers)
+
+
+class PairFlops:
+    """FLOPs of a forward and backward pass over pairs."""
+
+    def __init__(self, config: ClipRun) -> None:
+        self._config = config
+        self._per_image: dict[tuple[int, int], float] = {}
+
+    def __call__(
+        self, image_size: tuple[int, int] | None, num_tokens_B: NDArray[np.int64], *, has_captions: bool = True
+    ) -> float:
+        """Of pairs with images of this height and width and captions of so many tokens; the similarities with all
+        pairs of the step's batch included.
+
+        Where the batch holds the features of frozen towers (no image size, no captions), the similarities are nearly
+        all there is, and the projections are left out.
+        """
+        config, num_pairs = self._config, len(num_tokens_B)
+        lengths_B = np.asarray(num_tokens_B, np.float64)
+        if image_size is not None and image_size not in self._per_image:
+            self._per_image[image_size] = self._count_image(image_size)
+        num_products = 1 if config.objective.loss == "siglip" else 2
+        similarities = 3 * 2 * num_products * num_pairs * config.data.batch_size * config.model.projection.dim
+        images = 0.0 if image_size is None else num_pairs * self._per_image[image_size]
+        return images + (float(self._captions(lengths_B).sum()) if has_captions else 0.0) + similarities
+
+    def _count_image(self, image_size: tuple[int, int]) -> float:
+        tower, projection = self._config.model.image, self._config.model.projection
+        if isinstance(tower, VitConfig):
+            projected = 3 * projection_flops(tower.hidden_size, projection)
+            return passes(tower, tower.num_layers) * vit_flops(tower) + projected
+        # Two images: batch norm refuses a single one where only one pixel is left.
+        return passes(tower) * _counted(self._config, lambda model: model(image=_zeros(2, _CHANNELS, *image_size))) / 2
+
+    def _captions(self, lengths_B: NDArray[np.float64]) -> NDArray[np.float64]:
+        tower, projection = self._config.model.text, self._config.model.projection
+        if isinstance(tower, TextTransformerConfig):
+            reads_one = tower.pool != "mean"
+            encoded = transformer_flops(tower, lengths_B, is_causal=tower.causal, reads_one=reads_one)
+            return passes(tower, tower.num_layers) * encoded + 3 * projection_flops(tower.hidden_size, projection)
+        square, linear, constant = self._caption_polynomial
+        return passes(tower) * ((square * lengths_B + linear) * lengths_B + constant)
+
+    @cached_property
+    def _caption_polynomial(self) -> tuple[float, float, float]:
+        """Coefficients of the forward FLOPs of a caption by its length, the highest power first."""
+
+        def counted(length: int) -> float:
+            return _counted(self._config, lambda model: model(input_ids=_zeros(1, length).long()))
+
+        square, linear, constant = np.polyfit(_LENGTHS, [counted(length) for length in _LENGTHS], 2).tolist()
+        return square, linear, constant
+
+
+def _zeros(*shape: int) -> Tensor:
+    import torch
+
+    return torch.zeros(shape, device="meta")
+
+
+def _counted(config: ClipRun, forward: Callable[[nn.Module], object]) -> float:
+    """Forward FLOPs of the model without values; 0, with a warning, for one that only runs with values."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from pretrainkit.recipes.clip.model import build
+
+    with torch.device("meta"):
+        model = build(config)
+    counter = FlopCounterMode(display=False)
+    try:
+        with torch.no_grad(), counter:
+            forward(model)
+    except (NotImplementedError, RuntimeError) as error:
+        _log.warning("FLOPs are not counted, since a tower cannot run without values: %s", error)
+        return 0.0
+    return float(counter.get_total_flops())

@@ -1,0 +1,45 @@
+"""Encoders of other libraries: how to build them without memory, and where their blocks are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from pretrainkit.nn.initialise import SkipInitialisation
+
+
+def without_weights(make: Callable[[], Any]) -> Any:
+    """The module that `make` makes, with its parameters on "meta" and its own tables real.
+
+    Buffers that are no part of the state dict, such as tables of positions, would be lost on "meta": nothing fills them
+    in later. A module that has any is made for real, without drawing weights, and only then emptied.
+    """
+    with torch.device("meta"):
+        module = make()
+    if not {name for name, _ in module.named_buffers()} - module.state_dict().keys():
+        return module
+    with torch.device("cpu"), SkipInitialisation():
+        module = make()
+    emptied: dict[nn.Parameter, nn.Parameter] = {}  # shared ones stay shared
+    for owner in module.modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            if parameter not in emptied:
+                emptied[parameter] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+            setattr(owner, name, emptied[parameter])
+    return module
+
+
+def repeated_modules(model: nn.Module) -> list[nn.Module]:
+    """The members of the outermost lists and chains of modules of one class: the blocks of most encoders."""
+    found: list[nn.Module] = []
+    for module in model.children():
+        members = list(module.children())
+        is_list = isinstance(module, nn.ModuleList) and members
+        is_chain = isinstance(module, nn.Sequential) and len(members) > 1
+        has_weights = any(True for _ in module.parameters())
+        if has_weights and (is_list or is_chain) and len({type(member) for member in members}) == 1:
+            found += members
+        else:
+            found += repeated_modules(module)
+    return found

@@ -1,0 +1,152 @@
+"""Held-out sets of a config: pairs from `data.valid`, class folders, and any other images and captions.
+
+Dimensions: B rows of a batch.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.eval.classification import captions_of
+from pretrainkit.eval.embed import BuildRows
+from pretrainkit.images.class_folders import class_folders, class_names
+from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
+from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, class_set_name, set_name
+from pretrainkit.recipes.clip.csv_pairs import read_file
+from pretrainkit.recipes.clip.evaluate import ClassSet, PairSet
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, open_pairs
+from pretrainkit.recipes.clip.pixels import PixelReader
+from pretrainkit.rng import fold, stream_key
+from pretrainkit.training.objective import HostBatch
+
+_IMAGES = stream_key(0, "clip", "held-out images")
+
+
+def pair_sets(config: ClipRun) -> list[PairSet]:
+    """The sets of `data.valid`.
+
+    Raises:
+        DataError: A set, or the tokenizer, is missing or broken.
+        ConfigError: Two sets have the same name.
+    """
+    if not config.data.valid:
+        return []
+    captions = caption_batches(config)
+    names = _distinct([set_name(source) for source in config.data.valid], "data.valid")
+    return [
+        _pair_set(config, name, open_pairs(source, "valid"), captions) for name, source in zip(names, config.data.valid)
+    ]
+
+
+def class_sets(config: ClipRun) -> list[ClassSet]:
+    """The folders of `evaluate.classification`.
+
+    Raises:
+        DataError: A folder, or the names of its classes, are missing.
+        InputError: A template has no place for a name.
+        ConfigError: Two folders have the same name.
+    """
+    wanted = config.evaluate.classification
+    if not wanted:
+        return []
+    captions = caption_batches(config)
+    names = _distinct([class_set_name(one) for one in wanted], "evaluate.classification")
+    return [_class_set(config, name, one, captions) for name, one in zip(names, wanted, strict=True)]
+
+
+def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
+    """A function of captions: `input_ids` and `num_tokens`, cut to `data.max_length`."""
+    tokenizer, data = CaptionTokenizer(tokenizer_folder(config)), config.data
+    num_columns = data.max_length if data.pad_captions == "max_length" else None
+
+    def encode(texts: Sequence[str]) -> HostBatch:
+        encoded = tokenizer.encode(texts, data.max_length, num_columns=num_columns)
+        return {"input_ids": encoded.input_ids, "num_tokens": encoded.num_tokens}
+
+    return encode
+
+
+def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
+    """Rows of `files` to a batch with `image`."""
+    pixels = PixelReader(config.data.valid_transforms, config.data.normalize)
+    return every_image(pixels, lambda row: read_file(files[row]), lambda row: str(files[row]))
+
+
+def every_image(pixels: PixelReader, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
+    """Rows to a batch with `image`, given the content of each row's file and what messages call it; a bad row is an
+    error."""
+
+    def build(rows: NDArray[np.int64]) -> HostBatch:
+        image = np.empty((len(rows), 3, pixels.size, pixels.size), pixels.dtype)
+        for out, row, key in zip(image, rows.tolist(), fold(_IMAGES, rows), strict=True):
+            try:
+                pixels(read(row), np.random.default_rng(int(key)), out)
+            except BadImage as error:
+                raise _bad(describe(row), str(error)) from error
+        return {"image": image}
+
+    return build
+
+
+def _pair_set(config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequence[str]], HostBatch]) -> PairSet:
+    def texts(rows: NDArray[np.int64]) -> list[str]:
+        found = [pairs.caption(row) for row in rows.tolist()]
+        if "" in found:
+            raise _bad(pairs.describe(int(rows[found.index("")])), "it has no caption")
+        return found
+
+    return PairSet(
+        name=name,
+        image_ids_N=pairs.image_ids,
+        images=every_image(
+            PixelReader(config.data.valid_transforms, config.data.normalize), pairs.read_image, pairs.describe
+        ),
+        captions=lambda rows: encode(texts(rows)),
+        texts=texts,
+    )
+
+
+def _distinct(names: list[str], field: str) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"two sets of {field} have the same name: {', '.join(names)}\n"
+            f"  metrics are named by it: give one another, as in {field}=[{{path: ..., name: NAME}}]"
+        )
+    return names
+
+
+def _bad(what: str, reason: str) -> DataError:
+    return DataError(
+        f"{what}: {reason}\n  every row is needed here: mend or remove it; in a set of pairs, pretrainkit data "
+        "check lists all that are bad"
+    )
+
+
+def _class_set(
+    config: ClipRun, name: str, wanted: ClassificationConfig, encode: Callable[[Sequence[str]], HostBatch]
+) -> ClassSet:
+    folders = class_folders(Path(wanted.path))
+    names = class_names(folders, Path(wanted.class_names) if wanted.class_names else None)
+    templates = _templates(wanted)
+    captions = captions_of(names, templates)
+    return ClassSet(
+        name=name,
+        labels_I=folders.labels_N,
+        num_classes=len(names),
+        num_templates=len(templates),
+        images=image_batches(config, folders.files),
+        captions=lambda rows: encode([captions[row] for row in rows.tolist()]),
+    )
+
+
+def _templates(wanted: ClassificationConfig) -> list[str]:
+    if wanted.templates_file is None:
+        return list(wanted.templates)
+    try:
+        lines = Path(wanted.templates_file).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"cannot read templates from {wanted.templates_file}: {error.strerror or error}") from None
+    return [line.strip() for line in lines if line.strip()]

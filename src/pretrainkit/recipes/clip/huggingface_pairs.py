@@ -1,0 +1,141 @@
+"""Sets of Hugging Face `datasets`: saved with `save_to_disk`, a folder of parquet files, or a name on the hub. Images
+stay undecoded until asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.csv_pairs import read_file
+from pretrainkit.recipes.clip.pairs import (
+    MissingImage,
+    Pairs,
+    Split,
+    caption_weights,
+    chosen_column,
+    split_names,
+    whole_numbers,
+)
+
+_IMAGES = ("image", "img", "jpg", "png", "webp", "picture")
+_CAPTIONS = ("caption", "captions", "text", "txt", "sentences")
+
+
+class HuggingFacePairs(Pairs):
+    """Rows of a `datasets.Dataset`, memory-mapped."""
+
+    has_names = False
+
+    def __init__(
+        self, name: str, where: str, table: pa.Table, weights: list[float], images: Any, rows: NDArray[np.int64]
+    ) -> None:
+        """
+        Args:
+            name, where, table, weights: As for `Pairs`.
+            images: The data set with its column of images alone, not decoded.
+            rows: (N,) row of the data set for each pair.
+        """
+        super().__init__(name, where, table, weights, {})
+        self._images, self._rows = images, rows
+        self._column = images.column_names[0]
+
+    def read_image(self, row: int) -> bytes:
+        image = self._images[int(self._rows[row])][self._column]
+        if isinstance(image, dict):
+            image = image.get("bytes") or image.get("path")
+        if isinstance(image, str):
+            return read_file(Path(image))
+        if not image:
+            raise MissingImage("the row has neither bytes nor a path")
+        return image
+
+    def _image_numbers(self) -> NDArray[np.int64]:
+        return self._rows
+
+
+def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs:
+    """One split of a data set.
+
+    Raises:
+        MissingPackageError: `datasets` is not installed.
+        DataError: There is no such data set or split, or columns are missing.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingPackageError("datasets", "hub", f"reading {source.path}") from error
+    dataset = _load(datasets, source, split)
+    present = dataset.column_names
+    where = f"{source.path} ({dataset.split or 'one split'})"
+    image = chosen_column(present, source.image_key, _IMAGES, "image", where)
+    if isinstance(source.caption_key, dict):
+        texts = [chosen_column(present, key, (), "caption", where) for key in source.caption_key]
+    else:
+        texts = [chosen_column(present, source.caption_key, _CAPTIONS, "caption", where)]
+    if isinstance(dataset.features[image], datasets.Image):
+        dataset = dataset.cast_column(image, datasets.Image(decode=False))
+    numbers = [name for name in ("image_id", "caption_id") if name in present]
+    plain = dataset.select_columns([*texts, *numbers]).with_format("arrow")[:]
+    columns = {f"caption_{n}": _chunked(plain.column(text)) for n, text in enumerate(texts)}
+    ids = {name: _chunked(plain.column(name)) for name in numbers}
+    columns, rows = _one_row_per_caption(columns, ids, where)
+    columns["image"] = pa.array([f"row {row}" for row in rows.tolist()], pa.string())
+    images = dataset.select_columns([image])
+    return HuggingFacePairs(set_name(source), source.path, pa.table(columns), caption_weights(source), images, rows)
+
+
+def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:
+    path = Path(source.path)
+    try:
+        if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+            found = datasets.load_from_disk(source.path)
+        else:
+            found = datasets.load_dataset(source.path)
+    except Exception as error:  # the library raises its own and others' errors of many kinds
+        raise DataError(
+            f"data.{split}: the data set {source.path} cannot be opened: {type(error).__name__}: {str(error)[:300]}\n"
+            "  give a folder saved by datasets, a folder of parquet files, or a name on the hub (with network)"
+        ) from error
+    if not isinstance(found, dict):
+        return found
+    name = next((name for name in split_names(source, split) if name in found), None)
+    if name is None:
+        raise DataError(
+            f"data.{split}: {source.path} has no split {' or '.join(split_names(source, split))}; it has "
+            f"{', '.join(found)}\n  name one with split: NAME beside its path"
+        )
+    return found[name]
+
+
+def _chunked(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+def _one_row_per_caption(
+    captions: dict[str, pa.Array], ids: dict[str, pa.Array], where: str
+) -> tuple[dict[str, pa.Array], NDArray[np.int64]]:
+    """Columns in which each caption of a list is a row of its own, and the row of the data set each came from."""
+    first = next(iter(captions.values()))
+    is_list = [pa.types.is_list(c.type) or pa.types.is_large_list(c.type) for c in captions.values()]
+    rows = np.arange(len(first), dtype=np.int64)
+    if any(is_list) and len(captions) > 1:
+        raise DataError(
+            f"{where} has lists of captions in one of several caption columns\n"
+            "  give a single caption_key: then each caption of the list is a pair of its own"
+        )
+    if is_list[0]:
+        rows = whole_numbers(pa.compute.list_parent_indices(first))
+        captions = {"caption_0": pa.compute.list_flatten(first)}
+    found = {name: column.cast(pa.large_string()) for name, column in captions.items()}
+    for name, column in ids.items():
+        if pa.types.is_list(column.type):
+            column = pa.compute.list_flatten(column) if is_list[0] else pa.nulls(0)
+        elif is_list[0]:
+            column = column.take(pa.array(rows))
+        if pa.types.is_integer(column.type) and not column.null_count and len(column) == len(rows):
+            found[name] = column.cast(pa.int64())
+    return found, rows

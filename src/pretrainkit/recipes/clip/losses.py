@@ -1,0 +1,248 @@
+"""Contrastive losses over rows of similarities, with memory for a few of these rows at a time.
+
+Dimensions: b rows (queries) of this rank, M columns (keys) to compare with, D embedding width, C rows of one chunk.
+
+The gradient of a loss that is summed over rows is known row by row, so each chunk's part of it is computed in the
+forward pass while the chunk's logits are there: they are neither kept nor computed twice, and never more than C x M
+exist. Row n stands for pair `first_row + n` of the batch, column m for pair `first_column + m`.
+
+Sources: InfoNCE as in CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020); mixed targets as in ZeroVL (Cui et
+al. 2022, https://arxiv.org/abs/2112.09331); SigLIP (Zhai et al. 2023, https://arxiv.org/abs/2303.15343).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Duplicates = Literal["negatives", "ignore", "positives"]
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Which pairs of the batch belong together. Indices and groups are those of the whole batch of B pairs."""
+
+    first_column: int
+    """The pair that the first key comes from."""
+    num_columns: int
+    """M."""
+    duplicates: Duplicates = "negatives"
+    """What pairs of one group are to each other; see `ClipObjectiveConfig`."""
+    groups_B: tuple[Tensor, ...] = ()
+    """Integer (B,) each: pairs with an equal number in any of them are duplicates."""
+    partner_B: Tensor | None = None
+    """int64 (B,) the pair that each pair is mixed with; None: none is."""
+    share: Tensor | None = None
+    """Scalar: how much of the target is the pair itself; the rest is its partner."""
+
+    def targets(self, pairs_C: Tensor) -> list[tuple[Tensor | float, Tensor]]:
+        """(weight, int64 (C,) pair) of each part of the target of these pairs."""
+        if self.partner_B is None or self.share is None:
+            return [(1.0, pairs_C)]
+        return [(self.share, pairs_C), (1 - self.share, self.partner_B[pairs_C])]
+
+    def main_target(self, pairs_C: Tensor) -> Tensor:
+        """int64 (C,) the part with the largest weight."""
+        if self.partner_B is None or self.share is None:
+            return pairs_C
+        return torch.where(self.share >= 0.5, pairs_C, self.partner_B[pairs_C])
+
+    def same(self, pairs_C: Tensor) -> Tensor:
+        """bool (C, M): whether a column is a duplicate of a pair, or the pair itself."""
+        columns = slice(self.first_column, self.first_column + self.num_columns)
+        found = torch.zeros(len(pairs_C), self.num_columns, dtype=torch.bool, device=pairs_C.device)
+        for group_B in self.groups_B:
+            found |= group_B[pairs_C][:, None] == group_B[columns]
+        return found
+
+    def ignored(self, pairs_C: Tensor) -> Tensor | None:
+        """bool (C, M): columns that are neither targets nor negatives; None: no column."""
+        if self.duplicates != "ignore":
+            return None
+        targets = [target_C for _, target_C in self.targets(pairs_C)]
+        found = torch.stack([self.same(target_C) for target_C in targets]).any(0)
+        for target_C in targets:
+            found.scatter_(1, self.column(target_C), False)
+        return found
+
+    def column(self, pairs_C: Tensor) -> Tensor:
+        """(C, 1) the column of each pair."""
+        return (pairs_C - self.first_column)[:, None]
+
+
+class RowScores(NamedTuple):
+    """What became of a chunk of rows. Sums over them; scalars."""
+
+    loss: Tensor
+    hard_loss: Tensor
+    """With each pair itself as the only target; without label smoothing. 0 where `loss` is that or has none."""
+    num_right: Tensor
+    """Rows whose most similar column is the main target."""
+
+
+class Score(Protocol):
+    """A loss by rows."""
+
+    def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
+        """Scores rows, and the derivative (C, M) of their loss by the logits, in whose memory it may lie."""
+
+
+def _num_right(logits_CM: Tensor, pairs_C: Tensor, matches: Matches) -> Tensor:
+    """Of equal logits the first counts, so that embeddings that are all the same are not called right."""
+    best_C1 = logits_CM.argmax(1, keepdim=True)
+    main_C = matches.main_target(pairs_C)
+    if matches.duplicates == "positives":
+        return matches.same(main_C).gather(1, best_C1).sum().to(logits_CM.dtype)
+    return (best_C1 == matches.column(main_C)).sum().to(logits_CM.dtype)
+
+
+@dataclass(frozen=True)
+class SoftmaxScore:
+    """Cross-entropy of the softmax over columns."""
+
+    matches: Matches
+    label_smoothing: float = 0.0
+    """Share of the target that is spread evenly over all columns (that are not ignored)."""
+
+    def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
+        matches, smoothing = self.matches, self.label_smoothing
+        ignored_CM = matches.ignored(pairs_C)
+        if ignored_CM is not None:
+            logits_CM.masked_fill_(ignored_CM, -torch.inf)
+        num_right = _num_right(logits_CM, pairs_C, matches)
+        wanted = [(weight, *self._target(logits_CM, pair_C)) for weight, pair_C in matches.targets(pairs_C)]
+        target_logit_C = sum(weight * logit_C for weight, logit_C, _ in wanted)
+        smooth_CM: Tensor | float = 1 / matches.num_columns
+        if ignored_CM is not None:
+            smooth_CM = (~ignored_CM).to(logits_CM.dtype)
+            smooth_CM /= smooth_CM.sum(1, keepdim=True)
+        if smoothing:
+            finite_CM = logits_CM if ignored_CM is None else logits_CM.masked_fill(ignored_CM, 0.0)
+            target_logit_C = (1 - smoothing) * target_logit_C + smoothing * (finite_CM * smooth_CM).sum(1)
+
+        largest_C1 = logits_CM.amax(1, keepdim=True)
+        logits_CM.sub_(largest_C1).exp_()
+        sum_C1 = logits_CM.sum(1, keepdim=True)
+        log_sum_C = (largest_C1 + sum_C1.log())[:, 0]
+        slope_CM = logits_CM.div_(sum_C1)
+        for weight, _, where in wanted:
+            weight = (1 - smoothing) * weight
+            if where.dtype == torch.bool:
+                slope_CM -= weight * where.to(slope_CM.dtype) / where.sum(1, keepdim=True)
+            else:
+                slope_CM.scatter_add_(1, where, torch.ones_like(sum_C1).mul_(-weight))
+        if smoothing:
+            slope_CM -= smoothing * smooth_CM
+        loss = (log_sum_C - target_logit_C).sum()
+        has_hard_loss = matches.partner_B is not None
+        hard_loss = (log_sum_C - wanted[0][1]).sum() if has_hard_loss else torch.zeros_like(loss)
+        return RowScores(loss, hard_loss, num_right), slope_CM
+
+    def _target(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean logit (C,) of each row's target columns, and where they are: indices (C, 1), or bool (C, M)."""
+        if self.matches.duplicates != "positives":
+            column_C1 = self.matches.column(pairs_C)
+            return logits_CM.gather(1, column_C1)[:, 0], column_C1
+        same_CM = self.matches.same(pairs_C)
+        return (logits_CM * same_CM).sum(1) / same_CM.sum(1), same_CM
+
+
+@dataclass(frozen=True)
+class SigmoidScore:
+    """Minus the log-probability that each row and column belong together or not, each on its own."""
+
+    matches: Matches
+
+    def __call__(self, logits_CM: Tensor, pairs_C: Tensor) -> tuple[RowScores, Tensor]:
+        matches = self.matches
+        ignored_CM = matches.ignored(pairs_C)
+        if ignored_CM is not None:
+            logits_CM.masked_fill_(ignored_CM, -torch.inf)
+        num_right = _num_right(logits_CM, pairs_C, matches)
+        sign_CM = torch.ones_like(logits_CM)
+        if matches.duplicates == "positives":
+            sign_CM.masked_fill_(matches.same(pairs_C), -1.0)
+        else:
+            sign_CM.scatter_(1, matches.column(pairs_C), -1.0)
+        logits_CM.mul_(sign_CM)
+        loss = F.softplus(logits_CM).sum()
+        return RowScores(loss, torch.zeros_like(loss), num_right), logits_CM.sigmoid_().mul_(sign_CM)
+
+
+def score_rows(
+    queries_bD: Tensor,
+    keys_MD: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    score: Score,
+    *,
+    first_row: int,
+    megabytes: int,
+) -> RowScores:
+    """The scores of all rows; gradient flows from `loss` to queries, keys, scale and bias.
+
+    Args:
+        queries_bD: Float32 or float64.
+        keys_MD: Of the same dtype. Detached: no gradient is computed for them.
+        scale: Scalar; logits are scale x (query . key) + bias.
+        bias: Scalar, or None.
+        score: Of rows.
+        first_row: The pair that the first query comes from.
+        megabytes: Logits of one chunk, at least one row.
+    """
+    bytes_per_row = len(keys_MD) * queries_bD.element_size()
+    num_rows = max(1, megabytes * 10**6 // max(1, bytes_per_row))
+    inputs: Sequence[Tensor | None] = (queries_bD, keys_MD, scale, bias)
+    if not torch.is_grad_enabled():
+        inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
+    with torch.autocast(queries_bD.device.type, enabled=False):
+        return RowScores(*_RowsByChunks.apply(*inputs, score, first_row, num_rows))
+
+
+class _RowsByChunks(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries_bD: Tensor,
+        keys_MD: Tensor,
+        scale: Tensor,
+        bias: Tensor | None,
+        score: Score,
+        first_row: int,
+        num_rows: int,
+    ) -> tuple[Tensor, ...]:
+        needs_queries, needs_keys, needs_scale, needs_bias = ctx.needs_input_grad[:4]
+        grad_queries_bD = torch.empty_like(queries_bD) if needs_queries or needs_scale else None
+        grad_keys_MD = torch.zeros_like(keys_MD) if needs_keys else None
+        grad_bias = torch.zeros_like(scale) if needs_bias else None
+        sums = [torch.zeros_like(scale) for _ in RowScores._fields]
+        for start in range(0, len(queries_bD), num_rows):
+            chunk_CD = queries_bD[start : start + num_rows]
+            logits_CM = (chunk_CD @ keys_MD.t()).mul_(scale)
+            if bias is not None:
+                logits_CM.add_(bias)
+            pairs_C = torch.arange(start, start + len(chunk_CD), device=queries_bD.device) + first_row
+            scores, slope_CM = score(logits_CM, pairs_C)
+            for whole, part in zip(sums, scores, strict=True):
+                whole += part
+            if grad_queries_bD is not None:
+                torch.mm(slope_CM, keys_MD, out=grad_queries_bD[start : start + num_rows])
+            if grad_keys_MD is not None:
+                grad_keys_MD.addmm_(slope_CM.t(), chunk_CD)
+            if grad_bias is not None:
+                grad_bias += slope_CM.sum()
+        grad_scale = (grad_queries_bD * queries_bD).sum() if needs_scale and grad_queries_bD is not None else None
+        for grad in (grad_queries_bD, grad_keys_MD):
+            if grad is not None:
+                grad.mul_(scale)
+        ctx.save_for_backward(grad_queries_bD if needs_queries else None, grad_keys_MD, grad_scale, grad_bias)
+        ctx.mark_non_differentiable(*sums[1:])
+        return tuple(sums)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return *(None if saved is None else saved * grad for saved in ctx.saved_tensors), None, None, None

@@ -1,0 +1,161 @@
+"""Two towers and their projections into one space.
+
+Dimensions: B pairs, T tokens, D width of a tower, E width of the embeddings.
+Sources: Radford et al. 2021, https://arxiv.org/abs/2103.00020; Cui et al. 2022, https://arxiv.org/abs/2112.09331.
+"""
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.projections import Projection, build_projection
+from pretrainkit.recipes.clip.temperature import Temperature
+from pretrainkit.recipes.clip.towers import Color, ImageTower, TextTower, build_image_tower, build_text_tower
+
+_NORM_EPSILON = 1e-8
+"""Added to the length of an embedding, so that zeros stay zeros."""
+
+
+class DualEncoder(nn.Module):
+    """Images and captions to embeddings, one after the other or both in one call."""
+
+    def __init__(
+        self,
+        image: ImageTower,
+        text: TextTower,
+        *,
+        image_projection: Projection,
+        text_projection: Projection,
+        temperature: Temperature,
+        siglip_bias: float | None,
+        mean_and_deviation: tuple[Color, Color],
+        is_normalized: bool,
+    ) -> None:
+        """
+        Args:
+            siglip_bias: Initial bias of the logits, learned; None: there is none.
+            mean_and_deviation: Of pixels in [0, 1], to normalize uint8 images.
+            is_normalized: Embeddings have length 1.
+        """
+        super().__init__()
+        self.image, self.text = image, text
+        self.image_projection, self.text_projection = image_projection, text_projection
+        self.temperature = temperature
+        self.logit_bias = None if siglip_bias is None else nn.Parameter(torch.full((1,), siglip_bias))
+        self.mean_and_deviation = mean_and_deviation
+        self.is_normalized = is_normalized
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return [*self.image.blocks(), *self.text.blocks()]
+
+    def logit_scale(self) -> Tensor:
+        """1 / temperature, a scalar within its limits; no gradient outside of them."""
+        return self.temperature.logit_scale()
+
+    def project_temperature(self) -> None:
+        """Bring a learned temperature back into its limits. Does not wait for the device."""
+        self.temperature.project()
+
+    def train(self, mode: bool = True) -> "DualEncoder":
+        """Towers that do not learn stay in evaluation mode: no dropout, and batch norm keeps its statistics."""
+        super().train(mode)
+        for tower in (self.image, self.text):
+            if not _learns(tower):
+                tower.eval()
+        return self
+
+    def forward(
+        self,
+        image: Tensor | None = None,
+        input_ids: Tensor | None = None,
+        num_tokens: Tensor | None = None,
+        *,
+        image_features: Tensor | None = None,
+        text_features: Tensor | None = None,
+        image_share: Tensor | None = None,
+        text_share: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Embeddings (B, E) under the names of what was given: "image", "text".
+
+        Args:
+            image: uint8 (B, 3, H, W), or float that is normalized already.
+            input_ids: Integer (B, T).
+            num_tokens: Integer (B,): real tokens of each caption, at least 1; None: all are.
+            image_features: (B, D) what the image tower gave for the images, in place of them.
+            text_features: (B, D) what the text tower gave for the captions, in place of them.
+            image_share: Scalar s; pixels become s x (this image) + (1 - s) x (that of the mirrored row). None: as is.
+            text_share: The same for projected captions, before their lengths become 1.
+        """
+        found = {}
+        if image is not None:
+            pixels_BCHW = _mirrored(self.normalized(image), image_share)
+            with _graph_if(_learns(self.image)):
+                image_features = self.image(pixels_BCHW)
+        if image_features is not None:
+            found["image"] = self._unit(self.image_projection(image_features))
+        if input_ids is not None:
+            with _graph_if(_learns(self.text)):
+                text_features = self.text(input_ids, num_tokens)
+        if text_features is not None:
+            found["text"] = self._unit(_mirrored(self.text_projection(text_features), text_share))
+        return found
+
+    def normalized(self, image: Tensor) -> Tensor:
+        """uint8 (B, 3, H, W) to floats of about mean 0 and deviation 1; floats are taken as they are."""
+        if image.is_floating_point():
+            return image
+        mean_311, deviation_311 = (
+            torch.tensor(values, device="cpu").view(3, 1, 1).to(image.device, non_blocking=True)
+            for values in self.mean_and_deviation
+        )
+        dtype = next(self.image_projection.parameters()).dtype
+        scale_311, shift_311 = (1 / (255 * deviation_311)).to(dtype), (-mean_311 / deviation_311).to(dtype)
+        return image.to(dtype).mul_(scale_311).add_(shift_311)
+
+    def _unit(self, x_BE: Tensor) -> Tensor:
+        if not self.is_normalized:
+            return x_BE
+        x_BE = x_BE.to(torch.promote_types(x_BE.dtype, torch.float32))
+        length_B1 = x_BE.norm(dim=-1, keepdim=True)
+        return x_BE / (length_B1 + _NORM_EPSILON)
+
+
+def _learns(tower: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in tower.parameters())
+
+
+def _graph_if(is_learning: bool) -> AbstractContextManager[object]:
+    """A tower that does not learn needs no graph."""
+    return torch.set_grad_enabled(is_learning and torch.is_grad_enabled())
+
+
+def _mirrored(x: Tensor, share: Tensor | None) -> Tensor:
+    """share x (each row) + (1 - share) x (the row as far from the end as that is from the start)."""
+    return x if share is None else share * x + (1 - share) * x.flip(0)
+
+
+def build(config: ClipRun) -> DualEncoder:
+    """The model on torch's default device, initialised from its global generator; on "meta" without values.
+
+    Raises:
+        ConfigError: A tower cannot be built so.
+        MissingPackageError: A tower needs a package that is not installed.
+    """
+    image, text = build_image_tower(config.model.image), build_text_tower(config.model.text)
+    projection = config.model.projection
+    model = DualEncoder(
+        image,
+        text,
+        image_projection=build_projection(projection, image.width),
+        text_projection=build_projection(projection, text.width),
+        temperature=Temperature(config.model.temperature),
+        siglip_bias=config.objective.siglip_bias if config.objective.loss == "siglip" else None,
+        mean_and_deviation=config.data.normalize or image.mean_and_deviation,
+        is_normalized=projection.normalize,
+    )
+    model.image_projection.requires_grad_(projection.image_trainable)
+    model.text_projection.requires_grad_(projection.text_trainable)
+    return model

@@ -1,0 +1,176 @@
+"""Images and captions that belong together, apart from all others of the batch.
+
+Dimensions: b pairs of a microbatch or rank, B of the whole batch, D embedding width.
+"""
+
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.dist.parallelize import gather_root_weights, unwrap
+from pretrainkit.recipes.clip.bad_rows import REASONS
+from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.flops import PairFlops
+from pretrainkit.recipes.clip.losses import Matches, RowScores, Score, SigmoidScore, SoftmaxScore, score_rows
+from pretrainkit.training.objective import Batch, Cost, CoupledObjective, Embedded, HostBatch, LossSum
+
+_INPUTS = ("image", "image_features", "input_ids", "num_tokens", "text_features")
+"""What a batch may hold for the model."""
+_GROUPS = ("image_group", "caption_group")
+_BAD_ROWS = tuple(f"bad_{reason.replace(' ', '_')}" for reason in REASONS[1:])
+
+
+class HasTemperature(Protocol):
+    """What the loss needs of the model besides its forward pass."""
+
+    logit_bias: Tensor | None
+    """(1,), of a sigmoid loss."""
+
+    def logit_scale(self) -> Tensor:
+        """Scalar: 1 / temperature."""
+
+    def project_temperature(self) -> None:
+        """Bring the temperature back into its limits."""
+
+
+class ClipObjective(CoupledObjective):
+    """The loss is `contrastive_loss`; the other terms are for the log.
+
+    `i2t_accuracy` and `t2i_accuracy` are the shares of images (texts) whose most similar text (image) of the batch is
+    their own, or under mixup the one that is the larger part of their target; `hard_loss`, under mixup, is the loss as
+    if every pair were its own whole target, which is what ZeroVL prints.
+    """
+
+    def __init__(self, config: ClipRun) -> None:
+        self._settings = config.objective
+        self._flops = PairFlops(config)
+
+    @property
+    def scales(self) -> dict[str, float]:
+        hard = {"hard_loss": 0.0} if self._settings.mixup is not None else {}
+        return {"contrastive_loss": 1.0, **hard, "i2t_accuracy": 0.0, "t2i_accuracy": 0.0, "temperature": 0.0}
+
+    def embed(self, model: nn.Module, batch: Batch) -> Embedded:
+        mixup = batch.get("mixup")
+        shares: dict[str, Tensor] = {}
+        if mixup is not None:
+            share, is_image = mixup[0], mixup[1] > 0.5
+            whole = torch.ones_like(share)
+            shares = {
+                "image_share": torch.where(is_image, share, whole),
+                "text_share": torch.where(is_image, whole, share),
+            }
+        vectors = model(**{name: batch[name] for name in _INPUTS if name in batch}, **shares)
+        return Embedded({"image": vectors["image"], "text": vectors["text"]}, self._labels(batch))
+
+    def _labels(self, batch: Batch) -> dict[str, Tensor]:
+        num_pairs, device = len(batch["num_tokens"]), batch["num_tokens"].device
+        labels = {}
+        if self._settings.duplicates != "negatives":
+            labels = {name: batch[name] for name in _GROUPS}
+        if (mixup := batch.get("mixup")) is not None:
+            # Pair i of the microbatch is mixed with pair num_pairs - 1 - i: so many places further on.
+            labels["partner_offset"] = num_pairs - 1 - 2 * torch.arange(num_pairs, device=device)
+            labels["share"] = mixup[:1].expand(num_pairs)
+        return labels
+
+    def loss_from(
+        self, model: nn.Module, vectors: dict[str, Tensor], labels: dict[str, Tensor], rows: slice
+    ) -> dict[str, LossSum]:
+        settings = self._settings
+        plain = cast(HasTemperature, unwrap(model))
+        image_BD, text_BD = vectors["image"], vectors["text"]
+        scale = plain.logit_scale().to(image_BD)
+        matches = self._matches(labels, rows, len(image_BD))
+        columns = slice(matches.first_column, matches.first_column + matches.num_columns)
+        if settings.loss == "siglip":
+            assert plain.logit_bias is not None
+            score: Score = SigmoidScore(matches)
+            bias = plain.logit_bias[0].to(image_BD)
+            i2t = self._score(image_BD[rows], text_BD[columns], scale, bias, score, rows)
+            with torch.no_grad():  # the same logits: for the accuracy alone
+                t2i = self._score(text_BD[rows], image_BD[columns], scale, bias, score, rows)
+            loss = i2t.loss
+        else:
+            score = SoftmaxScore(matches, settings.label_smoothing)
+            image_MD, text_MD = image_BD[columns], text_BD[columns]
+            if not settings.gather_gradient:
+                image_MD, text_MD = image_MD.detach(), text_MD.detach()
+            i2t = self._score(image_BD[rows], text_MD, scale, None, score, rows)
+            t2i = self._score(text_BD[rows], image_MD, scale, None, score, rows)
+            loss = (i2t.loss + t2i.loss) / 2
+        one = torch.ones_like(scale).detach()
+        num_pairs = one * (rows.stop - rows.start)
+        terms = {
+            "contrastive_loss": LossSum(loss, num_pairs),
+            "i2t_accuracy": LossSum(i2t.num_right, num_pairs),
+            "t2i_accuracy": LossSum(t2i.num_right, num_pairs),
+            "temperature": LossSum((1 / scale).detach(), one),
+        }
+        if settings.mixup is not None:
+            hard_loss = (i2t.hard_loss + t2i.hard_loss) / 2 if "share" in labels else loss.detach()
+            terms["hard_loss"] = LossSum(hard_loss, num_pairs)
+        return terms
+
+    def _score(
+        self, queries_bD: Tensor, keys_MD: Tensor, scale: Tensor, bias: Tensor | None, score: Score, rows: slice
+    ) -> RowScores:
+        return score_rows(
+            queries_bD,
+            keys_MD,
+            scale,
+            bias,
+            score,
+            first_row=rows.start,
+            megabytes=self._settings.logits_megabytes,
+        )
+
+    def _matches(self, labels: dict[str, Tensor], rows: slice, num_pairs: int) -> Matches:
+        settings = self._settings
+        first, stop = 0, num_pairs
+        num_rows = rows.stop - rows.start
+        num_ranks_together = 1 if not settings.gather else settings.gather_group_size
+        if num_ranks_together is not None and num_rows:
+            num_together = num_rows * num_ranks_together
+            first = rows.start // num_together * num_together
+            stop = min(first + num_together, num_pairs)
+        partner_B = None
+        if "share" in labels:
+            offset_B = labels["partner_offset"]
+            partner_B = torch.arange(num_pairs, device=offset_B.device) + offset_B
+        return Matches(
+            first_column=first,
+            num_columns=stop - first,
+            duplicates=settings.duplicates,
+            groups_B=tuple(labels[name] for name in _GROUPS) if settings.duplicates != "negatives" else (),
+            partner_B=partner_B,
+            share=labels["share"][0] if partner_B is not None and num_pairs else None,
+        )
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """Of one batch by itself, which is no measure of retrieval: the more pairs, the harder."""
+        vectors, labels = self.embed(model, batch)
+        gather_root_weights(model)
+        return self.loss_from(model, vectors, labels, slice(0, len(vectors["image"])))
+
+    def after_update(self, model: nn.Module) -> None:
+        cast(HasTemperature, unwrap(model)).project_temperature()
+
+    def cost(self, batch: HostBatch) -> Cost:
+        """Pairs; tokens and slots of captions (not patches); the rows that others stand in for, by reason."""
+        num_tokens_b = np.asarray(batch["num_tokens"], np.int64)
+        num_by_reason = np.bincount(batch["bad"], minlength=len(_BAD_ROWS) + 1) if "bad" in batch else None
+        return Cost(
+            examples=len(num_tokens_b),
+            tokens=int(num_tokens_b.sum()),
+            slots=int(batch["input_ids"].size) if "input_ids" in batch else int(num_tokens_b.sum()),
+            flops=self._flops(
+                batch["image"].shape[2:] if "image" in batch else None,
+                num_tokens_b,
+                has_captions="input_ids" in batch,
+            ),
+            notes={} if num_by_reason is None else dict(zip(_BAD_ROWS, num_by_reason[1:].tolist(), strict=True)),
+        )

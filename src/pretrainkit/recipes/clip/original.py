@@ -1,0 +1,193 @@
+"""Checkpoints of ZeroVL, both ways: its names for a timm image tower, a transformers text tower and two projections.
+
+Source: section 6.6 and 11 of the specification.
+Dimensions: G patches along a side, D width.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.recipes.clip.architecture import bind_model
+from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TimmConfig
+from pretrainkit.recipes.clip.model import DualEncoder, build
+
+logger = logging.getLogger(__name__)
+
+State = Mapping[str, Tensor]
+
+_PREFIXES = {"image.encoder.": "image_encoder.model.model.", "text.encoder.": "text_encoder.model.model."}
+"""Ours to the original's."""
+_TEMPERATURE = "loss.temperature"
+_POSITIONS = "image.encoder.pos_embed"
+_LEFTOVERS = ("image_encoder.model.model.pre_logits.", "text_encoder.model.model.embeddings.position_ids")
+"""In files written with older libraries; nothing reads them."""
+_STATES = ("state_dict", "model_state_dict", "model")
+"""Keys of a checkpoint that may hold the weights."""
+
+
+def read_original(path: Path) -> dict[str, Tensor]:
+    """The weights of a checkpoint file under the original's names, without a `module.` before them.
+
+    Nothing in the file is executed.
+
+    Raises:
+        CheckpointError: It cannot be read so, or holds no weights.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"there is no file {path}\n  give a checkpoint of ZeroVL, such as zerovl_14m.pth"
+        ) from None
+    except Exception as error:  # torch raises what the pickle's bytes provoke
+        raise CheckpointError(
+            f"{path} cannot be read without running what it holds: {str(error).splitlines()[0][:200]}\n"
+            "  copy it again; if you trust who made it, save its state_dict alone with torch.save"
+        ) from None
+    found = content
+    if isinstance(content, Mapping):
+        found = next((content[key] for key in _STATES if isinstance(content.get(key), Mapping)), content)
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise CheckpointError(f"{path} holds no weights: none of {', '.join(_STATES)} is a table of tensors")
+    return {name.removeprefix("module."): tensor for name, tensor in found.items()}
+
+
+def to_original(model: DualEncoder) -> dict[str, Tensor]:
+    """Our weights under the original's names; a learned temperature is itself there, of shape [].
+
+    Raises:
+        InputError: The model has parts that the original lacks.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        prefix = next((ours for ours in _PREFIXES if name.startswith(ours)), None)
+        if prefix is not None:
+            found[_PREFIXES[prefix] + name.removeprefix(prefix)] = tensor
+        elif name in ("image_projection.linear.weight", "text_projection.linear.weight"):
+            found[name] = tensor
+        elif name == "temperature.temperature":
+            found[_TEMPERATURE] = tensor.reshape(())
+        elif name == "temperature.log_scale":
+            found[_TEMPERATURE] = tensor.neg().exp().reshape(())
+        else:
+            raise InputError(f"ZeroVL has nothing like {name}\n  its models have linear projections and no bias")
+    return found
+
+
+def from_original(tensors: State, model: DualEncoder) -> dict[str, Tensor]:
+    """The original's weights as the state dict of `model` (maybe on "meta"): positions are fitted to its image size.
+
+    Leftovers of older libraries are reported and left out.
+
+    Raises:
+        CheckpointError: Tensors are missing, have another shape, or have no place in the model.
+    """
+    own = model.state_dict()
+    rest = dict(tensors)
+    leftovers = [name for name in rest if name.startswith(_LEFTOVERS)]
+    for name in leftovers:
+        del rest[name]
+    if leftovers:
+        logger.warning("left out, as nothing reads them: %s", ", ".join(leftovers))
+    found: dict[str, Tensor] = {}
+    for name, tensor in rest.items():
+        found[_our_name(name)] = tensor.reshape(1) if name == _TEMPERATURE else tensor
+    if "temperature.log_scale" in own and "temperature.temperature" in found:
+        found["temperature.log_scale"] = found.pop("temperature.temperature").log().neg()
+    if _POSITIONS in own and _POSITIONS in found:
+        num_tokens = own[_POSITIONS].shape[1]
+        found[_POSITIONS] = interpolate_positions(found[_POSITIONS], num_tokens)
+    _require_same(own, found)
+    return found
+
+
+def _our_name(name: str) -> str:
+    for ours, theirs in _PREFIXES.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return "temperature.temperature" if name == _TEMPERATURE else name
+
+
+def _require_same(own: State, found: State) -> None:
+    missing, unknown = sorted(own.keys() - found.keys()), sorted(found.keys() - own.keys())
+    unlike = [name for name in own.keys() & found.keys() if own[name].shape != found[name].shape]
+    problems = [f"it lacks {len(missing)} tensors, such as {', '.join(missing[:3])}"] if missing else []
+    problems += [f"{len(unknown)} have no place in the model, such as {', '.join(unknown[:3])}"] if unknown else []
+    problems += [f"{name}: {list(found[name].shape)}, model {list(own[name].shape)}" for name in sorted(unlike)[:3]]
+    if problems:
+        raise CheckpointError(
+            "the checkpoint belongs to another model\n  "
+            + "\n  ".join(problems)
+            + "\n  give the config it was trained with: --config clip/zerovl-14m, or a file with other towers"
+        )
+
+
+def interpolate_positions(positions_1TD: Tensor, num_tokens: int) -> Tensor:
+    """Learned positions of another image size: (1, T, D) to (1, num_tokens, D).
+
+    The grid is resized bicubically; what is before it (the class token) stays.
+
+    Raises:
+        CheckpointError: The patches are no square grid.
+    """
+    _, given, width = positions_1TD.shape
+    if given == num_tokens:
+        return positions_1TD
+    for num_extra in (1, 2, 0):
+        old, new = math.isqrt(given - num_extra), math.isqrt(num_tokens - num_extra)
+        if old**2 == given - num_extra and new**2 == num_tokens - num_extra:
+            break
+    else:
+        raise CheckpointError(
+            f"{given} positions cannot be fitted to {num_tokens}: those are no square grids\n  use square images"
+        )
+    grid_1DGG = positions_1TD[:, num_extra:].reshape(1, old, old, width).permute(0, 3, 1, 2)
+    resized_1DGG = F.interpolate(grid_1DGG, size=(new, new), mode="bicubic", align_corners=False)
+    patches_1PD = resized_1DGG.permute(0, 2, 3, 1).reshape(1, new**2, width)
+    return torch.cat((positions_1TD[:, :num_extra], patches_1PD), dim=1)
+
+
+def import_original(path: Path, config: ClipRun) -> tuple[ClipRun, dict[str, Tensor]]:
+    """A checkpoint file as a config, that of `config` with the temperature that the file has, and a state dict.
+
+    Raises:
+        CheckpointError: The file is broken, or belongs to other towers than those of `config`.
+    """
+    if not isinstance(config.model.image, TimmConfig) or not isinstance(config.model.text, HuggingFaceTextConfig):
+        raise InputError(
+            f"a checkpoint of ZeroVL has towers of timm and transformers, not {config.model.image.kind} and "
+            f"{config.model.text.kind}\n  give a config of the clip recipe with those: --config clip/zerovl-14m"
+        )
+    tensors = read_original(path)
+    model = _with_file(config, tensors)
+    config = bind_model(config.model_copy(update={"model": model}))
+    with torch.device("meta"):
+        empty = build(config)
+    return config, from_original(tensors, empty)
+
+
+def _with_file(config: ClipRun, tensors: State) -> Any:
+    """The model config with what the file decides: the temperature's kind, the width of the embeddings."""
+    temperature = config.model.temperature
+    updates: dict[str, Any] = {
+        "image": config.model.image.model_copy(update={"pretrained": False}),
+        "text": config.model.text.model_copy(update={"pretrained": False}),
+    }
+    if _TEMPERATURE in tensors:
+        kind = "parameter" if temperature.kind == "constant" else temperature.kind
+        value = tensors[_TEMPERATURE].item()
+        updates["temperature"] = temperature.model_copy(update={"kind": kind, "value": value})
+    elif temperature.kind != "constant":
+        updates["temperature"] = temperature.model_copy(update={"kind": "constant"})
+    if "image_projection.linear.weight" in tensors:
+        dim = len(tensors["image_projection.linear.weight"])
+        updates["projection"] = config.model.projection.model_copy(update={"dim": dim})
+    return config.model.model_copy(update=updates)

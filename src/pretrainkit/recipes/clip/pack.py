@@ -1,0 +1,179 @@
+"""A set as tars (webdataset), which network file systems and other tools like better than a million small files; and
+its captions as documents, to train a tokenizer on."""
+
+import io
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pretrainkit.corpus.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
+from pretrainkit.corpus.parallel import Progress, Quiet
+from pretrainkit.errors import DataError
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.images.decode import open_image
+from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
+from pretrainkit.recipes.clip.pixels import explained
+from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
+
+_FORMAT = "pretrainkit image-text pairs 1"
+
+
+class _Sample(NamedTuple):
+    """An image with its captions."""
+
+    ending: str
+    image: bytes
+    about: dict[str, Any]
+
+    def files(self) -> dict[str, bytes]:
+        """Content by ending."""
+        return {
+            self.ending: self.image,
+            "txt": self.about["caption"][0].encode(),
+            "json": json.dumps(self.about, ensure_ascii=False).encode(),
+        }
+
+
+def pack(
+    splits: Mapping[Split, Pairs], out: Path, *, shard_bytes: int, max_bad: int = 0, progress: Progress | None = None
+) -> dict[str, dict[str, Any]]:
+    """Write OUT/SPLIT/00000.tar, ... and OUT/SPLIT/manifest.json; all of it or nothing.
+
+    One sample for each image, in the order of first rows: NUMBER.jpg (the file as it is), NUMBER.txt (its first
+    caption, which is what other tools read) and NUMBER.json (all captions, their ids, the image's id and name).
+
+    Args:
+        splits: Name to set.
+        out: Folder to be made.
+        shard_bytes: A shard ends with the sample that reaches it.
+        max_bad: So many images that are missing or none, and rows without a caption, may be left out (and counted).
+        progress: Told how far it is.
+
+    Returns:
+        The manifests.
+
+    Raises:
+        DataError: There is more bad data.
+        InputError: `out` exists or cannot be written.
+    """
+    manifests: dict[str, dict[str, Any]] = {}
+    with new_folder(out) as aside:
+        for name, pairs in splits.items():
+            folder = aside / name
+            folder.mkdir()
+            left_out = _LeftOut(pairs, max_bad)
+            shards = _write_shards(_samples(pairs, left_out, progress or Quiet()), folder, shard_bytes)
+            manifests[name] = {
+                "format": _FORMAT,
+                "made_by": made_by(),
+                "set": pairs.name,
+                "source": pairs.fingerprint,
+                "num_pairs": sum(shard["num_pairs"] for shard in shards),
+                "num_images": sum(shard["num_images"] for shard in shards),
+                "num_bytes": sum(shard["num_bytes"] for shard in shards),
+                "left_out": dict(left_out.counts),
+                "shards": shards,
+                "fingerprint": fingerprint([shard["sha256"] for shard in shards]),
+            }
+            write_manifest(folder, manifests[name])
+    return manifests
+
+
+def write_captions(sets: Sequence[Pairs], out: Path) -> int:
+    """Write the captions of sets as JSON lines {"text", "meta"}, one for each pair; returns how many."""
+    number = 0
+    with atomic_file(out) as file:
+        for pairs in sets:
+            for text in filter(None, map(pairs.caption, range(len(pairs)))):
+                document = {"text": text, "meta": {"dataset": pairs.name}}
+                file.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
+                number += 1
+    return number
+
+
+class _LeftOut:
+    """Bad data by reason, and how much of it is allowed."""
+
+    def __init__(self, pairs: Pairs, max_bad: int) -> None:
+        self._pairs, self._max_bad = pairs, max_bad
+        self.counts: Counter[str] = Counter()
+
+    def add(self, row: int, error: BadImage) -> None:
+        """Raises DataError beyond the budget."""
+        if self.counts.total() >= self._max_bad:
+            raise DataError(
+                f"{explain(self._pairs, row, error)}\n"
+                "  mend it, or leave such rows out with --max-bad N; all are listed by: "
+                f"pretrainkit data check {self._pairs.path}"
+            ) from error
+        self.counts[REASONS[reason_of(error)]] += 1
+
+
+def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[_Sample]:
+    rows_of_image: dict[int, list[int]] = {}
+    for row, image in enumerate(pairs.image_ids.tolist()):
+        rows_of_image.setdefault(image, []).append(row)
+    progress.stage(f"packing {pairs.name}", len(rows_of_image), "image")
+    for image, rows in rows_of_image.items():
+        progress.advance(1)
+        try:
+            with explained():
+                content = pairs.read_image(rows[0])
+                open_image(content)
+        except BadImage as error:
+            left_out.add(rows[0], error)
+            continue
+        captions = {}
+        for row in rows:
+            if text := pairs.caption(row):
+                captions[row] = text
+            else:
+                left_out.add(row, EmptyCaption("there is no text"))
+        if captions:
+            name = pairs.image_names[rows[0]].as_py()
+            ending = name.rpartition(".")[2].lower()
+            yield _Sample(
+                ending if ending in IMAGE_ENDINGS else IMAGE_ENDINGS[0],
+                content,
+                {
+                    "caption": list(captions.values()),
+                    "caption_id": pairs.caption_ids[list(captions)].tolist(),
+                    "image_id": image,
+                    "image": name,
+                },
+            )
+
+
+def _write_shards(samples: Iterator[_Sample], folder: Path, shard_bytes: int) -> list[dict[str, Any]]:
+    """What the manifest says about each shard."""
+    shards: list[dict[str, Any]] = []
+    number = 0
+    sample = next(samples, None)
+    while sample is not None:
+        path = folder / f"{len(shards):05d}.tar"
+        num_images = num_pairs = num_bytes = 0
+        with open(path, "wb") as raw:
+            file = HashingFile(raw)
+            with tarfile.open(fileobj=file, mode="w|", format=tarfile.USTAR_FORMAT) as archive:  # type: ignore[call-overload]
+                while sample is not None and (num_images == 0 or num_bytes < shard_bytes):
+                    for ending, content in sample.files().items():
+                        entry = tarfile.TarInfo(f"{number:09d}.{ending}")
+                        entry.size = len(content)
+                        archive.addfile(entry, io.BytesIO(content))
+                        num_bytes += len(content)
+                    num_images, num_pairs, number = num_images + 1, num_pairs + len(sample.about["caption"]), number + 1
+                    sample = next(samples, None)
+        shards.append(
+            {
+                "name": path.name,
+                "num_images": num_images,
+                "num_pairs": num_pairs,
+                "num_bytes": file.num_bytes,
+                "sha256": file.sha256,
+            }
+        )
+    return shards

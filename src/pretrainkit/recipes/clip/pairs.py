@@ -1,0 +1,249 @@
+"""Sets of image-text pairs, whatever they are stored in: rows of captions in memory, images read when asked for.
+
+A row is one pair: an image with five captions has five rows. Dimensions: N rows, R rows asked for.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.clip.config import ClipSourceConfig
+
+Split = Literal["train", "valid"]
+
+SPLIT_NAMES: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "valid": ("valid", "validation", "val", "test")}
+"""What the part of a set for each split is called, the first that exists is taken."""
+
+_NO_TEXT = frozenset({"", "nan", "NaN"})
+"""What tools write for a caption that is not there."""
+
+
+class BadImage(Exception):
+    """An image that cannot be used; the text says which and why."""
+
+
+class MissingImage(BadImage):
+    """There is no such file."""
+
+
+class BrokenImage(BadImage):
+    """It cannot be decoded."""
+
+
+class OversizedImage(BadImage):
+    """It has more pixels than are decoded."""
+
+
+class Pairs(ABC):
+    """One split of one set."""
+
+    has_names = True
+    """Images have names that were given to them, so that equal names hint at equal images."""
+
+    def __init__(
+        self, name: str, path: str, table: pa.Table, weights: Sequence[float], skipped: Mapping[str, int]
+    ) -> None:
+        """
+        Args:
+            name: Of the set, for messages and metrics.
+            path: As in the config, for messages and to tell equal images of one set.
+            table: (N rows) `image`, the name of each image's file; `caption_0`, `caption_1`, ..., texts; maybe
+                `image_id` and `caption_id`, int64.
+            weights: How often each of the caption columns is drawn.
+            skipped: Number of entries left out when the set was opened, by reason.
+
+        Raises:
+            DataError: There are no rows.
+        """
+        self.name, self.path, self.table, self.skipped = name, path, table, dict(skipped)
+        self.weights = np.asarray(weights, np.float64) / sum(weights)
+        self.captions = [table.column(f"caption_{column}") for column in range(len(weights))]
+        self.image_names = table.column("image")
+        if not table.num_rows:
+            left_out = "".join(f"\n  {count:,} left out: {reason}" for reason, count in self.skipped.items())
+            raise DataError(f"{path} holds no image-text pairs{left_out}\n  leave the set out, or check its files")
+
+    @abstractmethod
+    def read_image(self, row: int) -> bytes:
+        """The file as stored. From any thread.
+
+        Raises:
+            MissingImage: There is none.
+        """
+
+    def image_bytes(self, row: int) -> int:
+        """Size of the file as stored, without reading it where that can be told. Raises MissingImage."""
+        return len(self.read_image(row))
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def caption(self, row: int, draw: float = 0.0) -> str:
+        """The caption of a row, or "" where it has none. Of several columns that have one, which is a function of
+        `draw` in [0, 1): 0 is the first."""
+        if len(self.captions) == 1:
+            return clean_caption(self.captions[0][row].as_py())
+        texts = [clean_caption(column[row].as_py()) for column in self.captions]
+        weights = self.weights * [bool(text) for text in texts]
+        if not weights.any():
+            return ""
+        return texts[int(np.searchsorted(np.cumsum(weights), draw * weights.sum(), side="right"))]
+
+    def describe(self, row: int) -> str:
+        """For messages."""
+        return f"set {self.name}, row {row} ({self.image_names[row].as_py()})"
+
+    @cached_property
+    def image_ids(self) -> NDArray[np.int64]:
+        """(N,) equal where rows show the same image."""
+        if "image_id" in self.table.column_names:
+            return whole_numbers(self.table.column("image_id"))
+        return self._image_numbers()
+
+    @cached_property
+    def caption_ids(self) -> NDArray[np.int64]:
+        """(N,) the set's own, else row numbers."""
+        if "caption_id" in self.table.column_names:
+            return whole_numbers(self.table.column("caption_id"))
+        return np.arange(len(self), dtype=np.int64)
+
+    def _image_numbers(self) -> NDArray[np.int64]:
+        """(N,) number of each row's image by its name; sets whose names are not unique say it otherwise."""
+        return whole_numbers(pc.dictionary_encode(self.image_names.combine_chunks()).indices)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of names, captions and ids; not of the images' contents, which would have to be read."""
+        state = hashlib.blake2b(digest_size=16)
+        state.update(repr((len(self), self.weights.tolist(), self.table.column_names)).encode())
+        for column in self.table.columns:
+            for batch in column.chunks:
+                for start in range(0, len(batch), 65536):
+                    piece = pa.concat_arrays([batch.slice(start, 65536)])  # without the bytes of its neighbours
+                    for buffer in piece.buffers():
+                        if buffer is not None:
+                            state.update(buffer)
+        return state.hexdigest()
+
+
+def whole_numbers(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    """The values of a column of whole numbers without nulls. (Arrow's own conversion imports pandas: a second.)"""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    values = [
+        np.frombuffer(chunk.buffers()[1], chunk.type.to_pandas_dtype())[chunk.offset : chunk.offset + len(chunk)]
+        for chunk in chunks
+        if len(chunk)
+    ]
+    return np.concatenate(values).astype(np.int64) if values else np.empty(0, np.int64)
+
+
+def clean_caption(text: str | None) -> str:
+    """Without blanks around it; "" for None and for what tools write where nothing was."""
+    text = "" if text is None else text.strip()
+    return "" if text in _NO_TEXT else text
+
+
+def caption_columns(source: ClipSourceConfig, usual: Sequence[str]) -> list[str]:
+    """The keys of `caption_key`, or those `usual` ones of which the first that exists is meant."""
+    if source.caption_key is None:
+        return list(usual)
+    return [source.caption_key] if isinstance(source.caption_key, str) else list(source.caption_key)
+
+
+def caption_weights(source: ClipSourceConfig) -> list[float]:
+    """How often each caption key is drawn."""
+    return list(source.caption_key.values()) if isinstance(source.caption_key, dict) else [1.0]
+
+
+def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[str], what: str, where: str) -> str:
+    """The column to read: `wanted`, or the first of the `usual` ones that is `present`.
+
+    Raises:
+        DataError: It is not there; the message has the columns that are.
+    """
+    for name in usual if wanted is None else [wanted]:
+        if name in present:
+            return name
+    named = f"no column {wanted!r}" if wanted is not None else f"none of the columns {', '.join(usual)}"
+    raise DataError(
+        f"{where} has {named} for the {what}; it has {', '.join(present) or 'no columns'}\n"
+        f"  name the column with {what}_key, as in data.train=[{{path: ..., {what}_key: NAME}}]"
+    )
+
+
+def split_names(source: ClipSourceConfig, split: Split) -> tuple[str, ...]:
+    """What the part of the set that is asked for may be called."""
+    return SPLIT_NAMES[split] if source.split is None else (source.split,)
+
+
+def open_pairs(source: ClipSourceConfig, split: Split) -> Pairs:
+    """One split of a set in whatever format it has.
+
+    Raises:
+        DataError: It does not exist, or its files are not what the format says.
+        MissingPackageError: `datasets` is needed and not installed.
+    """
+    kind = detect_format(source, split) if source.format == "auto" else source.format
+    if kind == "csv":
+        from pretrainkit.recipes.clip.csv_pairs import open_csv
+
+        return open_csv(source, split)
+    if kind == "webdataset":
+        from pretrainkit.recipes.clip.tar_pairs import open_tars
+
+        return open_tars(source, split)
+    if kind == "img2dataset":
+        from pretrainkit.recipes.clip.img2dataset import open_img2dataset
+
+        return open_img2dataset(source, split)
+    from pretrainkit.recipes.clip.huggingface_pairs import open_huggingface
+
+    return open_huggingface(source, split)
+
+
+def detect_format(source: ClipSourceConfig, split: Split) -> Literal["csv", "webdataset", "img2dataset", "huggingface"]:
+    """By what the folder holds.
+
+    Raises:
+        DataError: Nothing is there, or nothing that is known.
+    """
+    path = Path(source.path)
+    if not path.is_dir():
+        if ".tar" in path.name or path.name.endswith("}"):
+            return "webdataset"
+        raise DataError(
+            f"data.{split}: there is no folder {source.path}\n"
+            "  check the spelling; a data set of the Hugging Face hub needs format: huggingface beside its path"
+        )
+    folders = [path, *(path / name for name in split_names(source, split))]
+    if any((path / f"{name}_anno.csv").is_file() for names in SPLIT_NAMES.values() for name in names) or any(
+        (path / f"{name}_anno.csv").is_file() for name in split_names(source, split)
+    ):
+        return "csv"
+    if any((folder / name).is_file() for folder in folders for name in ("dataset_dict.json", "dataset_info.json")):
+        return "huggingface"
+    for folder in filter(Path.is_dir, folders):
+        if any(folder.glob("*_stats.json")):
+            return "img2dataset"
+        if any(folder.glob("*.tar")):
+            return "webdataset"
+    for folder in filter(Path.is_dir, [*folders, path / "data"]):
+        if any(folder.glob("*.parquet")):
+            is_sharded = any(
+                file.with_suffix("").is_dir() or file.with_suffix(".tar").is_file() for file in folder.glob("*.parquet")
+            )
+            return "img2dataset" if is_sharded else "huggingface"
+    raise DataError(
+        f"data.{split}: {source.path} is no set of image-text pairs\n"
+        f"  expected there: {split_names(source, split)[0]}_anno.csv with a folder of images beside it, *.tar "
+        "(webdataset), *_stats.json (img2dataset), or *.parquet or a saved data set (Hugging Face)"
+    )

@@ -1,0 +1,70 @@
+"""From the bytes of an image file to its place in a batch."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import ConfigError
+from pretrainkit.images.decode import ImageError
+from pretrainkit.images.erasing import erase, normalize
+from pretrainkit.images.ops import ImageTransform
+from pretrainkit.images.transforms import compose
+from pretrainkit.recipes.clip.pairs import BrokenImage, OversizedImage
+
+Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turns what decoding raises into a reason that is counted."""
+    try:
+        yield
+    except ImageError as error:
+        kind = OversizedImage if error.reason == "too large" else BrokenImage
+        raise kind(str(error).splitlines()[0]) from error
+
+
+class PixelReader:
+    """Decodes and transforms. uint8, to be normalized by the model; float32 and normalized where boxes are erased, for
+    what they are filled with is not a colour."""
+
+    def __init__(self, ops: Sequence[ImageTransform], normalize: Normalize | None) -> None:
+        """
+        Args:
+            ops: In their order.
+            normalize: Mean and deviation of the colours; needed for random_erasing only.
+
+        Raises:
+            ConfigError: Images would keep different sizes, or what random_erasing needs is missing.
+        """
+        self._transform = compose(ops)
+        if self._transform.erasing is not None and normalize is None:
+            raise ConfigError(
+                "random_erasing works on normalized pixels, but data.normalize is not set\n"
+                "  give mean and deviation of red, green and blue: data.normalize=[[0.5,0.5,0.5],[0.5,0.5,0.5]]"
+            )
+        self._normalize = normalize
+        self.size = self._transform.size
+        """Pixels of each side."""
+
+    @property
+    def dtype(self) -> type[np.uint8] | type[np.float32]:
+        """Of the pixels."""
+        return np.uint8 if self._transform.erasing is None else np.float32
+
+    def __call__(self, data: bytes, generator: np.random.Generator, out: NDArray) -> None:
+        """Write the image in the file content `data` into `out` (3, H, W).
+
+        Raises:
+            BrokenImage, OversizedImage: It cannot be decoded.
+        """
+        with explained():
+            pixels_HW3 = self._transform.load(data, generator)
+        erasing = self._transform.erasing
+        if erasing is None:
+            out[...] = pixels_HW3.transpose(2, 0, 1)
+        else:
+            assert self._normalize is not None
+            out[...] = erase(normalize(pixels_HW3, *self._normalize), erasing, generator)

@@ -1,0 +1,86 @@
+"""Held-out pairs for the report: some images with the captions nearest to them, some captions with their images.
+
+Dimensions: I images, T captions, D width of the embeddings.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pretrainkit.dist.env import World
+from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.retrieval import first_of_each, first_of_each_up_to, nearest
+from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.recipes.clip.evaluate import Embed, PairSet
+
+_NUM_IMAGES = 100
+"""To retrieve from: enough that a right answer is no accident, few enough for a large model on a CPU."""
+_CAPTIONS_PER_IMAGE = 5
+_NUM_FOUND = 5
+
+
+def retrieved_pairs(model: nn.Module, pairs: PairSet, num: int, batch_size: int = 64) -> list[dict[str, Any]]:
+    """`num` queries, half of them images and half captions, among images spread evenly over a held-out set.
+
+    Returns:
+        Per query `query`, `found` (the nearest first, each with `is_right`) and `truth`, as the report shows them:
+        pictures are small data URIs.
+    """
+    text_rows, image_rows = _chosen(pairs.image_ids_N)
+    text_ids, image_ids = pairs.image_ids_N[text_rows], pairs.image_ids_N[image_rows]
+    device = next(model.parameters()).device
+    embed = Embed(model, batch_size, World(device=device), nullcontext)
+    with evaluation_mode(model), torch.no_grad():
+        image_ID = embed.images(lambda rows: pairs.images(image_rows[rows]), len(image_rows))
+        text_TD = embed.captions(lambda rows: pairs.captions(text_rows[rows]), len(text_rows))
+
+    def picture(image: int) -> str:
+        return thumbnail(pairs.images(image_rows[image : image + 1])["image"][0])
+
+    def text(caption: int) -> str:
+        return pairs.texts(text_rows[caption : caption + 1])[0]
+
+    samples: list[dict[str, Any]] = []
+    queries = _spread(len(image_rows), (num + 1) // 2)
+    for image, found in zip(queries, _nearest(image_ID, queries, text_TD)):
+        truth = np.flatnonzero(text_ids == image_ids[image])
+        samples.append(
+            {
+                "query": [{"image": picture(image)}],
+                "found": [{"text": text(i), "is_right": bool(text_ids[i] == image_ids[image])} for i in found],
+                "truth": [{"text": text(i)} for i in truth.tolist()],
+            }
+        )
+    queries = _spread(len(text_rows), num // 2)
+    for caption, found in zip(queries, _nearest(text_TD, queries, image_ID)):
+        truth = np.flatnonzero(image_ids == text_ids[caption])
+        samples.append(
+            {
+                "query": text(caption),
+                "found": [{"image": picture(i), "is_right": bool(image_ids[i] == text_ids[caption])} for i in found],
+                "truth": [{"image": picture(i)} for i in truth.tolist()],
+            }
+        )
+    return samples
+
+
+def _chosen(image_ids_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the captions and rows of the images to retrieve from."""
+    image_rows = first_of_each(image_ids_N)
+    image_rows = image_rows[_spread(len(image_rows), _NUM_IMAGES)]
+    text_rows = first_of_each_up_to(image_ids_N, _CAPTIONS_PER_IMAGE)
+    return text_rows[np.isin(image_ids_N[text_rows], image_ids_N[image_rows])], image_rows
+
+
+def _spread(size: int, num: int) -> list[int]:
+    """At most `num` different indices below `size`, evenly spread."""
+    return sorted(set(np.linspace(0, size - 1, num, dtype=np.int64).tolist())) if num else []
+
+
+def _nearest(from_ND: Tensor, queries: list[int], gallery_GD: Tensor) -> list[list[int]]:
+    found: list[list[int]] = nearest(from_ND[queries], gallery_GD, _NUM_FOUND)[0].tolist()
+    return found

@@ -1,0 +1,143 @@
+"""Looks at every image and caption of a set before a training does: `pretrainkit data check`.
+
+Dimensions: N rows, M different images.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.corpus.parallel import Progress, Quiet, available_cores
+from pretrainkit.images.decode import open_image
+from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
+from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs
+from pretrainkit.recipes.clip.pixels import explained
+
+_NUM_EXAMPLES = 5
+_IMAGES_AT_ONCE = 256
+_CAPTIONS_AT_ONCE = 4096
+
+
+def scan(
+    pairs: Pairs,
+    *,
+    size: int | None = None,
+    batch_size: int | None = None,
+    tokenizer: CaptionTokenizer | None = None,
+    max_length: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """What a set holds and what is wrong with it, as JSON values. Every image is decoded once.
+
+    Args:
+        pairs: The set.
+        size: Pixels; images with a shorter side below it are counted.
+        batch_size: To state how many whole batches there are and what is left.
+        tokenizer: For the lengths of captions.
+        max_length: Tokens; longer captions are counted.
+        workers: Threads; None: as many as cores.
+        progress: Told how far it is.
+
+    Returns:
+        Among others `bad`: reason to {count of rows, examples}.
+    """
+    first_row_M, image_N = np.unique(pairs.image_ids, return_index=True, return_inverse=True)[1:]
+    problems, sizes_M2 = _look(pairs, first_row_M, workers or available_cores(), progress or Quiet())
+    captions = [pairs.caption(row) for row in range(len(pairs))]
+    found: dict[str, Any] = {
+        "set": pairs.name,
+        "path": pairs.path,
+        "fingerprint": pairs.fingerprint,
+        "pairs": len(pairs),
+        "images": len(first_row_M),
+        "different_captions": len(set(captions)),
+        "duplicate_pairs": len(captions) - len(set(zip(image_N.tolist(), captions))),
+        "left_out": pairs.skipped,
+        "bad": _bad_rows(pairs, problems, image_N, captions),
+        "captions_per_image": _figures(np.bincount(image_N)),
+    }
+    is_whole_M = sizes_M2[:, 0] > 0
+    found |= {"width": _figures(sizes_M2[is_whole_M, 0]), "height": _figures(sizes_M2[is_whole_M, 1])}
+    if size is not None:
+        found["smaller_images"] = int((sizes_M2[is_whole_M].min(axis=1) < size).sum())
+    if batch_size is not None:
+        found |= {"batches": len(pairs) // batch_size, "remainder": len(pairs) % batch_size}
+    if tokenizer is not None:
+        lengths = _lengths(tokenizer, captions)
+        found["caption_tokens"] = _figures(lengths)
+        if max_length is not None:
+            found["cut_captions"] = int((lengths > max_length).sum())
+    return found
+
+
+def _look(
+    pairs: Pairs, rows_M: NDArray[np.int64], num_threads: int, progress: Progress
+) -> tuple[dict[int, BadImage], NDArray[np.int64]]:
+    """What is wrong with which image, and (M, 2) width and height of the others, 0 for bad ones."""
+    problems: dict[int, BadImage] = {}
+    sizes_M2 = np.zeros((len(rows_M), 2), np.int64)
+    progress.stage(f"looking at {pairs.name}", len(rows_M), "image")
+
+    def look(row: int) -> tuple[int, int] | BadImage:
+        try:
+            with explained():
+                image = open_image(pairs.read_image(row))
+                image.decode()
+        except BadImage as error:
+            return error
+        return image.width, image.height
+
+    with ThreadPoolExecutor(num_threads) as pool:
+        for start in range(0, len(rows_M), _IMAGES_AT_ONCE):
+            part = rows_M[start : start + _IMAGES_AT_ONCE].tolist()
+            for image, found in enumerate(pool.map(look, part), start):
+                if isinstance(found, BadImage):
+                    problems[image] = found
+                else:
+                    sizes_M2[image] = found
+            progress.advance(len(part))
+    return problems, sizes_M2
+
+
+def _bad_rows(
+    pairs: Pairs, problems: dict[int, BadImage], image_N: NDArray[np.intp], captions: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    """Reason to {count of rows, examples}."""
+    bad: dict[int, list[str]] = {}
+    for row in np.flatnonzero(np.isin(image_N, list(problems))).tolist():
+        problem = problems[int(image_N[row])]
+        bad.setdefault(reason_of(problem), []).append(explain(pairs, row, problem))
+    no_text = EmptyCaption("there is no text")
+    for row, caption in enumerate(captions):
+        if not caption:
+            bad.setdefault(reason_of(no_text), []).append(explain(pairs, row, no_text))
+    return {
+        REASONS[reason]: {"count": len(rows), "examples": rows[:_NUM_EXAMPLES]} for reason, rows in sorted(bad.items())
+    }
+
+
+def _lengths(tokenizer: CaptionTokenizer, captions: list[str]) -> NDArray[np.int64]:
+    """(N,) tokens with those before and behind the text."""
+    num_control = len(tokenizer.prefix) + len(tokenizer.suffix)
+    lengths: list[int] = []
+    for start in range(0, len(captions), _CAPTIONS_AT_ONCE):
+        lengths += map(len, tokenizer.encode_bare(captions[start : start + _CAPTIONS_AT_ONCE]))
+    return np.array(lengths, np.int64) + num_control
+
+
+def _figures(values: NDArray[np.integer]) -> dict[str, float]:
+    if not len(values):
+        return {}
+    median, high = np.percentile(values, [50, 95])
+    return {
+        "smallest": int(values.min()),
+        "median": float(median),
+        "mean": round(float(values.mean()), 3),
+        "p95": float(high),
+        "largest": int(values.max()),
+    }

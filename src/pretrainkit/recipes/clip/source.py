@@ -1,0 +1,261 @@
+"""The pairs of the CLIP recipe: sets of images and captions in, batches out, any records in any order.
+
+Dimensions: B pairs, T tokens of the longest caption, H x W pixels.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.clip import checks
+from pretrainkit.recipes.clip.bad_rows import BadRows, EmptyCaption, explain, reason_of
+from pretrainkit.recipes.clip.caption_augment import CaptionAugment
+from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
+from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, open_pairs
+from pretrainkit.recipes.clip.pixels import PixelReader
+from pretrainkit.rng import Keys, fold, stream_key, uniform
+
+_VALID = stream_key(0, "clip", "valid")
+_IMAGE, _CAPTION, _CAPTION_COLUMN, _REPLACEMENT = range(4)
+"""Streams of one example's key."""
+_MAX_REPLACEMENTS = 100
+
+
+class _Draws(NamedTuple):
+    """What is drawn for one pair."""
+
+    column: float
+    """In [0, 1): which of several captions."""
+    image: int
+    """Seed of the transforms."""
+    replacement: int
+    """Key of the rows that may take its place."""
+
+
+class ClipSource(BatchSource):
+    """All pairs of all sets.
+
+    A batch has `image` uint8 (B, 3, H, W), RGB, or float32 normalized where boxes are erased; `input_ids` int32 (B, T),
+    `num_tokens` int32 (B,); `image_group` and `caption_group` int64 (B,), equal where rows show the same image or have
+    the same caption; `bad` int8 (B,), why a row was replaced (bad_rows.REASONS); in evaluation also `image_id` and
+    `caption_id` int64 (B,).
+
+    Crops, augmented captions and replacements are functions of the records' keys; "valid" ignores those, so that
+    evaluations of runs and of steps compare.
+    """
+
+    def __init__(self, config: ClipRun, split: Split, sets: Sequence[Pairs], tokenizer: CaptionTokenizer) -> None:
+        """
+        Args:
+            config: A bound config.
+            split: Whose transforms, and whether bad rows may be replaced.
+            sets: In the order of the config.
+            tokenizer: Of the captions.
+        """
+        data = config.data
+        self.config, self.split, self.sets, self.tokenizer = config, split, tuple(sets), tokenizer
+        self._ops = data.train_transforms if split == "train" else data.valid_transforms
+        self._pixels = PixelReader(self._ops, data.normalize)
+        augment = data.text_augment if split == "train" else None
+        self._augment = None if augment is None else CaptionAugment(augment, tokenizer)
+        self._is_strict = split == "valid" or data.on_bad_sample == "error"
+        self._bad = [BadRows(pairs, data.max_bad_fraction) for pairs in sets]
+        self._image_salts = np.array([stream_key(0, "image", pairs.path) for pairs in sets], np.uint64)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Pairs per set."""
+        return tuple(map(len, self.sets))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of names and captions and of every setting that a batch depends on; not of the images' contents."""
+        data = self.config.data
+        parts = [pairs.fingerprint for pairs in self.sets]
+        parts += [self.split, self.tokenizer.fingerprint, str(data.max_length), data.on_bad_sample]
+        parts += [op.model_dump_json() for op in self._ops]
+        if self._augment is not None:
+            parts.append(self._augment.config.model_dump_json())
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """Figures for logs and the report. A remainder is what is left of a set's pairs after whole batches."""
+        batch_size = self.config.data.batch_size
+        sets = [
+            {
+                "name": pairs.name,
+                "pairs": len(pairs),
+                "batches": len(pairs) // batch_size,
+                "remainder": len(pairs) % batch_size,
+                **({"left_out": pairs.skipped} if pairs.skipped else {}),
+            }
+            for pairs in self.sets
+        ]
+        return {
+            "fingerprint": self.fingerprint,
+            "examples": sum(self.sizes),
+            "batches": sum(self.sizes) // batch_size,
+            "remainder": sum(self.sizes) % batch_size,
+            "sets": sets,
+            "tokenizer": {"pieces": self.tokenizer.vocab_size, "fingerprint": self.tokenizer.fingerprint},
+        }
+
+    def lengths(self, records: Records) -> NDArray[np.int64]:
+        """(B,) the longest each caption can be: what is not looked at costs nothing."""
+        return np.full(len(records), self.config.data.max_length, np.int64)
+
+    def of_step(self, step: int) -> dict[str, np.ndarray]:
+        """`mixup` float32 (2,) where the objective mixes: the share, and 1 for images or 0 for captions."""
+        mixup = self.config.objective.mixup
+        if mixup is None or self.split == "valid":
+            return {}
+        from pretrainkit.recipes.clip.mixup import mixup_of_step
+
+        return {"mixup": np.asarray(mixup_of_step(mixup, step), np.float32)}
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        """The batch of these pairs.
+
+        Raises:
+            DataError: A row is bad, in evaluation or where replacing is off; or too many rows are.
+        """
+        keys = self._keys(records)
+        num, size = len(records), self._pixels.size
+        batch: dict[str, np.ndarray] = {
+            "image": np.empty((num, 3, size, size), self._pixels.dtype),
+            "bad": np.zeros(num, np.int8),
+            "image_group": np.empty(num, np.int64),
+        }
+        rows = records.index.astype(np.int64)
+        captions: list[str] = []
+        columns = uniform(fold(keys, _CAPTION_COLUMN), 1)[:, 0].tolist()
+        draws = zip(columns, fold(keys, _IMAGE).tolist(), fold(keys, _REPLACEMENT).tolist())
+        for place, (source, row, drawn) in enumerate(zip(records.source.tolist(), rows.tolist(), draws)):
+            rows[place], caption, reason = self._fill(batch["image"][place], source, row, _Draws(*drawn))
+            captions.append(caption)
+            batch["bad"][place] = reason
+        for source in np.unique(records.source).tolist():
+            own, pairs = np.flatnonzero(records.source == source), self.sets[source]
+            self._bad[source].see(len(own))
+            groups = fold(self._image_salts[source], pairs.image_ids[rows[own]])
+            batch["image_group"][own] = groups.view(np.int64)
+        batch["caption_group"] = np.array([_text_group(caption) for caption in captions], np.int64)
+        encoded = self._encode(captions, keys)
+        batch["input_ids"], batch["num_tokens"] = encoded.input_ids, encoded.num_tokens
+        if self.split == "valid":
+            batch |= self._ids(records.source, rows)
+        return batch
+
+    def _fill(self, out: NDArray, source: int, row: int, draws: "_Draws") -> tuple[int, str, int]:
+        """Write the image of a row, or of one that replaces it, into `out` (3, H, W).
+
+        Returns:
+            The row that was used, its caption, and why the first choice was not.
+        """
+        pairs, first_reason = self.sets[source], 0
+        for attempt in range(1 + _MAX_REPLACEMENTS):
+            if attempt:
+                row = int(fold(draws.replacement, attempt)) % len(pairs)
+            try:
+                caption = pairs.caption(row, draws.column)
+                if not caption:
+                    raise EmptyCaption("there is no text")
+                self._pixels(pairs.read_image(row), np.random.default_rng(draws.image), out)
+            except BadImage as error:
+                if self._is_strict:
+                    advice = "evaluation must see every row" if self.split == "valid" else "data.on_bad_sample is error"
+                    raise DataError(
+                        f"{explain(pairs, row, error)}\n  {advice}: mend or remove the row; pretrainkit data check "
+                        f"{pairs.path} lists all that are bad"
+                    ) from error
+                self._bad[source].add(row, error)
+                first_reason = first_reason or reason_of(error)
+                continue
+            return row, caption, first_reason
+        raise DataError(
+            f"set {pairs.name}: {_MAX_REPLACEMENTS} rows drawn one after another are all bad\n"
+            "  check the folder with pretrainkit data check"
+        )
+
+    def _encode(self, captions: list[str], keys: Keys) -> Encoded:
+        data = self.config.data
+        if self._augment is None:
+            bare = self.tokenizer.encode_bare(captions)
+        else:
+            bare = self._augment(captions, [np.random.default_rng(key) for key in fold(keys, _CAPTION).tolist()])
+        whole = [self.tokenizer.whole(ids, data.max_length) for ids in bare]
+        return self.tokenizer.pad(whole, data.max_length if data.pad_captions == "max_length" else None)
+
+    def _ids(self, sources: NDArray[np.int64], rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        found = {"image_id": np.empty(len(rows), np.int64), "caption_id": np.empty(len(rows), np.int64)}
+        for source in np.unique(sources).tolist():
+            own = np.flatnonzero(sources == source)
+            found["image_id"][own] = self.sets[source].image_ids[rows[own]]
+            found["caption_id"][own] = self.sets[source].caption_ids[rows[own]]
+        return found
+
+    def _keys(self, records: Records) -> Keys:
+        if self.split == "train":
+            return records.key
+        return fold(fold(_VALID, records.source), records.index)
+
+    def __reduce__(self) -> tuple[Callable[..., "ClipSource"], tuple[ClipRun, Split]]:
+        """Worker processes open the sets themselves."""
+        return open_source, (self.config, self.split)
+
+
+def open_source(config: ClipRun, split: Split) -> ClipSource:
+    """The pairs of a split of a bound config.
+
+    Raises:
+        DataError: No sets were given, or they are broken or empty.
+        ConfigError: Settings do not fit each other.
+    """
+    sources = config.data.train if split == "train" else config.data.valid
+    if not sources:
+        raise DataError(f"data.{split} names no set of image-text pairs\n  give it as data.{split}=FOLDER")
+    tokenizer = CaptionTokenizer(tokenizer_folder(config))
+    return ClipSource(config, split, [open_pairs(source, split) for source in sources], tokenizer)
+
+
+def bind(config: ClipRun) -> ClipRun:
+    """Fill in `model.text.vocab_size` from the tokenizer, and check the config against tokenizer and sets.
+
+    Raises:
+        ConfigError: Settings, tokenizer and sets do not fit each other; all problems are listed.
+        DataError: Sets are missing or broken, or held-out images are in the training data.
+    """
+    data = config.data
+    if not data.train:
+        raise DataError("there is nothing to train on: data.train names no set\n  give it as data.train=FOLDER")
+    tokenizer = CaptionTokenizer(tokenizer_folder(config))
+    text = config.model.text
+    if text.kind == "transformer" and text.vocab_size is None:
+        text = text.model_copy(update={"vocab_size": tokenizer.vocab_size})
+        config = config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
+    problems = [*config.problems(), *checks.text_problems(config, tokenizer), *checks.image_problems(config)]
+    problems += checks.name_problems(data)
+    if data.text_augment is not None:
+        try:
+            CaptionAugment(data.text_augment, tokenizer)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    train = [open_pairs(source, "train") for source in data.train]
+    valid = [open_pairs(source, "valid") for source in data.valid]
+    if problems := checks.size_problems(data, train):
+        raise ConfigError(problems)
+    checks.check_held_out(train, valid)
+    return config
+
+
+def _text_group(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)

@@ -1,0 +1,219 @@
+"""Sets as webdataset keeps them: tars in which neighbouring files of one name but for the ending are one sample, such
+as `000012.jpg`, `000012.txt` and `000012.json`. https://github.com/webdataset/webdataset
+
+Captions and offsets go into an index beside each tar (`data/tar.py`); images are read where they lie.
+"""
+
+import glob
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pretrainkit.data.tar import Member, TarReader, cached_table, expand_braces, members
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.pairs import (
+    MissingImage,
+    Pairs,
+    Split,
+    caption_columns,
+    caption_weights,
+    split_names,
+    whole_numbers,
+)
+
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
+USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
+"""`json:KEY` is a value inside the sample's .json; the others are endings."""
+_SKIPPED = b"skipped"
+
+
+class TarPairs(Pairs):
+    """Images inside archives."""
+
+    def __init__(
+        self, name: str, archives: Sequence[Path], tables: Sequence[pa.Table], weights: Sequence[float], where: str
+    ) -> None:
+        skipped: Counter[str] = Counter()
+        for table in tables:
+            skipped.update(json.loads((table.schema.metadata or {}).get(_SKIPPED, b"{}")))
+        rows = [table.replace_schema_metadata(None) for table in tables]
+        self.archives = tuple(archives)
+        self._reader = TarReader(archives)
+        self._ends = np.cumsum([table.num_rows for table in rows])
+        whole = pa.concat_tables(rows)
+        for column in ("image_id", "caption_id"):
+            if whole.column(column).null_count:
+                whole = whole.drop_columns(column)
+        super().__init__(name, where, whole, weights, skipped)
+
+    def read_image(self, row: int) -> bytes:
+        archive = int(np.searchsorted(self._ends, row, side="right"))
+        offset, num_bytes = (self.table.column(name)[row].as_py() for name in ("offset", "num_bytes"))
+        try:
+            return self._reader.read(archive, offset, num_bytes)
+        except OSError as error:
+            raise MissingImage(f"{self.archives[archive]}: {error.strerror or error}") from error
+
+    def image_bytes(self, row: int) -> int:
+        return self.table.column("num_bytes")[row].as_py()
+
+    def describe(self, row: int) -> str:
+        archive = self.archives[int(np.searchsorted(self._ends, row, side="right"))]
+        return f"set {self.name}, row {row} ({self.image_names[row].as_py()} in {archive.name})"
+
+    def _image_numbers(self) -> NDArray[np.int64]:
+        """An image is where its bytes are."""
+        starts = np.concatenate([[0], self._ends[:-1]])
+        archive = np.repeat(np.arange(len(self._ends)), np.diff(self._ends, prepend=0))
+        offsets = whole_numbers(self.table.column("offset"))
+        is_new = np.ones(len(self), np.bool_)
+        is_new[1:] = (np.diff(offsets) != 0) | (np.diff(archive) != 0)
+        is_new[starts[starts < len(self)]] = True
+        return np.cumsum(is_new) - 1
+
+
+def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
+    """All archives of a folder or pattern, in the order of their names.
+
+    Raises:
+        DataError: There are none, or one cannot be read.
+    """
+    archives = _find(source, split)
+    endings = IMAGE_ENDINGS if source.image_key is None else (source.image_key,)
+    keys = tuple(caption_columns(source, USUAL_CAPTIONS))
+    is_drawn = isinstance(source.caption_key, dict)
+    settings = json.dumps([endings, keys, is_drawn])
+    tables = [
+        cached_table(path, settings, lambda path=path: index_archive(path, endings, keys, is_drawn))  # type: ignore[misc]
+        for path in archives
+    ]
+    return TarPairs(set_name(source), archives, tables, caption_weights(source), source.path)
+
+
+def _find(source: ClipSourceConfig, split: Split) -> list[Path]:
+    path = Path(source.path)
+    if path.is_dir():
+        names = split_names(source, split)
+        folder = next((path / name for name in names if (path / name).is_dir()), path)
+        found = sorted(folder.glob("*.tar"))
+        starts = tuple(f"{name}{mark}" for name in names for mark in "-_")
+        found = [file for file in found if file.name.startswith(starts)] or found
+    else:
+        patterns = expand_braces(source.path)
+        found = [Path(name) for pattern in patterns for name in (sorted(glob.glob(pattern)) or [pattern])]
+    missing = [file for file in found if not file.is_file()]
+    if missing or not found:
+        what = f"{len(missing)} of {len(found)} archives are missing, such as {missing[0]}" if found else "no *.tar"
+        raise DataError(
+            f"data.{split}: {source.path}: {what}\n  patterns are relative to {os.getcwd()}; "
+            "{00..09} stands for numbers, * for anything"
+        )
+    return found
+
+
+def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_drawn: bool) -> pa.Table:
+    """The pairs of one archive; a sample whose caption is a list is one pair for each.
+
+    Args:
+        path: The archive.
+        endings: Of images.
+        keys: Of captions (see USUAL_CAPTIONS): the first that the sample has, or a column each.
+        is_drawn: A column each.
+
+    Returns:
+        Columns image, offset, num_bytes, image_id, caption_id (null where the sample has none), caption_0, ...; in its
+        metadata the number of samples that are left out, by reason.
+    """
+    num_columns = len(keys) if is_drawn else 1
+    rows: list[tuple[Any, ...]] = []
+    skipped: Counter[str] = Counter()
+    with open(path, "rb") as file:
+        for files in _samples(path):
+            image = next((files[ending] for ending in endings if ending in files), None)
+            if image is None:
+                skipped["sample without an image"] += 1
+                continue
+            about = _json(file, files["json"], path) if "json" in files else {}
+            if about.get("status", "success") != "success":  # img2dataset
+                skipped[f"status {about['status']}"] += 1
+                continue
+            texts = [_caption(file, files, about, key) for key in keys]
+            if not is_drawn:
+                texts = [next((text for text in texts if text is not None), None)]
+            if all(text is None for text in texts):
+                skipped["sample without a caption"] += 1
+                continue
+            for caption_id, captions in _pairs(texts, about.get("caption_id"), path, image):
+                rows.append((image.name, image.offset, image.num_bytes, about.get("image_id"), caption_id, *captions))
+    fields = [
+        ("image", pa.string()),
+        *((name, pa.int64()) for name in ("offset", "num_bytes", "image_id", "caption_id")),
+        *((f"caption_{column}", pa.large_string()) for column in range(num_columns)),
+    ]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(fields)
+    arrays = [
+        pa.array(_whole_numbers(column) if name.endswith("_id") else column, kind)
+        for column, (name, kind) in zip(columns, fields, strict=True)
+    ]
+    schema = pa.schema(fields, metadata={_SKIPPED: json.dumps(skipped).encode()})
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _samples(path: Path) -> Iterator[dict[str, Member]]:
+    """The files of each sample by ending. The name of a sample ends at the first dot behind the last slash."""
+
+    def stem(member: Member) -> str:
+        folder, slash, name = member.name.rpartition("/")
+        return folder + slash + name.split(".", 1)[0]
+
+    for key, files in groupby(members(path), stem):
+        yield {member.name[len(key) + 1 :].lower(): member for member in files}
+
+
+def _text(file: Any, member: Member) -> str:
+    file.seek(member.offset)
+    return file.read(member.num_bytes).decode("utf-8", errors="replace")
+
+
+def _json(file: Any, member: Member, path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(_text(file, member))
+    except ValueError as error:
+        raise DataError(f"{path}: {member.name} is not JSON: {error}\n  make the archive again") from error
+    return about if isinstance(about, dict) else {}
+
+
+def _caption(file: Any, files: dict[str, Member], about: dict[str, Any], key: str) -> str | list[str] | None:
+    if key.startswith("json:"):
+        return about.get(key.removeprefix("json:"))
+    return _text(file, files[key]) if key in files else None
+
+
+def _pairs(
+    texts: list[Any], caption_ids: Any, path: Path, image: Member
+) -> Iterator[tuple[int | None, tuple[str | None, ...]]]:
+    """(caption_id, a text for each column) of the pairs of a sample."""
+    if len(texts) == 1 and isinstance(texts[0], list):
+        ids = caption_ids if isinstance(caption_ids, list) else [None] * len(texts[0])
+        for caption_id, text in zip(ids, texts[0], strict=False):
+            yield caption_id, (None if text is None else str(text),)
+        return
+    if any(isinstance(text, list) for text in texts):
+        raise DataError(
+            f"{path}: {image.name} has a list of captions under one of several caption keys\n"
+            "  give a single caption_key: then each caption of the list is a pair of its own"
+        )
+    yield caption_ids, tuple(None if text is None else str(text) for text in texts)
+
+
+def _whole_numbers(values: Sequence[Any]) -> list[int | None]:
+    return [value if isinstance(value, int) and not isinstance(value, bool) else None for value in values]

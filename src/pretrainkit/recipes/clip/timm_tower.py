@@ -1,0 +1,103 @@
+"""Image encoders of timm.
+
+Dimensions: B images, D width of the encoder's features.
+"""
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.errors import ConfigError, MissingPackageError
+from pretrainkit.recipes.clip.config import TimmConfig
+from pretrainkit.recipes.clip.foreign import repeated_modules, without_weights
+from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
+from pretrainkit.recipes.clip.towers import ImageTower
+
+_IMAGE_SIZE, _PATCH_DROPOUT = "img_size", "patch_drop_rate"
+
+
+class TimmTower(ImageTower):
+    """Any encoder of timm without its classifier; what it calls pooled stands for the image.
+
+    For a vision transformer with `global_pool: token` that is the class token after the final norm. Of an encoder that
+    returns all tokens the first one is taken.
+    """
+
+    def __init__(self, config: TimmConfig) -> None:
+        super().__init__()
+        timm = import_timm()
+        self.arguments = arguments = constructor_arguments(timm, config)
+        self.freezes_batch_norm = config.freeze_batch_norm
+        if torch.get_default_device().type == "meta":
+            self.encoder = without_weights(lambda: _create(timm, config, pretrained=False, **arguments))
+        else:
+            self.encoder = _create(timm, config, pretrained=config.pretrained, **arguments)
+        if config.sync_batch_norm:
+            self.encoder = timm.layers.convert_sync_batchnorm(self.encoder)
+        self.width = self.encoder.head_hidden_size
+        published = self.encoder.pretrained_cfg
+        self.mean_and_deviation = (tuple(published["mean"]), tuple(published["std"]))
+
+    def blocks(self) -> list[nn.Module]:
+        return repeated_modules(self.encoder)
+
+    def train(self, mode: bool = True) -> "TimmTower":
+        super().train(mode)
+        if self.freezes_batch_norm:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def forward(self, pixels_BCHW: Tensor) -> Tensor:
+        features = self.encoder(pixels_BCHW)
+        return features[:, 0] if features.ndim == 3 else features
+
+
+def import_timm() -> ModuleType:
+    """timm, with torchvision in working order.
+
+    Raises:
+        MissingPackageError: One of them is not installed.
+    """
+    try:
+        import_torchvision()
+        import timm
+    except ImportError as error:
+        raise MissingPackageError(error.name or "timm", "vision", "model.image.kind=timm") from None
+    return timm
+
+
+def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:
+    """Further arguments for `timm.create_model`, decided by what the encoder's constructor takes.
+
+    Raises:
+        ConfigError: The encoder has no patch dropout, but it was asked for.
+    """
+    with torch.device("meta"):
+        encoder = _create(timm, config, pretrained=False)
+    accepted = inspect.signature(type(encoder).__init__).parameters
+    found: dict[str, Any] = {}
+    if config.image_size is not None and _IMAGE_SIZE in accepted:
+        found[_IMAGE_SIZE] = config.image_size
+    if config.patch_dropout:
+        if _PATCH_DROPOUT not in accepted:
+            raise ConfigError(
+                f"model.image.patch_dropout={config.patch_dropout}, but {config.name} ({type(encoder).__name__}) "
+                "cannot leave out patches\n  set it to 0, or take a vision transformer"
+            )
+        found[_PATCH_DROPOUT] = config.patch_dropout
+    return found
+
+
+def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **arguments: Any) -> Any:
+    try:
+        return timm.create_model(config.name, pretrained=pretrained, num_classes=0, **arguments, **config.options)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"timm cannot make model.image.name={config.name} with {config.options or 'no options'}: {error}\n"
+            "  names: python -c 'import timm; print(timm.list_models())'; without network: model.image.pretrained=false"
+        ) from error

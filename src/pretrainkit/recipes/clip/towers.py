@@ -1,0 +1,183 @@
+"""The towers of the model: ours, and those of other libraries, behind two interfaces.
+
+Dimensions: B images or captions, T tokens, D width of the tower.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.errors import ConfigError
+from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.text_transformer import TextTransformer
+from pretrainkit.nn.vit import VisionTransformer
+from pretrainkit.recipes.clip.config import (
+    HuggingFaceTextConfig,
+    TextTransformerConfig,
+    TimmConfig,
+    TowerConfig,
+    VitConfig,
+)
+
+Color = tuple[float, float, float]
+"""Red, green, blue."""
+
+HALF: tuple[Color, Color] = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+"""Mean and deviation that bring pixels in [0, 1] to [-1, 1]."""
+
+
+class Tower(nn.Module, ABC):
+    """An encoder of images or of captions."""
+
+    width: int
+    """D."""
+
+    @abstractmethod
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+
+
+class ImageTower(Tower):
+    """forward: normalized pixels (B, 3, H, W) to (B, D)."""
+
+    mean_and_deviation: tuple[Color, Color]
+    """What the encoder was trained with, of pixels in [0, 1]."""
+
+
+class TextTower(Tower):
+    """forward: int ids (B, T) and the numbers of real tokens (B,), None where all are, to (B, D)."""
+
+
+class OwnImageTower(ImageTower):
+    """`VisionTransformer`."""
+
+    mean_and_deviation = HALF
+
+    def __init__(self, config: VitConfig) -> None:
+        super().__init__()
+        if config.image_size % config.patch_size:
+            raise ConfigError(
+                f"model.image.image_size={config.image_size} is not a multiple of "
+                f"model.image.patch_size={config.patch_size}\n  nearest that fits: "
+                f"model.image.image_size={max(1, config.image_size // config.patch_size) * config.patch_size}"
+            )
+        _require_whole_heads("image", config)
+        self.width = config.hidden_size
+        with SkipInitialisation():
+            self.encoder = VisionTransformer(
+                image_size=config.image_size,
+                patch_size=config.patch_size,
+                width=config.hidden_size,
+                num_layers=config.num_layers,
+                num_heads=config.num_heads,
+                inner_width=config.intermediate_size,
+                activation=config.activation,
+                pool=config.pool,
+                patch_dropout_rate=config.patch_dropout,
+                attention_dropout_rate=config.attention_dropout,
+                epsilon=config.layer_norm_epsilon,
+            )
+        _initialise(self.encoder)
+
+    def blocks(self) -> list[nn.Module]:
+        return self.encoder.blocks()
+
+    def forward(self, pixels_BCHW: Tensor) -> Tensor:
+        return self.encoder(pixels_BCHW)
+
+
+class OwnTextTower(TextTower):
+    """`TextTransformer`."""
+
+    def __init__(self, config: TextTransformerConfig) -> None:
+        super().__init__()
+        if config.vocab_size is None:
+            raise ValueError("model.text.vocab_size is not known: bind the config to its data, or set it")
+        _require_whole_heads("text", config)
+        self.width = config.hidden_size
+        with SkipInitialisation():
+            self.encoder = TextTransformer(
+                vocab_size=config.vocab_size,
+                max_positions=config.max_positions,
+                width=config.hidden_size,
+                num_layers=config.num_layers,
+                num_heads=config.num_heads,
+                inner_width=config.intermediate_size,
+                activation=config.activation,
+                is_causal=config.causal,
+                pool=config.pool,
+                attention_dropout_rate=config.attention_dropout,
+                epsilon=config.layer_norm_epsilon,
+            )
+        _initialise(self.encoder)
+
+    def blocks(self) -> list[nn.Module]:
+        return self.encoder.blocks()
+
+    def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
+        return self.encoder(ids_BT, num_tokens_B)
+
+
+def build_image_tower(config: VitConfig | TimmConfig) -> ImageTower:
+    """The tower on torch's default device, with its weights (none on "meta"); what shall not learn is frozen."""
+    tower: ImageTower
+    if isinstance(config, VitConfig):
+        tower = OwnImageTower(config)
+    else:
+        from pretrainkit.recipes.clip.timm_tower import TimmTower
+
+        tower = TimmTower(config)
+    _freeze(tower, config, "model.image")
+    return tower
+
+
+def build_text_tower(config: TextTransformerConfig | HuggingFaceTextConfig) -> TextTower:
+    """As `build_image_tower`."""
+    tower: TextTower
+    if isinstance(config, TextTransformerConfig):
+        tower = OwnTextTower(config)
+    else:
+        from pretrainkit.recipes.clip.huggingface_tower import HuggingFaceTower
+
+        tower = HuggingFaceTower(config)
+    _freeze(tower, config, "model.text")
+    return tower
+
+
+def _freeze(tower: Tower, config: TowerConfig, name: str) -> None:
+    if not config.trainable:
+        tower.requires_grad_(False)
+    elif config.num_trainable_layers == 0:
+        raise ConfigError(f"{name}.num_trainable_layers=0 lets nothing learn\n  say {name}.trainable=false")
+    elif config.num_trainable_layers is not None:
+        _freeze_all_but(tower, config.num_trainable_layers, name)
+
+
+def _freeze_all_but(tower: Tower, num_layers: int, name: str) -> None:
+    """Only the last so many blocks learn, and what is registered behind them (the final norm)."""
+    blocks = tower.blocks()
+    if num_layers > len(blocks):
+        raise ConfigError(
+            f"{name}.num_trainable_layers={num_layers}, but the tower has {len(blocks)} blocks\n"
+            "  give at most as many, or null for the whole tower"
+        )
+    first = next(blocks[-num_layers].parameters())
+    learns = False
+    for parameter in tower.parameters():
+        learns = learns or parameter is first
+        parameter.requires_grad_(learns)
+
+
+def _require_whole_heads(name: str, config: VitConfig | TextTransformerConfig) -> None:
+    if config.hidden_size % config.num_heads:
+        raise ConfigError(
+            f"model.{name}.hidden_size={config.hidden_size} is not a multiple of "
+            f"model.{name}.num_heads={config.num_heads}\n  a head of 64 is usual: "
+            f"model.{name}.num_heads={max(1, config.hidden_size // 64)}"
+        )
+
+
+def _initialise(encoder: VisionTransformer | TextTransformer) -> None:
+    if torch.get_default_device().type != "meta":
+        encoder.initialise()

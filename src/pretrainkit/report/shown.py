@@ -1,0 +1,61 @@
+"""Cells of samples that hold several things: pictures, or texts, each maybe marked right or wrong.
+
+In `samples.json` such a cell is a list of {"text": ..., "image": ..., "is_right": ...}, all of them optional. An image
+is a data URI, so that the page stays complete in itself; only raster formats are taken, which cannot hold markup.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pretrainkit.report.markup import Markup, tag
+
+_PICTURE = re.compile(r"data:image/(?:jpeg|png|webp);base64,[A-Za-z0-9+/]+={0,2}")
+_MAX_CHARACTERS = 200_000
+"""Of a data URI: samples hold small pictures."""
+_MAX_ITEMS = 30
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One thing in a cell."""
+
+    text: str
+    """Maybe empty."""
+    picture: str
+    """A data URI, or empty."""
+    is_right: bool | None
+    """None where there is nothing to be right about."""
+
+
+def read_shown(value: list[Any], notes: list[str]) -> tuple[Shown, ...]:
+    """What a list in `samples.json` says; a picture that is none is left out, with a note."""
+    return tuple(_read_one(item, notes) for item in value[:_MAX_ITEMS])
+
+
+def _read_one(item: Any, notes: list[str]) -> Shown:
+    if not isinstance(item, Mapping):
+        return Shown(str(item), "", None)
+    picture, is_right = item.get("image"), item.get("is_right")
+    text = item.get("text")
+    if picture and not (isinstance(picture, str) and len(picture) <= _MAX_CHARACTERS and _PICTURE.fullmatch(picture)):
+        note = "samples.json: left out a picture that is no small JPEG, PNG or WebP as a data URI"
+        notes += [note] if note not in notes else []
+        picture = ""
+    return Shown("" if text is None else str(text), picture or "", is_right if isinstance(is_right, bool) else None)
+
+
+def shown_cell(items: tuple[Shown, ...]) -> Markup:
+    """The things of a cell: pictures side by side, texts one below the other."""
+    return tag("div", *map(_figure, items), class_="shown")
+
+
+def _figure(item: Shown) -> Markup:
+    kind = None if item.is_right is None else "hit" if item.is_right else "miss"
+    word = {None: "", "hit": "✓", "miss": "✗"}[kind]
+    picture = tag("img", src=item.picture, alt=item.text, title=item.text or None) if item.picture else None
+    mark = tag("span", word, class_="good" if item.is_right else "bad", title="right" if item.is_right else "wrong")
+    words = [mark if word else None, " " if word and item.text else None, item.text or None]
+    caption = tag("figcaption", *words) if any(words) else None
+    return tag("figure", picture, caption, class_=" ".join(filter(None, ["picture" if picture else "", kind])) or None)

@@ -1,0 +1,59 @@
+"""Paths of a config are made absolute where they are paths, at any depth, and nothing else changes."""
+
+from typing import Annotated
+
+import pytest
+
+from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath, absolute_paths
+
+
+class Source(Config):
+    """One of several."""
+
+    path: Annotated[str, IsPath()]
+    """Where it is."""
+    name: str = "name"
+    """What it is called."""
+
+
+class Settings(Config):
+    """A tree of paths."""
+
+    sources: tuple[Source, ...] = ()
+    """Below a tuple."""
+    start: Annotated[str | None, IsPath()] = None
+    """May be missing."""
+    several: Annotated[tuple[str, ...], IsPath()] = ()
+    """Several in one field."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("name", "folder", "home/mine"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+def test_paths_at_any_depth_become_absolute_and_names_stay(here) -> None:
+    config = Settings(
+        sources=(Source(path="folder"), Source(path="name")), start="./folder/../name", several=("~/mine",)
+    )
+    found = absolute_paths(config)
+    assert [source.path for source in found.sources] == [f"{here}/folder", f"{here}/name"]
+    assert [source.name for source in found.sources] == ["name", "name"]
+    assert (found.start, found.several) == (f"{here}/name", (f"{here}/home/mine",))
+    assert absolute_paths(found) == found
+
+
+def test_patterns_become_absolute_though_nothing_has_their_name(here) -> None:
+    assert absolute_paths(Settings(start="folder/part-{00..03}.tar")).start == f"{here}/folder/part-{{00..03}}.tar"
+    assert absolute_paths(Settings(start="folder/*.tar")).start == f"{here}/folder/*.tar"
+
+
+@pytest.mark.parametrize("value", ["s3://bucket/folder", "some-user/some-set", None])
+def test_addresses_and_names_of_a_hub_stay(value) -> None:
+    config = Settings(start=value)
+    assert absolute_paths(config) is config

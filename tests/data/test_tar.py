@@ -1,0 +1,104 @@
+"""Random access into archives, and the tables kept beside them."""
+
+import gzip
+import io
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pretrainkit.data.tar import TarReader, cached_table, expand_braces, members
+from pretrainkit.errors import DataError
+
+
+def write_tar(path: Path, files: dict[str, bytes], format: int = tarfile.GNU_FORMAT) -> Path:
+    with tarfile.open(path, "w", format=format) as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_member_is_read_at_its_offset(tmp_path, format):
+    long = "x" * 30 + "/" + "é" * 40 + ".jpg"  # beyond the plain header in the newer formats
+    files = {"a.txt": b"", "b.bin": bytes(range(256)) * 9, long if format != tarfile.USTAR_FORMAT else "c": b"last"}
+    path = write_tar(tmp_path / "a.tar", files, format)
+    reader = TarReader([path])
+    found = {name: reader.read(0, offset, size) for name, offset, size in members(path)}
+    assert found == files
+
+
+@pytest.mark.parametrize("damage", ["cut", "gzip", "text", "absent"])
+def test_what_is_no_whole_archive_is_refused_by_name(tmp_path, damage):
+    path = write_tar(tmp_path / "a.tar", {"a": b"1" * 2000, "b": b"2" * 2000})
+    content = path.read_bytes()
+    path.write_bytes({"cut": content[:3000], "gzip": gzip.compress(content), "text": b"no" * 999}.get(damage, content))
+    if damage == "absent":
+        path.unlink()
+    with pytest.raises(DataError, match=r"a\.tar cannot be read"):
+        list(members(path))
+
+
+def test_more_archives_than_are_kept_open_are_read_from_many_threads(tmp_path):
+    paths = [write_tar(tmp_path / f"{n}.tar", {"a": str(n).encode() * 100}) for n in range(90)]
+    reader = TarReader(paths)
+    offsets = [next(members(path)) for path in paths]
+
+    def read(n: int) -> bytes:
+        return reader.read(n % 90, offsets[n % 90].offset, offsets[n % 90].num_bytes)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(read, range(900))) == [str(n % 90).encode() * 100 for n in range(900)]
+
+
+def test_reading_behind_the_end_is_an_error(tmp_path):
+    path = write_tar(tmp_path / "a.tar", {"a": b"1"})
+    with pytest.raises(OSError, match="ends before"):
+        TarReader([path]).read(0, path.stat().st_size - 5, 10)
+
+
+def test_a_table_is_made_once_until_its_archive_or_settings_change(tmp_path):
+    path = write_tar(tmp_path / "a.tar", {"a": b"1"})
+    made = []
+
+    def make() -> pa.Table:
+        made.append(1)
+        return pa.table({"n": [len(made)]})
+
+    assert [cached_table(path, "s", make)["n"][0].as_py() for _ in range(3)] == [1, 1, 1]
+    assert cached_table(path, "other", make)["n"][0].as_py() == 2
+    write_tar(path, {"a": b"1", "b": b"2" * 9999})
+    assert cached_table(path, "s", make)["n"][0].as_py() == 3
+    next(tmp_path.glob("*.index")).write_bytes(b"torn")
+    cached_table(path, "s", make)
+    cached_table(path, "other", make)
+    assert cached_table(path, "s", make).num_rows == 1
+    assert not list(tmp_path.glob(".*"))  # nothing half-written stays
+
+
+def test_a_table_goes_to_the_cache_where_the_folder_of_the_archive_is_not_writable(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "a.tar", {"a": b"1"})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    open_file = open
+
+    def refusing(name, mode="r", *rest, **options):
+        if "w" in mode and Path(name).parent == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return open_file(name, mode, *rest, **options)
+
+    monkeypatch.setattr("builtins.open", refusing)
+    made = []
+    for _ in range(2):
+        cached_table(path, "s", lambda: made.append(1) or pa.table({"n": [1]}))
+    assert len(made) == 1
+    assert len(list((tmp_path / "cache").rglob("*.index"))) == 1
+
+
+def test_braces_stand_for_numbers_and_choices():
+    assert expand_braces("a.tar") == ["a.tar"]
+    assert expand_braces("a-{08..11}.tar") == ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]
+    assert expand_braces("{x,y}/{0..1}.tar") == ["x/0.tar", "x/1.tar", "y/0.tar", "y/1.tar"]

@@ -1,0 +1,52 @@
+"""Class folders: sorted classes, sorted files, and what is missing is said."""
+
+import json
+
+import pytest
+
+from pretrainkit.errors import DataError
+from pretrainkit.images.class_folders import class_folders, class_names, image_files
+
+
+@pytest.fixture
+def flowers(tmp_path):
+    for name in ("sun_flower/b.JPG", "sun_flower/a.png", "rose/c.jpeg", "rose/notes.txt", "rose/.d.jpg", "readme.md"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+def test_classes_and_files_are_sorted(flowers):
+    found = class_folders(flowers)
+    assert found.classes == ("rose", "sun_flower")
+    assert [path.name for path in found.files] == ["c.jpeg", "a.png", "b.JPG"]
+    assert found.labels_N.tolist() == [0, 1, 1]
+    assert image_files(flowers) == list(found.files)
+
+
+def test_names_come_from_folders_or_a_file(flowers, tmp_path):
+    found = class_folders(flowers)
+    assert class_names(found, None) == ["rose", "sun flower"]
+    path = tmp_path / "names.json"
+    path.write_text(json.dumps({"rose": "a rose", "sun_flower": "sunflower", "other": "x"}))
+    assert class_names(found, path) == ["a rose", "sunflower"]
+    path.write_text(json.dumps({"rose": "a rose"}))
+    with pytest.raises(DataError, match="no name for sun_flower"):
+        class_names(found, path)
+    path.write_text("[]")
+    with pytest.raises(DataError, match="does not hold class names"):
+        class_names(found, path)
+    with pytest.raises(DataError, match="cannot read class names"):
+        class_names(found, tmp_path / "nowhere.json")
+
+
+def test_folders_without_images_are_refused(flowers, tmp_path):
+    (flowers / "tulip").mkdir()
+    with pytest.raises(DataError, match="tulip holds no image"):
+        class_folders(flowers)
+    with pytest.raises(DataError, match="has no folder in it"):
+        class_folders(flowers / "tulip")
+    for reader in (class_folders, image_files):
+        with pytest.raises(DataError, match="there is no folder"):
+            reader(tmp_path / "nowhere")

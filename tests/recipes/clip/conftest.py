@@ -1,0 +1,14 @@
+"""What the tests of the clip recipe share: optional packages, or skips that name them."""
+
+import pytest
+
+from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
+
+
+@pytest.fixture(scope="session")
+def timm():
+    try:
+        import_torchvision()
+    except ImportError:
+        pytest.skip("torchvision is not installed: pip install 'pretrainkit[vision]'")
+    return pytest.importorskip("timm", reason="timm is not installed: pip install 'pretrainkit[vision]'")

@@ -1,0 +1,208 @@
+"""Equal embeddings in transformers, both ways, with both libraries reading the folder from disk."""
+
+import json
+import math
+
+import pytest
+import torch
+from clip_models import (
+    CAPTIONS,
+    VOCAB,
+    captions,
+    images,
+    make_tokenizer,
+    random_model,
+    run_config,
+    text,
+    tiny_bert,
+    tiny_timm,
+    vit,
+)
+
+from pretrainkit.api import open_model
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
+from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig
+from pretrainkit.recipes.clip.recipe import RECIPE
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return make_tokenizer(tmp_path_factory.mktemp("tokenizer") / "wordpiece")
+
+
+def their_inputs(ids, num_tokens):
+    is_real = torch.arange(ids.shape[1]) < num_tokens[:, None]
+    return {"input_ids": ids.long(), "attention_mask": is_real.long()}
+
+
+def export(config, model, tokenizer, out, transformers):
+    RECIPE.export_huggingface(config, model, tokenizer, out)
+    return transformers.AutoModel.from_pretrained(out).eval()
+
+
+@torch.no_grad()
+def assert_equal(ours, theirs, size=32):
+    pixels, (ids, num_tokens) = images(size=size), captions()
+    own = ours(pixels, ids, num_tokens)
+    other = theirs(pixel_values=ours.normalized(pixels), **their_inputs(ids, num_tokens))
+    torch.testing.assert_close(own["image"], other.image_embeds, rtol=0, atol=1e-5)
+    torch.testing.assert_close(own["text"], other.text_embeds, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.logit_scale(), theirs.logit_scale.exp(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "quick_gelu"])
+@pytest.mark.parametrize("kind", ["constant", "parameter", "log_parameter"])
+def test_own_towers_equal_clip_of_transformers(transformers, tokenizer, tmp_path, activation, kind):
+    config = run_config(
+        vit(activation=activation), text(activation=activation), temperature=TemperatureConfig(kind=kind, value=0.03)
+    )
+    model = random_model(config)
+    theirs = export(config, model, tokenizer, tmp_path / "hf", transformers)
+    assert isinstance(theirs, transformers.CLIPModel)
+    assert_equal(model, theirs)
+
+
+@pytest.mark.parametrize("eos", [3, 2])
+def test_what_transformers_writes_is_read_back(transformers, tmp_path, eos):
+    """A CLIPModel made there; with end token 2 it reads the token of the highest id, which is the end token then."""
+    shared = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    clip_config = transformers.CLIPConfig(
+        text_config={
+            **shared,
+            "vocab_size": VOCAB,
+            "hidden_size": 16,
+            "max_position_embeddings": 12,
+            "eos_token_id": eos,
+        },
+        vision_config={**shared, "hidden_size": 12, "image_size": 32, "patch_size": 8},
+        projection_dim=10,
+    )
+    torch.manual_seed(0)
+    theirs = transformers.CLIPModel(clip_config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    theirs.save_pretrained(tmp_path)
+    opened = open_model(tmp_path)
+    assert opened.config.recipe == "clip"
+    ids, num_tokens = captions(eos=3 if eos == 3 else VOCAB - 1)
+    if eos == 2:
+        ids[ids == VOCAB - 1] = VOCAB - 2
+        ids[torch.arange(len(ids)), num_tokens.long() - 1] = VOCAB - 1
+    with torch.no_grad():
+        own = opened.model(images(), ids, num_tokens)
+        pixels = opened.model.normalized(images())
+        other = theirs(pixel_values=pixels, **their_inputs(ids, num_tokens))
+    torch.testing.assert_close(own["image"], other.image_embeds, rtol=0, atol=1e-5)
+    torch.testing.assert_close(own["text"], other.text_embeds, rtol=0, atol=1e-5)
+    torch.testing.assert_close(opened.model.logit_scale(), theirs.logit_scale.detach().exp())
+
+
+def test_there_and_back_is_the_same_to_the_bit(tokenizer, tmp_path):
+    config = run_config(valid_transforms=(ResizeShorter(size=40), CenterCrop(size=32)))
+    model = random_model(config)
+    RECIPE.export_huggingface(config, model, tokenizer, tmp_path / "hf")
+    found, state = RECIPE.import_huggingface(tmp_path / "hf")
+    assert found.model.image == config.model.image
+    assert found.model.text == config.model.text
+    assert found.model.projection.dim == 20
+    assert found.data.valid_transforms == config.data.valid_transforms
+    assert found.data.normalize == config.data.normalize
+    expected = model.state_dict()
+    assert state.keys() == expected.keys()
+    for name in expected:
+        assert torch.equal(state[name], expected[name]) or name == "temperature.log_scale"
+
+
+@pytest.mark.parametrize("pair", ["timm and bert", "own and bert", "timm and own"])
+def test_other_towers_equal_the_dual_encoder_of_transformers(timm, transformers, tokenizer, tmp_path, pair):
+    image = tiny_timm() if pair.startswith("timm") else vit()
+    words = tiny_bert(tmp_path / "bert") if pair.endswith("bert") else text()
+    config = run_config(image, words)
+    model = random_model(config)
+    theirs = export(config, model, tokenizer, tmp_path / "hf", transformers)
+    assert isinstance(theirs, transformers.VisionTextDualEncoderModel)
+    assert_equal(model, theirs)
+    opened = open_model(tmp_path / "hf")
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(opened.model.state_dict()[name], tensor, rtol=1e-6, atol=1e-7)
+
+
+def test_the_processor_gives_the_pixels_and_ids_of_evaluation(timm, transformers, tokenizer, tmp_path):
+    """Sizes, normalisation and special tokens; what resizing does to pixels is tested in tests/images."""
+    Image = pytest.importorskip("PIL.Image")
+    config = run_config(valid_transforms=(Resize(size=40), CenterCrop(size=32)), normalize=((0.4,) * 3, (0.3,) * 3))
+    model = random_model(config)
+    theirs = export(config, model, tokenizer, tmp_path / "hf", transformers)
+    processor = transformers.AutoProcessor.from_pretrained(tmp_path / "hf")
+    assert isinstance(processor, transformers.CLIPProcessor)
+    grey = Image.new("RGB", (90, 50), (127, 127, 127))
+    inputs = processor(text=CAPTIONS, images=[grey] * 3, padding=True, return_tensors="pt")
+    assert inputs["pixel_values"].shape == (3, 3, 32, 32)
+    torch.testing.assert_close(inputs["pixel_values"], torch.full((3, 3, 32, 32), (127 / 255 - 0.4) / 0.3))
+    lengths = inputs["attention_mask"].sum(1)
+    with torch.no_grad():
+        own = model(None, inputs["input_ids"], lengths)["text"]
+        other = theirs.get_text_features(inputs["input_ids"], attention_mask=inputs["attention_mask"]).pooler_output
+    assert (inputs["input_ids"][torch.arange(3), lengths - 1] == 3).all()
+    torch.testing.assert_close(own, torch.nn.functional.normalize(other, dim=-1), rtol=0, atol=1e-5)
+
+
+def test_transforms_that_cannot_be_said_are_named(tokenizer, tmp_path, caplog):
+    config = run_config(valid_transforms=(RandomCrop(size=32),))
+    RECIPE.export_huggingface(config, random_model(config), tokenizer, tmp_path / "hf")
+    assert "random_crop" in caplog.text
+    assert not (tmp_path / "hf/preprocessor_config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"image": vit(pool="mean")}, "model.image.pool=mean"),
+        ({"words": text(pool="mean")}, "model.text.pool=mean"),
+        ({"words": text(causal=False)}, "model.text.causal=false"),
+        ({"projection": ProjectionConfig(kind="residual", dim=20)}, "projection.kind=residual"),
+        ({"projection": ProjectionConfig(dim=20, normalize=False)}, "projection.normalize=false"),
+        ({"objective": ClipObjectiveConfig(loss="siglip")}, "bias of the logits"),
+    ],
+)
+def test_what_transformers_cannot_compute_is_refused(tokenizer, tmp_path, changes, named):
+    config = run_config(**changes)
+    with pytest.raises(InputError, match=named):
+        RECIPE.export_huggingface(config, random_model(config), tokenizer, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_a_pooling_of_timm_that_transformers_lacks_is_refused(timm, transformers, tokenizer, tmp_path):
+    options = {"patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "global_pool": ""}
+    config = run_config(tiny_timm(options=options), tiny_bert(tmp_path / "bert"))
+    with pytest.raises(InputError, match="image embeddings"):
+        RECIPE.export_huggingface(config, random_model(config), tokenizer, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_another_token_than_the_first_has_no_pooler(timm, transformers, tokenizer, tmp_path):
+    words = tiny_bert(tmp_path / "bert").model_copy(update={"pool_token": 1})
+    config = run_config(vit(), words)
+    with pytest.raises(InputError, match="token 1"):
+        RECIPE.export_huggingface(config, random_model(config), tokenizer, tmp_path / "hf")
+
+
+def test_a_real_pooler_is_not_read(timm, transformers, tokenizer, tmp_path):
+    config = run_config(vit(), tiny_bert(tmp_path / "bert"))
+    theirs = export(config, random_model(config), tokenizer, tmp_path / "hf", transformers)
+    with torch.no_grad():
+        theirs.text_model.pooler.dense.weight[0, 1] = 1.0
+    theirs.save_pretrained(tmp_path / "other")
+    with pytest.raises(CheckpointError, match="pooler"):
+        RECIPE.import_huggingface(tmp_path / "other")
+
+
+def test_the_clamped_temperature_is_exported(tokenizer, tmp_path):
+    config = run_config(temperature=TemperatureConfig(kind="parameter", value=0.005, smallest=0.01))
+    RECIPE.export_huggingface(config, random_model(config), tokenizer, tmp_path / "hf")
+    found, state = RECIPE.import_huggingface(tmp_path / "hf")
+    assert state["temperature.log_scale"].item() == pytest.approx(math.log(100), rel=1e-6)
+    assert found.model.temperature.value == pytest.approx(0.01, rel=1e-5)
+    assert json.loads((tmp_path / "hf/config.json").read_text())["text_config"]["eos_token_id"] == 3

@@ -1,0 +1,57 @@
+"""The model whatever wraps it: DDP, FSDP2, recomputed blocks, compiled blocks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from clip_models import captions, images, random_model, run_config, text, tiny_bert, tiny_timm, vit
+
+from pretrainkit.dist.env import World
+from pretrainkit.dist.parallelize import parallelize
+from pretrainkit.training.run import ParallelConfig
+
+
+@pytest.mark.slow
+def test_ddp_and_fsdp2_have_the_gradient_of_one_process():
+    script = Path(__file__).with_name("clip_model_ranks.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def gradients(model):
+    torch.manual_seed(3)
+    found = model(images(), *captions())
+    (found["image"] * found["text"].square()).sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["own", "foreign"])
+def test_recomputed_blocks_have_the_same_gradient(kind, request, tmp_path):
+    """With dropout, which is drawn again from the same state."""
+    config = run_config(vit(patch_dropout=0.5, attention_dropout=0.2), text(attention_dropout=0.2))
+    if kind == "foreign":
+        request.getfixturevalue("timm")
+        request.getfixturevalue("transformers")
+        config = run_config(tiny_timm(patch_dropout=0.5), tiny_bert(tmp_path))
+    plain = random_model(config).train()
+    recomputed = random_model(config).train()
+    settings = ParallelConfig(activation_checkpointing=True, compile="off")
+    recomputed = parallelize(recomputed, settings, World(), torch.float32)
+    assert all(
+        torch.equal(a, b) for a, b in zip(gradients(plain).values(), gradients(recomputed).values(), strict=True)
+    )
+
+
+def test_compiled_blocks_give_the_same_numbers():
+    """With dynamo alone, which finds what cannot be compiled; kernels are its back end's business."""
+    plain, compiled = random_model(run_config()), random_model(run_config())
+    for block in compiled.blocks():
+        block.compile(backend="eager", fullgraph=True)
+    for ours, theirs in zip(gradients(compiled).values(), gradients(plain).values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)

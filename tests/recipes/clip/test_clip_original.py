@@ -1,0 +1,164 @@
+"""Checkpoints in ZeroVL's layout, read and written."""
+
+import logging
+import sys
+
+import pytest
+import torch
+from clip_models import captions, images, random_model, run_config, tiny_bert, tiny_timm, vit
+
+from pretrainkit.api import import_model, open_model
+from pretrainkit.cli.main import main
+from pretrainkit.config.yaml import dump_yaml
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.recipes.clip.config import ClipObjectiveConfig, TemperatureConfig
+from pretrainkit.recipes.clip.original import import_original, interpolate_positions, to_original
+from pretrainkit.recipes.clip.presets import PRESETS
+from pretrainkit.recipes.clip.recipe import RECIPE
+
+LEFTOVERS = {
+    "image_encoder.model.model.pre_logits.fc.weight": torch.ones(2, 2),
+    "text_encoder.model.model.embeddings.position_ids": torch.arange(4),
+}
+
+
+@pytest.fixture
+def config(timm, transformers, tmp_path):
+    temperature = TemperatureConfig(kind="parameter", value=0.03, smallest=0.001)
+    return run_config(tiny_timm(), tiny_bert(tmp_path / "bert"), temperature=temperature)
+
+
+def save(path, tensors, **more):
+    torch.save({"state_dict": tensors, "meta": {"epoch": 3, "time": "now"}, "optimizer": {}, **more}, path)
+    return path
+
+
+def embed(model):
+    return model(images(), *captions())
+
+
+def test_fact_15_names_and_shapes_of_the_published_layout(timm, transformers):
+    with torch.device("meta"):
+        model = RECIPE.build_model(PRESETS["zerovl-14m"]())
+    shapes = {name: tuple(tensor.shape) for name, tensor in to_original(model).items()}
+    expected = {
+        "image_encoder.model.model.cls_token": (1, 1, 768),
+        "image_encoder.model.model.pos_embed": (1, 197, 768),
+        "image_encoder.model.model.patch_embed.proj.weight": (768, 3, 16, 16),
+        "image_encoder.model.model.blocks.11.attn.qkv.weight": (2304, 768),
+        "image_encoder.model.model.blocks.0.mlp.fc1.weight": (3072, 768),
+        "image_encoder.model.model.norm.bias": (768,),
+        "text_encoder.model.model.embeddings.word_embeddings.weight": (30522, 768),
+        "text_encoder.model.model.encoder.layer.11.attention.self.query.weight": (768, 768),
+        "text_encoder.model.model.encoder.layer.0.output.LayerNorm.weight": (768,),
+        "image_projection.linear.weight": (512, 768),
+        "text_projection.linear.weight": (512, 768),
+        "loss.temperature": (),
+    }
+    assert {name: shapes[name] for name in expected} == expected
+    assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 195_476_736 + 1
+    assert not [name for name in shapes if "pooler" in name]
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_fact_37_a_checkpoint_loads_and_leftovers_are_reported(config, tmp_path, caplog, prefix):
+    model = random_model(config)
+    tensors = {prefix + name: tensor for name, tensor in (to_original(model) | LEFTOVERS).items()}
+    path = save(tmp_path / "zerovl.pth", tensors)
+    with caplog.at_level(logging.WARNING):
+        found, state = import_original(path, config)
+    assert "pre_logits.fc.weight" in caplog.text
+    assert "position_ids" in caplog.text
+    assert state.keys() == model.state_dict().keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(state[name], tensor), name
+    assert found.model.temperature.kind == "parameter"
+
+
+def test_the_command_writes_a_folder_that_opens_as_the_same_model(config, tmp_path, monkeypatch):
+    model = random_model(config)
+    path = save(tmp_path / "zerovl.pth", to_original(model))
+    (tmp_path / "towers.yaml").write_text(dump_yaml(config.model_dump(mode="json")))
+    command = ["import", str(path), "--recipe", "clip", "--format", "zerovl", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["pretrainkit", *command, "--config", str(tmp_path / "towers.yaml")])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    opened = open_model(tmp_path / "out")
+    with torch.no_grad():
+        for ours, theirs in zip(embed(opened.model).values(), embed(model).values(), strict=True):
+            assert torch.equal(ours, theirs)
+    assert not opened.config.model.image.pretrained
+
+
+def test_without_a_temperature_in_the_file_it_is_a_constant(config, tmp_path):
+    tensors = to_original(random_model(config))
+    del tensors["loss.temperature"]
+    found, state = import_original(save(tmp_path / "zerovl.pth", tensors), config)
+    assert found.model.temperature.kind == "constant"
+    assert not [name for name in state if "temperature" in name]
+
+
+def test_a_log_scale_becomes_a_temperature_and_back(config, tmp_path):
+    temperature = TemperatureConfig(kind="log_parameter", value=0.03)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"temperature": temperature})})
+    model = random_model(config)
+    tensors = to_original(model)
+    assert tensors["loss.temperature"].item() == pytest.approx(0.03)
+    _, state = import_original(save(tmp_path / "zerovl.pth", tensors), config)
+    torch.testing.assert_close(state["temperature.log_scale"], model.state_dict()["temperature.log_scale"])
+
+
+def test_positions_are_fitted_to_a_larger_image(config, tmp_path):
+    path = save(tmp_path / "zerovl.pth", to_original(random_model(config)))
+    larger = config.model.image.model_copy(update={"image_size": 48})
+    config = config.model_copy(update={"model": config.model.model_copy(update={"image": larger})})
+    _, state = import_original(path, config)
+    assert state["image.encoder.pos_embed"].shape == (1, 37, 24)
+
+
+def test_interpolation_keeps_the_class_token_and_a_constant_grid():
+    positions = torch.cat((torch.full((1, 1, 3), 7.0), torch.full((1, 16, 3), 2.0)), dim=1)
+    found = interpolate_positions(positions, 37)
+    torch.testing.assert_close(found, torch.cat((positions[:, :1], torch.full((1, 36, 3), 2.0)), dim=1))
+    assert interpolate_positions(positions, 17) is positions
+    with pytest.raises(CheckpointError, match="no square grids"):
+        interpolate_positions(positions, 40)
+
+
+def test_another_model_is_refused_with_names(config, tmp_path):
+    tensors = to_original(random_model(config))
+    tensors["extra"] = tensors.pop("image_encoder.model.model.norm.weight")
+    tensors["text_projection.linear.weight"] = torch.ones(20, 5)
+    with pytest.raises(CheckpointError, match=r"image\.encoder\.norm\.weight[\s\S]*extra[\s\S]*\[20, 5\]"):
+        import_original(save(tmp_path / "zerovl.pth", tensors), config)
+    own = run_config(vit(), config.model.text)
+    with pytest.raises(InputError, match="not vit and huggingface"):
+        import_original(tmp_path / "zerovl.pth", own)
+
+
+class Payload:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_nothing_in_a_file_is_executed(config, tmp_path, capsys):
+    path = save(tmp_path / "bad.pth", {}, payload=Payload())
+    with pytest.raises(CheckpointError, match=r"bad\.pth cannot be read"):
+        import_original(path, config)
+    assert "executed" not in capsys.readouterr().out
+    torch.save({"a": 1}, tmp_path / "empty.pth")
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        import_original(tmp_path / "empty.pth", config)
+    with pytest.raises(CheckpointError, match="there is no file"):
+        import_original(tmp_path / "missing.pth", config)
+
+
+def test_what_the_original_lacks_is_not_written():
+    with pytest.raises(InputError, match="logit_bias"):
+        to_original(random_model(run_config(objective=ClipObjectiveConfig(loss="siglip"))))
+
+
+def test_unknown_formats_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"formats: huggingface, zerovl"):
+        import_model(tmp_path / "x.pth", "clip", tmp_path / "out", format="openclip")

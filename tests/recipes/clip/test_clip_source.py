@@ -1,0 +1,336 @@
+"""Pairs as the loader uses them: slices of batches, bad rows, and what is refused before a run."""
+
+import logging
+import zlib
+from collections import Counter
+
+import numpy as np
+import pytest
+from pair_sets import make_tokenizer, png, rows, write_csv_set
+
+from pretrainkit.api import load_config
+from pretrainkit.data.loader import Loader
+from pretrainkit.data.order import Order
+from pretrainkit.data.source import Records
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.images.ops import RandomErasing, RandomResizeCrop
+from pretrainkit.recipes.clip.bad_rows import REASONS
+from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.source import ClipSource, bind, open_source
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return make_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer")
+
+
+@pytest.fixture(scope="module")
+def two_sets(tmp_path_factory):
+    """A set of 24 pairs of 12 images and one of 10 of 10, with held-out pairs."""
+    root = tmp_path_factory.mktemp("sets")
+    for name, num_images, num_captions in (("one", 12, 2), ("two", 10, 1)):
+        write_csv_set(root / name, "train", rows(num_images, num_captions))
+        write_csv_set(root / name, "valid", rows(4, num_captions, first=20))
+    return root / "one", root / "two"
+
+
+def run_of(tokenizer, train, valid=(), **data) -> ClipRun:
+    """A run on images of 16 x 16; not bound."""
+    size = {"op": "random_resize_crop", "size": 16}, {"op": "resize", "size": 16}
+    data = {
+        "train": [path if isinstance(path, dict) else {"path": str(path)} for path in train],
+        "valid": [path if isinstance(path, dict) else {"path": str(path)} for path in valid],
+        "tokenizer": str(tokenizer),
+        "batch_size": 4,
+        "train_transforms": [size[0]],
+        "valid_transforms": [size[1]],
+        **data,
+    }
+    return load_config(
+        {
+            "extends": "clip/tiny",
+            "model": {"image": {"image_size": 16, "patch_size": 8}},
+            "data": data,
+        }
+    )
+
+
+def opened(tokenizer, train, split="train", **data) -> ClipSource:
+    return open_source(bind(run_of(tokenizer, train, **data)), split)
+
+
+def all_records(source: ClipSource, epoch: int = 0) -> Records:
+    order = Order(source.sizes, seed=0)
+    num = sum(source.sizes)
+    return order.records(np.arange(epoch * num, (epoch + 1) * num))
+
+
+def same(first, second) -> bool:
+    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+
+
+# ---- batches ----
+
+
+def test_a_batch_is_what_its_records_say_in_any_slices(tokenizer, two_sets):
+    source = opened(tokenizer, two_sets, text_augment={"probability": 0.3}, pad_captions="max_length")
+    records = all_records(source)
+    whole = source.build(records)
+    assert whole["image"].dtype == np.uint8
+    assert whole["image"].shape == (34, 3, 16, 16)
+    assert whole["input_ids"].shape == (34, 25)
+    parts = [source.build(records.take(slice(start, start + 7))) for start in range(0, 34, 7)]
+    assert same(whole, {name: np.concatenate([part[name] for part in parts]) for name in whole})
+    reversed_rows = source.build(records.take(np.arange(33, -1, -1)))
+    assert same(whole, {name: values[::-1] for name, values in reversed_rows.items()})
+
+
+def test_epochs_differ_in_training_and_never_in_evaluation(tokenizer, two_sets):
+    run = bind(run_of(tokenizer, two_sets, two_sets, text_augment={"probability": 0.5}))
+    train, valid = open_source(run, "train"), open_source(run, "valid")
+
+    def row(source, key):
+        one = np.zeros(1, np.int64)
+        return source.build(Records(one, one, one, np.array([key], np.uint64)))
+
+    assert same(row(train, 1), row(train, 1))
+    assert not np.array_equal(row(train, 1)["image"], row(train, 2)["image"])
+    assert same(row(valid, 1), row(valid, 2))
+
+
+@pytest.mark.parametrize(("workers", "num"), [("threads", 2), ("processes", 1)])
+def test_any_workers_prepare_the_same_batches(tokenizer, two_sets, workers, num):
+    source = opened(tokenizer, two_sets, text_augment={})
+    order = Order(source.sizes, seed=0)
+    expected = Loader(source, order, batch_size=8)
+    loader = Loader(source, order, batch_size=8, microbatch_size=4, workers=workers, num_workers=num)
+    for prepared in loader.iterate(0, 4):
+        for number, part in enumerate(prepared.microbatches):
+            alone = source.build(expected.global_records(prepared.step).take(slice(4 * number, 4 * number + 4)))
+            assert same(part, alone)
+
+
+def test_groups_are_equal_for_rows_of_one_image_or_caption_and_for_no_others(tokenizer, tmp_path):
+    told = rows(6, 2)
+    told[5]["caption"] = told[0]["caption"]
+    other = [{**row, "image_id": row["image_id"] if n else 7} for n, row in enumerate(rows(6, 2))]
+    sets = [write_csv_set(tmp_path / "a", "train", told), write_csv_set(tmp_path / "b", "train", other)]
+    source = opened(tokenizer, sets)
+    batch = source.build(Order(source.sizes, seed=0, mode="sequential").records(np.arange(24)))
+    images = [(row // 12, (told if row < 12 else other)[row % 12]["image_id"]) for row in range(24)]
+    captions = [(told if row < 12 else other)[row % 12]["caption"] for row in range(24)]
+    for values, groups in ((images, batch["image_group"]), (captions, batch["caption_group"])):
+        numbers = {value: n for n, value in enumerate(dict.fromkeys(values))}
+        wanted = np.array([numbers[value] for value in values])
+        np.testing.assert_array_equal(groups[:, None] == groups, wanted[:, None] == wanted)
+
+
+def test_held_out_batches_have_the_ids_of_the_set_beyond_32_bits(tokenizer, two_sets):
+    """Fact 2, up to the batch."""
+    source = open_source(bind(run_of(tokenizer, two_sets, two_sets)), "valid")
+    batch = source.build(Order(source.sizes, seed=0, mode="sequential").records(np.arange(12)))
+    assert batch["image_id"].tolist() == [2**40 + 20 + n // 2 for n in range(8)] + [2**40 + 20 + n for n in range(4)]
+    assert batch["caption_id"].tolist() == [2**37 + 40 + n for n in range(8)] + [2**37 + 20 + n for n in range(4)]
+
+
+def test_erased_boxes_are_normalized_floats_and_the_rest_is_the_uint8_image(tokenizer, two_sets):
+    crop = RandomResizeCrop(size=16).model_dump()
+    erasing = RandomErasing(probability=1.0, fill="const").model_dump()
+    half = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    plain = opened(tokenizer, two_sets)
+    erased = opened(tokenizer, two_sets, train_transforms=[crop, erasing], normalize=half)
+    pixels = plain.build(all_records(plain))["image"]
+    floats = erased.build(all_records(erased))["image"]
+    assert floats.dtype == np.float32
+    is_box = (floats == 0).all(axis=1, keepdims=True)
+    assert 0.02 < is_box.mean() < 0.34
+    expected = np.where(is_box, 0, (pixels / 255 - 0.5) / 0.25)
+    np.testing.assert_allclose(floats, expected, atol=1e-5)
+
+
+def test_the_fingerprint_follows_what_batches_depend_on(tokenizer, two_sets):
+    base = opened(tokenizer, two_sets)
+    assert opened(tokenizer, two_sets, num_workers=7, batch_size=2).fingerprint == base.fingerprint
+    others = [
+        opened(tokenizer, two_sets[:1]),
+        opened(tokenizer, two_sets, max_length=9),
+        opened(tokenizer, two_sets, text_augment={}),
+        opened(tokenizer, two_sets, train_transforms=[{"op": "resize", "size": 16}]),
+    ]
+    assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 5
+
+
+def test_the_summary_states_sizes_and_remainders(tokenizer, two_sets):
+    summary = opened(tokenizer, two_sets).summary()
+    assert [(s["name"], s["pairs"], s["batches"], s["remainder"]) for s in summary["sets"]] == [
+        ("one", 24, 6, 0),
+        ("two", 10, 2, 2),
+    ]
+    assert (summary["examples"], summary["batches"], summary["remainder"]) == (34, 8, 2)
+
+
+# ---- bad rows ----
+
+
+@pytest.fixture
+def spoilt(tmp_path):
+    """A set of 300 pairs of which one has no image, one a broken image, and one no caption."""
+    told = rows(300, 1)
+    told[30]["caption"] = ""
+    folder = write_csv_set(tmp_path / "spoilt", "train", told)
+    (folder / "train" / "0010.png").unlink()
+    (folder / "train" / "0020.png").write_bytes(png(20)[:200])
+    return folder
+
+
+def test_a_pass_over_a_set_with_three_bad_rows_finishes_and_reports_each_reason(tokenizer, spoilt, caplog):
+    """Fact 8."""
+    source = opened(tokenizer, [spoilt])
+    order = Order(source.sizes, seed=0)
+    with caplog.at_level(logging.WARNING):
+        batches = [step.microbatches[0] for step in Loader(source, order, batch_size=30).iterate(0, 20)]
+    for epoch in (batches[:10], batches[10:]):
+        reasons = Counter(REASONS[reason] for batch in epoch for reason in batch["bad"])
+        assert reasons == {"good": 297, "missing image": 1, "broken image": 1, "empty caption": 1}
+    assert len(caplog.records) == 3  # each is named once
+    assert any("set spoilt, row 10 (0010.png): missing image" in record.message for record in caplog.records)
+
+
+def test_a_bad_row_is_replaced_by_one_of_its_set_which_only_its_key_decides(tokenizer, spoilt, two_sets):
+    source = opened(tokenizer, [two_sets[0], spoilt])
+
+    def replaced(key):
+        one = np.ones(1, np.int64)
+        return source.build(Records(one, one * 0, one * 10, np.array([key], np.uint64)))
+
+    assert same(replaced(1), replaced(1))
+    groups = {int(replaced(key)["image_group"][0]) for key in range(40)}
+    assert len(groups) > 30
+    of_set = source.build(
+        Records(*(np.full(300, n, np.int64) for n in (1, 0)), np.arange(300), np.arange(300, dtype=np.uint64))
+    )
+    assert groups <= set(of_set["image_group"].tolist())
+
+
+def test_every_reason_is_a_metric_of_the_objective(tokenizer, two_sets):
+    from pretrainkit.recipes.clip.objective import ClipObjective
+
+    run = bind(run_of(tokenizer, two_sets))
+    source = open_source(run, "train")
+    batch = source.build(all_records(source))
+    batch["bad"][: len(REASONS)] = np.arange(len(REASONS))
+    notes = ClipObjective(run).cost(batch).notes
+    assert notes == {f"bad_{reason.replace(' ', '_')}": 1 for reason in REASONS[1:]}
+
+
+def test_an_image_that_claims_to_be_enormous_is_oversized(tokenizer, tmp_path):
+    folder = write_csv_set(tmp_path / "s", "train", rows(20, 1))
+    small = png(0)
+    header = small[12:16] + (60_000).to_bytes(4, "big") * 2 + small[24:29]
+    content = small[:12] + header + zlib.crc32(header).to_bytes(4, "big") + small[33:]
+    (folder / "train" / "0003.png").write_bytes(content)
+    source = opened(tokenizer, [folder], max_bad_fraction=1.0)
+    batch = source.build(Order(source.sizes, seed=0, mode="sequential").records(np.arange(20)))
+    assert [REASONS[reason] for reason in batch["bad"][2:5]] == ["good", "oversized image", "good"]
+
+
+def test_bad_rows_stop_a_run_that_does_not_replace_and_every_evaluation(tokenizer, spoilt):
+    source = opened(tokenizer, [spoilt], on_bad_sample="error")
+    with pytest.raises(DataError, match=r"set spoilt, row \d+ \(00.0\.png\): .*\n  data.on_bad_sample is error"):
+        source.build(all_records(source))
+    told = rows(8, 1)
+    told[3]["caption"] = ""
+    write_csv_set(spoilt, "valid", [{**row, "image": f"9{row['image'][1:]}"} for row in told])
+    held_out = open_source(bind(run_of(tokenizer, [spoilt], [spoilt])), "valid")
+    with pytest.raises(DataError, match=r"row 3 \(9003\.png\): empty caption: there is no text\n  evaluation must see"):
+        held_out.build(all_records(held_out))
+
+
+def test_more_bad_rows_than_allowed_end_the_run_with_their_reasons(tokenizer, spoilt):
+    source = opened(tokenizer, [spoilt], max_bad_fraction=0.007)
+    with pytest.raises(
+        DataError, match=r"3 rows are bad \(.*1 missing image.*\), more than data.max_bad_fraction=0.007 of 300"
+    ):
+        source.build(all_records(source))
+
+
+def test_a_set_without_any_image_ends_the_run_at_once(tokenizer, tmp_path):
+    folder = write_csv_set(tmp_path / "s", "train", rows(20, 1))
+    for path in (folder / "train").iterdir():
+        path.unlink()
+    source = opened(tokenizer, [folder], max_bad_fraction=1.0)
+    with pytest.raises(DataError, match="100 rows drawn one after another are all bad"):
+        source.build(all_records(source))
+
+
+# ---- what is refused before a run ----
+
+
+def test_the_vocabulary_comes_from_the_tokenizer(tokenizer, two_sets):
+    assert bind(run_of(tokenizer, two_sets)).model.text.vocab_size == 80
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_length": 40}, "data.max_length is 40 tokens, but the text tower has 32 positions"),
+        ({"train_transforms": [{"op": "resize", "size": 32}]}, "makes images of 32 x 32 pixels, but .* is 16"),
+        ({"valid_transforms": [{"op": "resize_shorter", "size": 16}]}, "data.valid_transforms: .*different sizes"),
+        ({"text_augment": {"mask_share": 0.8, "random_share": 0.5}}, "more than 1 together"),
+        ({"batch_size": 16, "order": "debias"}, "data.batch_size is 16, but two has 10 pairs: no whole batch"),
+        ({"batch_size": 40}, "data.batch_size is 40, but one has 24 pairs, two has 10 pairs: no whole batch"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_with_the_numbers(tokenizer, two_sets, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        bind(run_of(tokenizer, two_sets, **changes))
+
+
+def test_small_sets_may_wrap(tokenizer, two_sets):
+    bind(run_of(tokenizer, two_sets, batch_size=16, order="debias", small_set="wrap"))
+
+
+def test_a_tokenizer_of_more_pieces_than_the_tower_has_is_refused(tokenizer, two_sets):
+    run = run_of(tokenizer, two_sets)
+    text = run.model.text.model_copy(update={"vocab_size": 50})
+    small = run.model_copy(update={"model": run.model.model_copy(update={"text": text})})
+    with pytest.raises(ConfigError, match=r"has embeddings for 50 pieces, but the tokenizer in .* has 80"):
+        bind(small)
+
+
+def test_sets_that_could_not_be_told_apart_are_refused(tokenizer, two_sets, tmp_path):
+    write_csv_set(tmp_path / "one", "valid", rows(4, 1, first=30))
+    valid = [two_sets[0], tmp_path / "one"]
+    with pytest.raises(ConfigError, match=r"2 sets of data\.valid are called 'one'"):
+        bind(run_of(tokenizer, two_sets, valid))
+    named = [{"path": str(valid[0])}, {"path": str(valid[1]), "name": "another"}]
+    bind(run_of(tokenizer, two_sets, named))
+    with pytest.raises(ConfigError, match=r"data\.train lists .*one 2 times"):
+        bind(run_of(tokenizer, [two_sets[0], two_sets[0]]))
+
+
+def test_held_out_images_that_are_trained_on_are_refused_whatever_their_captions(tokenizer, tmp_path):
+    folder = write_csv_set(tmp_path / "s", "train", rows(6, 2))
+    write_csv_set(folder, "valid", [{**row, "caption": "new"} for row in rows(3, 2, first=5)])
+    with pytest.raises(
+        DataError, match=r"1 of the 3 images of data.valid=.* are also in data.train=.*, such as 0005\.png"
+    ):
+        bind(run_of(tokenizer, [folder], [folder]))
+
+
+def test_held_out_images_may_share_names_with_others_and_are_warned_about_when_captions_agree(
+    tokenizer, tmp_path, caplog
+):
+    folder = write_csv_set(tmp_path / "s", "train", rows(6, 1))
+    told = rows(3, 1)
+    write_csv_set(folder, "valid", [{**told[0]}, {**told[1], "caption": "another"}, told[2]])
+    for number in range(3):
+        (folder / "valid" / f"{number:04d}.png").write_bytes(png(90 + number))
+    with caplog.at_level(logging.WARNING):
+        bind(run_of(tokenizer, [folder], [folder]))
+    assert "2 images of data.valid=" in caplog.text
+
+
+def test_the_same_pairs_are_not_held_out_under_another_name(tokenizer, two_sets):
+    with pytest.raises(DataError, match="holds the same pairs as"):
+        bind(run_of(tokenizer, two_sets[1:], [{"path": str(two_sets[1]), "split": "train"}]))

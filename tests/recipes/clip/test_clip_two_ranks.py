@@ -1,0 +1,71 @@
+"""One rank = two ranks for the contrastive losses. One pair of processes does all checks."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from clip_two_ranks import GRADIENTS, RUNS, STRATEGIES, checks
+from toy_pairs import relative_error
+
+from pretrainkit.dist.env import World
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> list[dict]:
+    folder = tmp_path_factory.mktemp("two-ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    script = Path(__file__).with_name("clip_two_ranks.py")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(folder)],
+            env=os.environ
+            | place
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": os.pathsep.join(sys.path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> dict:
+    return checks(World(), tmp_path_factory.mktemp("one-rank"))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("settings", GRADIENTS, ids=str)
+def test_fact_19_gradients_and_terms_of_two_ranks_are_those_of_one(settings, strategy, dtype, tolerance, pair, alone):
+    case = f"gradient {settings} {strategy} {dtype}"
+    for rank in range(2):
+        assert "temperature" in pair[rank][case]["gradients"]
+        assert relative_error(pair[rank][case]["gradients"], alone[case]["gradients"]) < tolerance
+        for name, (total, weight) in alone[case]["terms"].items():
+            found = pair[rank][case]["terms"][name]
+            torch.testing.assert_close(found[0] / found[1], total / weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", range(len(RUNS)))
+def test_a_run_on_two_ranks_is_the_run_on_one(number, pair, alone):
+    """Bit equality is not to be had: the order of additions differs, and Adam divides by small roots."""
+    expected = alone[f"run {number}"]
+    for rank in range(2):
+        found = pair[rank][f"run {number}"]
+        assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-3)
+        for name, value in expected["parameters"].items():
+            torch.testing.assert_close(found["parameters"][name], value, rtol=1e-3, atol=1e-4)
