@@ -25,6 +25,7 @@ _PACKAGES = (
     "pillow",
     "simplejpeg",
     "torchvision",
+    "open_clip_torch",
 )
 
 Row = dict[str, str]
@@ -152,6 +153,12 @@ TARGETS = (
     ),
     Target(
         "train step, any shape: times transformers, the least", "step", lambda rows: min(cells(rows, "ratio")), least=1
+    ),
+    Target(
+        "contrastive step, batch 256, tiny towers: pairs per second, times OpenCLIP's, the least",
+        "contrast",
+        lambda rows: min(cells(rows, "ratio_clock")),
+        least=1.3,
     ),
     Target(
         "accumulation to 16 microbatches: times 16 separate ones",

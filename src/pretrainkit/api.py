@@ -490,9 +490,9 @@ def _run(
         model = recipe.build_model(config).to(world.device)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
+        precision = resolve_precision(config.precision, world.device)
         if not resuming:
             world.on_main(folder.prepare)
-        precision = resolve_precision(config.precision, world.device)
         start = (lambda: load_model(folder.path).to(world.device)) if resuming else (lambda: model)
         cached = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
         if cached is not source:

@@ -321,6 +321,7 @@ def test_rows_and_packed_give_equal_losses(settings: list[str], finished_without
     "words",
     [
         ["optimizer.name=lamb", "schedule.name=wsd", "schedule.num_decay_steps=4"],
+        ["optimizer.name=adafactor", "optimizer.adafactor.min_dim_size_to_factor=16", "optimizer.beta2=0.999"],
         ["precision.compute=bfloat16", "schedule.name=cosine", "parallel.activation_checkpointing=true"],
         ["data.order=lanes", "data.chunking=sabertooth", "data.batching=rows", "data.microbatch_size=2"],
         ["data.order=sequential", "objective.mask_unit=span", "data.prefetch=0"],

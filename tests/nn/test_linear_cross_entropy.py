@@ -5,19 +5,25 @@ import torch
 import torch.nn.functional as F
 
 from pretrainkit.nn import linear_cross_entropy as module
-from pretrainkit.nn.tied_table import look_up
+from pretrainkit.nn.tied_table import TiedTable, look_up
 
 
 def linear_cross_entropy(x, weight, bias, target):
     """With a table that is looked up as well, for a gradient of 0."""
     rows, table = look_up(weight, torch.zeros(1, dtype=torch.long))
-    nll, is_right = module.linear_cross_entropy(x, table, bias, target)
-    return module.TokenLoss(nll + 0 * rows.sum(), is_right)
+    nll, is_right, log_sum = module.linear_cross_entropy(x, table, bias, target)
+    return module.TokenLoss(nll + 0 * rows.sum(), is_right, log_sum)
 
 
 def plain(x, weight, bias, target):
     logits = F.linear(x, weight, bias)
-    return F.cross_entropy(logits, target, reduction="none"), logits.argmax(1) == target
+    nll = F.cross_entropy(logits, target, reduction="none")
+    return nll, logits.argmax(1) == target, torch.logsumexp(logits, 1)
+
+
+def untied(x, weight, bias, target):
+    """With a matrix that is no table."""
+    return module.linear_cross_entropy(x, TiedTable(weight), bias, target)
 
 
 @pytest.mark.parametrize("vocab_size", [7, 2048, 2049, 5000])
@@ -31,12 +37,27 @@ def test_equals_plain_logits_in_value_and_gradient(vocab_size, scale):
     results = []
     for function in (linear_cross_entropy, plain):
         inputs = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
-        nll, is_right = function(*inputs, target)
+        nll, is_right, log_sum = function(*inputs, target)
         (nll * factor).sum().backward()
-        results.append((nll.detach(), is_right, *(tensor.grad for tensor in inputs)))
+        results.append((nll.detach(), is_right, log_sum.detach(), *(tensor.grad for tensor in inputs)))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
     assert results[0][1].sum() >= 8
+
+
+@pytest.mark.parametrize("function", [linear_cross_entropy, untied])
+def test_the_log_of_the_sum_has_its_gradient_with_and_without_a_bias(function):
+    torch.manual_seed(0)
+    x, weight = torch.randn(9, 16), torch.randn(4100, 16)
+    target, factor = torch.randint(4100, (9,)), torch.rand(9)
+    results = []
+    for run in (function, plain):
+        inputs = [tensor.clone().requires_grad_() for tensor in (x, weight)]
+        nll, _, log_sum = run(*inputs, None, target)
+        (nll * factor + 0.1 * log_sum.square()).sum().backward()
+        results.append([tensor.grad for tensor in inputs])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
 def test_a_second_backward_gives_the_same():
@@ -48,7 +69,7 @@ def test_a_second_backward_gives_the_same():
 
 def test_no_predictions_give_no_losses_and_zero_gradients():
     weight = torch.randn(9, 4, requires_grad=True)
-    nll, is_right = linear_cross_entropy(torch.zeros(0, 4), weight, torch.zeros(9), torch.zeros(0, dtype=torch.long))
+    nll, is_right, _ = linear_cross_entropy(torch.zeros(0, 4), weight, torch.zeros(9), torch.zeros(0, dtype=torch.long))
     assert nll.shape == is_right.shape == (0,)
     nll.sum().backward()
     assert not weight.grad.any()

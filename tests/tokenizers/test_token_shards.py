@@ -99,7 +99,7 @@ def test_fingerprint_follows_content_alone(tmp_path):
 
 
 def test_open_names_a_folder_without_shards(tmp_path):
-    with pytest.raises(DataError, match="no token shards"):
+    with pytest.raises(DataError, match="there is no folder"):
         TokenShards.open(tmp_path / "absent")
     (tmp_path / "train").mkdir()
     (tmp_path / "train/manifest.json").write_text("{}")

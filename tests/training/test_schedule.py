@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrainkit.training.run import ScheduleConfig
-from pretrainkit.training.schedule import lr_factor
+from pretrainkit.config.base import Config
+from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from pretrainkit.training.schedule import learning_rate, lr_factor
 
 NAMES = ["linear", "cosine", "inverse_sqrt", "wsd", "constant"]
 
@@ -90,3 +91,60 @@ def test_the_figures_of_zerovl() -> None:
     assert lr_factor(config, 10_000, 125) == 0.5
     assert lr_factor(config, 10_000, 250) == 1
     assert lr_factor(config, 10_000, 5_125) == pytest.approx(0.55)
+
+
+def t5x(factors, base=0.5, warmup=1000, **changes):
+    """T5X's scheduler with its defaults."""
+    config = ScheduleConfig(name="factors", factors=factors, num_warmup_steps=warmup, **changes)
+    return lambda step: learning_rate(config, base, num_steps=1, step=step)
+
+
+def test_t5x_pretraining_holds_the_rate_and_then_lets_it_fall():
+    rate = t5x("constant * rsqrt_decay", base=1.0, warmup=10_000)
+    expected = {0: 0.01, 1: 0.01, 9_999: 0.01, 10_000: 0.01, 20_000: 0.0070711, 100_000: 0.0031623, 1_000_000: 0.001}
+    assert {step: pytest.approx(rate(step), rel=1e-5) for step in expected} == expected
+    fine_tuning = t5x("constant", base=0.001)
+    assert {fine_tuning(step) for step in (0, 1, 1000, 10**6)} == {0.001}
+
+
+def test_t5x_default_schedule():
+    rate = t5x("constant * linear_warmup * rsqrt_decay")
+    assert rate(0) == 1e-8
+    assert rate(1000) == pytest.approx(0.015811, rel=1e-4)
+    assert rate(10_000) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize(
+    ("factors", "values"),
+    [
+        ("constant * rsqrt_normalized_decay", {0: 0.5, 1000: 0.5, 4000: 0.25}),
+        ("constant * decay_every", {0: 0.5, 19_999: 0.5, 20_000: 0.25, 60_000: 0.0625}),
+        ("constant * cosine_decay", {0: 0.5, 1000: 0.5, 51_000: 0.25, 100_999: 1e-8, 101_000: 0.5}),
+        ("linear_decay", {0: 1e-8, 500: 0.25, 1000: 0.5, 1001: 0.25, 1002: 1e-8}),
+        ("rsqrt_decay", {1000: 1000**-0.5}),
+    ],
+)
+def test_t5x_factors(factors, values):
+    rate = t5x(factors)
+    assert {step: pytest.approx(rate(step), rel=1e-3, abs=2e-9) for step in values} == values
+
+
+def test_t5x_steps_can_be_counted_from_a_later_one():
+    rate, later = t5x("constant * linear_warmup"), t5x("constant * linear_warmup", step_offset=5000, min_lr=0.001)
+    assert later(0) == later(5000) == 0.001
+    assert later(5700) == rate(700) == pytest.approx(0.35)
+
+
+def test_settings_of_the_factors_are_refused_elsewhere():
+    run = RunConfig(
+        recipe="any",
+        num_steps=10,
+        model=Config(),
+        objective=Config(),
+        data=DataConfig(batch_size=1),
+        optimizer=OptimizerConfig(peak_lr=1.0),
+        schedule=ScheduleConfig(min_lr=0.1),
+    )
+    assert any("schedule.min_lr=0.1 is only read by schedule.name=factors" in problem for problem in run.problems())
+    without = run.model_copy(update={"schedule": ScheduleConfig(name="factors")})
+    assert any("needs schedule.factors" in problem for problem in without.problems())

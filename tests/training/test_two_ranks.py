@@ -14,6 +14,10 @@ CASES = [
     "coupled ddp adamw",
     "separable fsdp2 adamw",
     "separable fsdp2 lamb",
+    "separable fsdp2 lion",
+    "separable fsdp2 relative adamw",
+    "separable fsdp2 adafactor",
+    "coupled fsdp2 adafactor",
     "coupled fsdp2 adamw",
 ]
 

@@ -18,12 +18,21 @@ from pretrainkit.training.ema import Ema
 from pretrainkit.training.objective import AnyObjective, Cost
 from pretrainkit.training.optim import build_optimizer, clip_gradients, step_if_finite
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.run import OptimizerConfig, ParallelConfig
+from pretrainkit.training.run import AdafactorConfig, OptimizerConfig, ParallelConfig
 from pretrainkit.training.throughput import Peak, Throughput
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 SIZES = {1: [[24]], 2: [[5, 1, 6], [2, 9, 1]]}
 """Ranks to the sizes of each one's microbatches: a batch of 24 in all."""
+
+
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "adamw": {},
+    "lamb": {"name": "lamb"},
+    "lion": {"name": "lion"},
+    "relative adamw": {"scale_by_parameter_rms": True},
+    "adafactor": {"name": "adafactor", "adafactor": AdafactorConfig(min_dim_size_to_factor=2, beta1=0.9)},
+}
 
 
 def model_of(kind: str) -> nn.Module:
@@ -38,7 +47,9 @@ def one_step(kind: str, strategy: str, optimizer_name: str, world: World) -> dic
     sizes = SIZES[world.world_size][world.rank]
     batch = to_tensors(host_batch(24))
     mine = {name: t.chunk(world.world_size)[world.rank] for name, t in batch.items()}
-    config = OptimizerConfig(peak_lr=0.1, name=optimizer_name, weight_decay=0.1, max_grad_norm=0.05)
+    config = OptimizerConfig(peak_lr=0.1, weight_decay=0.1, max_grad_norm=0.05).model_copy(
+        update=OPTIMIZERS[optimizer_name]
+    )
     optimizer = build_optimizer(model, config)
     ema = Ema(model, 0.5)
     terms = accumulate(
@@ -78,6 +89,10 @@ def checks(world: World) -> dict[str, object]:
             ("coupled", "ddp", "adamw"),
             ("separable", "fsdp2", "adamw"),
             ("separable", "fsdp2", "lamb"),
+            ("separable", "fsdp2", "lion"),
+            ("separable", "fsdp2", "relative adamw"),
+            ("separable", "fsdp2", "adafactor"),
+            ("coupled", "fsdp2", "adafactor"),
             ("coupled", "fsdp2", "adamw"),
         )
     }

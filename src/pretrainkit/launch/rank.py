@@ -55,10 +55,23 @@ def main() -> None:
             print(error.code, file=sys.stderr)
     except KeyboardInterrupt:
         code = 130
-    except Exception:  # whatever ended the module: it is printed as Python would, and the launcher gets its code
-        traceback.print_exc()
+    except Exception as error:  # whatever ended the module: it is printed, and the launcher gets its code
+        if lost_peer(error) and not os.environ.get("PRETRAINKIT_DEBUG"):
+            print(
+                f"error: rank {rank} cannot go on: another rank ended ({str(error).splitlines()[0]})", file=sys.stderr
+            )
+            print(f"  what each rank printed last is in {folder}", file=sys.stderr)
+        else:
+            traceback.print_exc()
     exit_path(folder, rank).write_text(str(code))
     sys.exit(code)
+
+
+def lost_peer(error: BaseException) -> str | None:
+    """How a collective learned that another process of the run is gone; None: it failed for another reason. Gloo has no
+    exception type for it."""
+    words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+    return next((word for word in words if isinstance(error, RuntimeError) and word in str(error)), None)
 
 
 def stop_when_orphaned() -> None:

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.tied_table import TiedTable
+from pretrainkit.nn.linear import product
+from pretrainkit.nn.tied_table import TiedTable, is_chunked
 
 _CHUNK = 2000
 """Entries: their logits stay in the cache. Not a power of two, which the cache maps onto few of its sets."""
@@ -27,11 +28,13 @@ class TokenLoss(NamedTuple):
     """float32: minus the natural log of the probability of the target."""
     is_right_K: Tensor
     """bool: no other id has a higher logit. No gradient."""
+    log_sum_K: Tensor
+    """float32: log of the sum of the exponentials of all logits, which normalises them."""
 
 
 class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor, table: TiedTable, target_K: Tensor) -> Any:
+    def forward(ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor | None, table: TiedTable, target_K: Tensor) -> Any:
         weight_VD, dtype = table.weight_VD.detach(), x_KD.dtype
         num = len(x_KD)
         target_logit_K = weight_VD.new_zeros(num)
@@ -39,7 +42,9 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         for start in range(0, len(weight_VD), _CHUNK):
             stop = min(start + _CHUNK, len(weight_VD))
             weight_CD = weight_VD[start:stop].to(dtype)
-            if dtype == torch.float32:
+            if bias_V is None:
+                logits_KC = product(x_KD, weight_CD).float()
+            elif dtype == torch.float32:
                 logits_KC = torch.addmm(bias_V[start:stop], x_KD, weight_CD.t())
             else:
                 logits_KC = (x_KD @ weight_CD.t()).float().add_(bias_V[start:stop])
@@ -61,54 +66,64 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         is_right_K = target_logit_K >= max_K
         ctx.save_for_backward(x_KD, weight_VD, target_K, sum_NK / sum_K, *probabilities)
         ctx.table = table
+        ctx.is_tied, ctx.has_bias = table.link is not None, bias_V is not None
         ctx.mark_non_differentiable(is_right_K)
-        return max_K - target_logit_K + sum_K.log(), is_right_K
+        log_K = sum_K.log_()
+        return max_K - target_logit_K + log_K, is_right_K, max_K + log_K
 
     @staticmethod
-    def backward(ctx: Any, grad_K: Tensor, _grad_is_right: Tensor) -> Any:
+    def backward(ctx: Any, grad_nll_K: Tensor, _grad_is_right: Tensor, grad_log_sum_K: Tensor) -> Any:
         x_KD, weight_VD, target_K, share_NK, *probabilities = ctx.saved_tensors
-        grad_x_KD = weight_VD[target_K].mul_(-grad_K[:, None])
+        grad_x_KD = weight_VD[target_K].mul_(-grad_nll_K[:, None])
         grad_weight_VD = torch.empty_like(weight_VD)
-        grad_bias_V = weight_VD.new_empty(len(weight_VD))
+        grad_bias_V = weight_VD.new_empty(len(weight_VD)) if ctx.has_bias else None
+        grad_K = grad_nll_K + grad_log_sum_K  # of the log-sum, which is in both
         for number, chunk_KC in enumerate(probabilities):
             start = number * _CHUNK
             stop = start + chunk_KC.shape[1]
             factor_K = grad_K * share_NK[number]
             low_KC = chunk_KC.to(x_KD.dtype)
-            grad_x_KD.addcmul_(low_KC @ weight_VD[start:stop].to(x_KD.dtype), factor_K[:, None])
+            weight_DC = weight_VD[start:stop].to(x_KD.dtype).t()
+            grad_x_KD.addcmul_(product(low_KC, weight_DC), factor_K[:, None])
             scaled_KD = (x_KD * factor_K[:, None]).to(x_KD.dtype)
             if x_KD.dtype == torch.float32:
                 torch.mm(low_KC.t(), scaled_KD, out=grad_weight_VD[start:stop])
             else:
                 grad_weight_VD[start:stop] = low_KC.t() @ scaled_KD
-            torch.mv(chunk_KC.t(), factor_K, out=grad_bias_V[start:stop])
-        grad_weight_VD.index_add_(0, target_K, x_KD * -grad_K[:, None])
-        grad_bias_V.index_add_(0, target_K, -grad_K)
+            if grad_bias_V is not None:
+                torch.mv(chunk_KC.t(), factor_K, out=grad_bias_V[start:stop])
+        grad_weight_VD.index_add_(0, target_K, x_KD * -grad_nll_K[:, None])
+        if grad_bias_V is not None:
+            grad_bias_V.index_add_(0, target_K, -grad_nll_K)
+        if not ctx.is_tied:
+            return grad_x_KD.to(x_KD.dtype), grad_weight_VD, grad_bias_V, None, None
         ctx.table.leave(grad_weight_VD)
         return grad_x_KD.to(x_KD.dtype), grad_weight_VD.new_zeros(()), grad_bias_V, None, None
 
 
-def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor, target_K: Tensor) -> TokenLoss:
+def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:
     """Cross-entropy of softmax(x W^T + b) at `target_K`.
 
     Args:
         x_KD: Float, any precision; the loss is float32.
-        table: W, from the lookup of the same forward pass.
-        bias_V: Added to the logits.
+        table: W: from the lookup of the same forward pass, or a matrix of its own in `TiedTable(weight)`.
+        bias_V: Added to the logits; None: nothing.
         target_K: Integer ids in [0, V).
     """
     target_K = target_K.long()
     if torch.is_autocast_enabled("cpu") and x_KD.device.type == "cpu":
         x_KD = x_KD.to(torch.get_autocast_dtype("cpu"))
-    if table.link is not None:
-        return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, table.link, bias_V, table, target_K))
+    if table.link is not None or is_chunked(table.weight_VD):
+        link = table.weight_VD if table.link is None else table.link
+        return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, link, bias_V, table, target_K))
     logits_KV = linear_logits(x_KD, table, bias_V)
     nll_K = F.cross_entropy(logits_KV, target_K, reduction="none")
+    target_logit_K = logits_KV.gather(1, target_K[:, None])[:, 0]
     with torch.no_grad():
-        is_right_K = logits_KV.gather(1, target_K[:, None])[:, 0] >= logits_KV.amax(1)
-    return TokenLoss(nll_K, is_right_K)
+        is_right_K = target_logit_K >= logits_KV.amax(1)
+    return TokenLoss(nll_K, is_right_K, nll_K + target_logit_K)
 
 
-def linear_logits(x_KD: Tensor, table: TiedTable, bias_V: Tensor) -> Tensor:
+def linear_logits(x_KD: Tensor, table: TiedTable, bias_V: Tensor | None) -> Tensor:
     """x W^T + b in float32, (K, V)."""
-    return F.linear(x_KD, table.weight_VD, bias_V.to(x_KD.dtype)).float()
+    return F.linear(x_KD, table.weight_VD, None if bias_V is None else bias_V.to(x_KD.dtype)).float()

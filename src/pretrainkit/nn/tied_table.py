@@ -49,10 +49,15 @@ class _LookUp(torch.autograd.Function):
         return grad_VD.index_add_(0, ids.flatten(), grad_rows.reshape(-1, grad_VD.shape[1])), None, None
 
 
+def is_chunked(weight_VD: Tensor) -> bool:
+    """Whether the paths that are written out for a CPU take such a table."""
+    is_float32_cpu = weight_VD.device.type == "cpu" and weight_VD.dtype == torch.float32
+    return is_float32_cpu and not torch.compiler.is_compiling()
+
+
 def look_up(weight_VD: Tensor, ids: Tensor) -> tuple[Tensor, TiedTable]:
     """Rows of the table, (*ids.shape, D), and the table for the head of the same forward pass."""
-    is_float32_cpu = weight_VD.device.type == "cpu" and weight_VD.dtype == torch.float32
-    if not is_float32_cpu or torch.compiler.is_compiling():
+    if not is_chunked(weight_VD):
         return F.embedding(ids, weight_VD), TiedTable(weight_VD)
     table = TiedTable(weight_VD)
     rows, table.link = _LookUp.apply(weight_VD, ids, table)

@@ -255,7 +255,7 @@ def _gather_rows(local: Tensor, world: World) -> Tensor:
     if world.world_size == 1:
         return local
     everyone = local.new_empty(world.world_size * len(local), *local.shape[1:])
-    dist.all_gather_into_tensor(everyone, local.contiguous())
+    dist.all_gather(list(everyone.chunk(world.world_size)), local.contiguous())
     return everyone
 
 
@@ -264,7 +264,7 @@ def _own_rows_of_sum(tensor_BD: Tensor, world: World) -> Tensor:
     if world.world_size == 1:
         return tensor_BD
     own_bD = tensor_BD.new_empty(len(tensor_BD) // world.world_size, *tensor_BD.shape[1:])
-    dist.reduce_scatter_tensor(own_bD, tensor_BD.contiguous())
+    dist.reduce_scatter(own_bD, list(tensor_BD.contiguous().chunk(world.world_size)))
     return own_bD
 
 

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.training.adafactor import Adafactor
 from pretrainkit.training.eager import EagerAdamW, EagerSGD
 from pretrainkit.training.lamb import Lamb
 from pretrainkit.training.lars import Lars
+from pretrainkit.training.lion import Lion
 from pretrainkit.training.parameters import local_tensors, plain_name, tensor_norms
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.scaled_adamw import ScaledAdamW
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
 _FUSED_DEVICES = frozenset({"cpu", "cuda"})
@@ -77,16 +80,25 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     Raises:
         ConfigError: No parameter has a name that an entry of `config.groups` looks for.
     """
+    if config.name == "adafactor":
+        config = config.model_copy(update={"weight_decay": config.adafactor.weight_decay_rate or 0.0})
     parameters = dict(model.named_parameters())
     groups = _parameter_groups(model, config, parameters)
     settings: dict[str, Any] = {"lr": config.peak_lr}
+    if config.name == "adafactor":
+        return Adafactor(groups, **settings, config=config.adafactor)
     if config.name == "sgd":
         return EagerSGD(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
     if config.name == "lars":
         return Lars(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
-    settings |= {"betas": (config.beta1, config.beta2), "eps": config.epsilon}
+    settings["betas"] = (config.beta1, config.beta2)
+    if config.name == "lion":
+        return Lion(groups, **settings)
+    settings["eps"] = config.epsilon
     if config.name == "lamb":
         return Lamb(groups, **settings)
+    if config.scale_by_parameter_rms:
+        return ScaledAdamW(groups, **settings)
     is_fused = all(p.device.type in _FUSED_DEVICES for p in parameters.values() if p.requires_grad)
     return EagerAdamW(groups, **settings, fused=is_fused)
 

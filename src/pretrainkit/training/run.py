@@ -94,12 +94,46 @@ class ParameterGroup(Config):
         return pattern
 
 
+class AdafactorConfig(Config):
+    """What only Adafactor has. The defaults are those of T5X."""
+
+    factored: bool = True
+    """Keep row and column means of large matrices in place of a full second moment."""
+    min_dim_size_to_factor: PositiveInt = 128
+    """Matrices whose smaller side is shorter keep a full second moment."""
+    multiply_by_parameter_scale: bool = True
+    """Steps are relative to the root mean square of the parameter, and peak_lr is a share of it."""
+    max_parameter_scale: PositiveFloat | None = None
+    """Larger root mean squares count as this; null: no limit."""
+    beta1: Rate | None = None
+    """Decay of a momentum of the scaled updates; null: none, and no memory for it."""
+    decay_rate: PositiveFloat = 0.8
+    """The second moment decays by 1 - t ** -decay_rate in update t = 1, 2, ..."""
+    step_offset: NonNegativeInt = 0
+    """Updates before this run that the decay does not count, to start it anew from a checkpoint."""
+    clipping_threshold: PositiveFloat = 1.0
+    """Root mean square that a tensor's update is cut down to, before it meets the learning rate."""
+    epsilon1: PositiveFloat = 1e-30
+    """Added to squared gradients."""
+    epsilon2: PositiveFloat = 1e-3
+    """Smaller root mean squares of a parameter count as this, so that one of zeros can move."""
+    weight_decay_rate: Rate | None = None
+    """Share of the parameters that decay which each step takes away, whatever the learning rate; null: none. It stands
+    in for optimizer.weight_decay. T5X lets all parameters decay: decay_mask=all."""
+    weight_decay_lr_exponent: NonNegativeFloat | None = None
+    """That share is weight_decay_rate x learning rate to this power; null: weight_decay_rate itself."""
+    skip_nan_updates: bool = False
+    """Leave elements as they were whose update is no number. The loop already skips whole steps: see
+    max_skipped_steps."""
+
+
 class OptimizerConfig(Config):
     """How gradients become updates."""
 
-    name: Literal["adamw", "lamb", "sgd", "lars"] = "adamw"
+    name: Literal["adamw", "lamb", "sgd", "lars", "adafactor", "lion"] = "adamw"
     """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor. sgd:
-    with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor."""
+    with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor. adafactor: T5's, with
+    little memory and steps relative to the parameter. lion: the sign of a momentum."""
     peak_lr: PositiveFloat
     """Learning rate after warm-up."""
     beta1: Rate = 0.9
@@ -113,7 +147,11 @@ class OptimizerConfig(Config):
     nesterov: bool = False
     """sgd and lars only: look ahead along the momentum."""
     weight_decay: NonNegativeFloat = 0.01
-    """Decoupled, multiplied by the learning rate."""
+    """Decoupled, multiplied by the learning rate. Not read by adafactor."""
+    scale_by_parameter_rms: bool = False
+    """adamw only: multiply each tensor's step by its root mean square, at least 0.001 (nanoT5)."""
+    adafactor: AdafactorConfig = AdafactorConfig()
+    """adafactor only."""
     decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
     """by_name: all but biases, norms, temperatures, class tokens and learned positions of vision transformers and CLIP
     decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
@@ -126,13 +164,25 @@ class OptimizerConfig(Config):
     """squared_norm_legacy: Sabertooth of 2021, which compared and divided by the squared norm."""
 
 
+ScheduleFactor = Literal[
+    "constant",
+    "linear_warmup",
+    "rsqrt_decay",
+    "rsqrt_normalized_decay",
+    "decay_every",
+    "cosine_decay",
+    "linear_decay",
+]
+
+
 class ScheduleConfig(Config):
     """Learning rate as a share of peak_lr, by update index t = 0, 1, ...; warm-up is linear from 0, so update 0 has
     learning rate 0 when num_warmup_steps > 0."""
 
-    name: Literal["linear", "cosine", "inverse_sqrt", "wsd", "constant"] = "linear"
+    name: Literal["linear", "cosine", "inverse_sqrt", "wsd", "constant", "factors"] = "linear"
     """linear: to 0 at num_steps. cosine: to floor. inverse_sqrt: peak x sqrt(warmup / t). wsd: constant, then 1 - sqrt
-    decay over the last num_decay_steps. constant: after warm-up."""
+    decay over the last num_decay_steps. constant: after warm-up. factors: T5X's product of named factors, without any
+    warm-up of its own."""
     num_warmup_steps: NonNegativeInt = 0
     """Updates until peak_lr is reached."""
     warmup_share: Rate | None = None
@@ -141,6 +191,26 @@ class ScheduleConfig(Config):
     """Share of peak_lr at the end (cosine, linear, wsd)."""
     num_decay_steps: NonNegativeInt = 0
     """wsd only: updates of the final decay."""
+    factors: tuple[ScheduleFactor, ...] = ()
+    """factors only: what is multiplied, with s = t - step_offset and w = num_warmup_steps; T5X's "a * b" is read too.
+    constant: peak_lr. linear_warmup: min(1, s / w). rsqrt_decay: 1 / sqrt(max(s, w)). rsqrt_normalized_decay: the same
+    x sqrt(w). decay_every: decay_factor ** (s // steps_per_decay). cosine_decay: half a cosine from 1 to 0 over each
+    steps_per_cycle after w. linear_decay: peak_lr x min(s / w, 1 + decay_factor x (w - s))."""
+    decay_factor: NonNegativeFloat = 0.5
+    """factors only: of decay_every and linear_decay."""
+    steps_per_decay: PositiveInt = 20_000
+    """factors only: updates between two cuts of decay_every."""
+    steps_per_cycle: PositiveInt = 100_000
+    """factors only: updates of one cosine."""
+    step_offset: NonNegativeInt = 0
+    """factors only: updates before this number count as the first."""
+    min_lr: NonNegativeFloat = 1e-8
+    """factors only: the learning rate is never lower."""
+
+    @field_validator("factors", mode="before")
+    @classmethod
+    def _split_factors(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split("*")) if isinstance(value, str) else value
 
     def warmup_steps(self, num_steps: int) -> int:
         """Updates of the warm-up in a run of `num_steps`."""
@@ -295,12 +365,17 @@ class RunConfig(Config):
                 "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n  a tenth of the run is usual"
             )
         has_momentum = self.optimizer.name in ("sgd", "lars")
+        is_adafactor = self.optimizer.name == "adafactor"
+        has_betas = not has_momentum and not is_adafactor
         for name, belongs in (
             ("momentum", has_momentum),
             ("nesterov", has_momentum),
-            ("beta1", not has_momentum),
-            ("beta2", not has_momentum),
-            ("epsilon", not has_momentum),
+            ("beta1", has_betas),
+            ("beta2", has_betas),
+            ("epsilon", has_betas and self.optimizer.name != "lion"),
+            ("weight_decay", not is_adafactor),
+            ("scale_by_parameter_rms", self.optimizer.name == "adamw"),
+            ("adafactor", is_adafactor),
         ):
             value = getattr(self.optimizer, name)
             default = OptimizerConfig.model_fields[name].default
@@ -309,7 +384,8 @@ class RunConfig(Config):
                     f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n"
                     f"  leave it out; where a preset has it: optimizer.{name}={default}"
                 )
-        if self.schedule.name in ("inverse_sqrt", "constant") and self.schedule.floor:
+        found += self._factor_problems()
+        if self.schedule.name in ("inverse_sqrt", "constant", "factors") and self.schedule.floor:
             found.append(
                 f"schedule.floor={self.schedule.floor} is only read by the schedules linear, cosine and wsd, "
                 f"not by {self.schedule.name}\n  leave it out, or choose one of those with schedule.name"
@@ -321,11 +397,26 @@ class RunConfig(Config):
             )
         return found
 
+    def _factor_problems(self) -> list[str]:
+        """Fields that only schedule.name=factors reads, elsewhere; and factors that are not named."""
+        schedule = self.schedule
+        if schedule.name == "factors":
+            if schedule.factors:
+                return []
+            return ["schedule.name=factors needs schedule.factors, such as [constant, rsqrt_decay]"]
+        names = ("factors", "decay_factor", "steps_per_decay", "steps_per_cycle", "step_offset", "min_lr")
+        return [
+            f"schedule.{name}={getattr(schedule, name)} is only read by schedule.name=factors, not by {schedule.name}\n"
+            "  leave it out, or set schedule.name=factors"
+            for name in names
+            if getattr(schedule, name) != ScheduleConfig.model_fields[name].default
+        ]
+
     def _schedule_problems(self, num_steps: int) -> list[str]:
         """Phases of the schedule that do not fit into the run."""
         found = []
         num_warmup_steps = self.schedule.warmup_steps(num_steps)
-        if num_warmup_steps > num_steps:
+        if num_warmup_steps > num_steps and self.schedule.name != "factors":
             found.append(
                 f"schedule.num_warmup_steps {num_warmup_steps} is more than num_steps {num_steps}\n"
                 "  shorten the warm-up or train longer"

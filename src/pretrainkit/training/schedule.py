@@ -5,6 +5,32 @@ import math
 from pretrainkit.training.run import ScheduleConfig
 
 
+def learning_rate(config: ScheduleConfig, peak_lr: float, num_steps: int, step: int) -> float:
+    """The learning rate of update `step` of `num_steps`."""
+    if config.name == "factors":
+        return product_of_factors(config, peak_lr, step)
+    return peak_lr * lr_factor(config, num_steps, step)
+
+
+def product_of_factors(config: ScheduleConfig, base: float, step: int) -> float:
+    """The learning rate of T5X (`t5x/utils.py`), whose schedules know no end."""
+    since = max(0, step - config.step_offset)
+    warmup = config.num_warmup_steps
+    ramp = min(1.0, since / warmup) if warmup else 1.0
+    # Without warm-up the curves start at update 1, as 1 / sqrt(s) has no value at 0.
+    later = max(since, warmup, 1)
+    values = {
+        "constant": base,
+        "linear_warmup": ramp,
+        "rsqrt_decay": 1 / math.sqrt(later),
+        "rsqrt_normalized_decay": math.sqrt(max(warmup, 1) / later),
+        "decay_every": config.decay_factor ** (since // config.steps_per_decay),
+        "cosine_decay": max(0.0, 0.5 * (1 + math.cos(math.pi * (max(0, since - warmup) / config.steps_per_cycle % 1)))),
+        "linear_decay": base * min(since / warmup if warmup else 1.0, 1 + config.decay_factor * (warmup - since)),
+    }
+    return max(math.prod(values[name] for name in config.factors), config.min_lr)
+
+
 def lr_factor(config: ScheduleConfig, num_steps: int, step: int) -> float:
     """The share of `optimizer.peak_lr` that update `step` uses.
 

@@ -35,7 +35,7 @@ from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossS
 from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
 from pretrainkit.training.run import RunConfig
-from pretrainkit.training.schedule import lr_factor
+from pretrainkit.training.schedule import learning_rate
 from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
 from pretrainkit.training.watch import Watcher
@@ -159,9 +159,7 @@ class Trainer:
             This rank's loss sums, and the gradient norm before clipping.
         """
         config, device = self.config, self.world.device
-        set_learning_rate(
-            self.optimizer, config.optimizer.peak_lr * lr_factor(config.schedule, config.total_steps, step)
-        )
+        set_learning_rate(self.optimizer, self._lr(step))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         sums = accumulate(
@@ -187,7 +185,7 @@ class Trainer:
 
     def _lr(self, step: int) -> float:
         config = self.config
-        return config.optimizer.peak_lr * lr_factor(config.schedule, config.total_steps, step)
+        return learning_rate(config.schedule, config.optimizer.peak_lr, config.total_steps, step)
 
     def _count_skipped(self, sums: dict[str, LossSum]) -> None:
         """Count updates that were left out for a non-finite gradient, and stop when there were too many."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.training.run import DataConfig, EvaluateConfig, Rate, RunConfig, SourceConfig, as_sources
 
@@ -111,9 +112,11 @@ class TextTransformerConfig(TowerConfig):
 class HuggingFaceTextConfig(TowerConfig):
     """Any text encoder of transformers."""
 
+    neutral_fields: ClassVar[frozenset[str]] = TowerConfig.neutral_fields | {"name", "architecture"}
+
     kind: Literal["huggingface"] = "huggingface"
     """Tells the text towers apart."""
-    name: str = "bert-base-uncased"
+    name: Annotated[str, IsPath()] = "bert-base-uncased"
     """A folder written by transformers, or a name on the hub."""
     pretrained: bool = True
     """Start from its weights; false: from its config alone."""
@@ -258,7 +261,7 @@ class TextAugmentConfig(Config):
 class ClipSourceConfig(SourceConfig):
     """One set of image-text pairs."""
 
-    path: str
+    path: Annotated[str, IsPath()]
     """A folder with train_anno.csv and valid_anno.csv (ZeroVL), a folder or pattern of webdataset tars, an img2dataset
     output folder, or a folder or hub name of Hugging Face datasets."""
     format: Literal["auto", "csv", "webdataset", "img2dataset", "huggingface"] = "auto"
@@ -288,7 +291,7 @@ class ClipDataConfig(DataConfig):
     """Sets of pairs to train on: one path, several separated by commas, or a list of {path, weight, ...}."""
     valid: ClipSources = ()
     """Sets of pairs to evaluate on, each under its own name."""
-    tokenizer: str | None = None
+    tokenizer: Annotated[str | None, IsPath()] = None
     """Folder of a tokenizer of ours or of transformers, or a name on the hub; null: that of a huggingface text
     tower."""
     max_length: Annotated[int, Field(ge=3)] = 25
@@ -364,15 +367,15 @@ TEMPLATES = (
 class ClassificationConfig(Config):
     """Zero-shot classification of a folder with one folder of images for each class."""
 
-    path: str
+    path: Annotated[str, IsPath()]
     """FOLDER/CLASS/IMAGE."""
     name: str | None = None
     """In the names of metrics; null: the last part of the path that is not train, valid, val or test."""
-    class_names: str | None = None
+    class_names: Annotated[str | None, IsPath()] = None
     """JSON file {folder name: class name}; null: folder names, with spaces for underscores."""
     templates: tuple[str, ...] = TEMPLATES
     """Captions with {} for the class name; the embeddings of each class are averaged."""
-    templates_file: str | None = None
+    templates_file: Annotated[str | None, IsPath()] = None
     """A file with one template in each line, in place of `templates`."""
 
 

@@ -1,0 +1,70 @@
+"""Linear layers without bias, by the faster of the two libraries that multiply float32 matrices on a CPU.
+
+torch gives float32 products to MKL. On CPUs with AVX-512, AMD's above all, oneDNN does those of a forward pass and of
+the gradient of its inputs up to a quarter faster (measured: benchmarks/RESULTS.md); for the gradient of the weights MKL
+is as good. Elsewhere and for other types this is `nn.Linear`.
+
+Dimensions: T tokens, D width in, E width out.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@cache
+def _onednn_product() -> Callable[[Tensor, Tensor], Tensor] | None:
+    """(T, D), (E, D) to (T, E) without autograd; None where there is no such operator or no reason for it."""
+    if not torch.backends.mkldnn.is_available() or not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        return None
+    try:
+        operator = torch.ops.mkldnn._linear_pointwise
+    except AttributeError:  # not part of torch's promises
+        return None
+    return lambda x_TD, weight_ED: operator(x_TD, weight_ED, None, "none", [], "")
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, weight_ED: Tensor) -> Tensor:
+        ctx.save_for_backward(x_TD, weight_ED)
+        return product(x_TD, weight_ED)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TE: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x_TD, weight_ED = ctx.saved_tensors
+        grad_TE = grad_TE.contiguous()
+        grad_x = product(grad_TE, weight_ED.t()) if ctx.needs_input_grad[0] else None
+        return grad_x, grad_TE.t() @ x_TD if ctx.needs_input_grad[1] else None
+
+
+def product(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
+    """x W^T on a CPU, (T, E), where no gradient is wanted."""
+    fast = _onednn_product()
+    if fast is None or not len(x_TD) or not x_TD.dtype == weight_ED.dtype == torch.float32:
+        return x_TD @ weight_ED.t()
+    return fast(x_TD, weight_ED)
+
+
+def linear(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
+    """x W^T, (T, E)."""
+    is_float32_cpu = x_TD.device.type == "cpu" and x_TD.dtype == weight_ED.dtype == torch.float32
+    is_plain = is_float32_cpu and x_TD.ndim == 2 and not torch.is_autocast_enabled("cpu")
+    if not is_plain or not len(x_TD) or torch.compiler.is_compiling() or _onednn_product() is None:
+        return F.linear(x_TD, weight_ED)
+    return _Product.apply(x_TD, weight_ED)
+
+
+class Linear(nn.Linear):
+    """Without bias."""
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__(width_in, width_out, bias=False)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """(..., D) to (..., E)."""
+        return linear(x_TD, self.weight)

@@ -1,0 +1,144 @@
+"""Settings of the T5 recipe. Torch-free. Complete configs are in `presets.py`."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from pretrainkit.config.base import Config
+from pretrainkit.training.run import DataConfig, RunConfig
+
+Activation = Literal["relu", "gelu_tanh", "gelu", "swish", "linear"]
+"""gelu_tanh is `gelu_new` of Hugging Face, the one of T5 1.1; linear is no function at all."""
+
+DropoutRate = Annotated[float, Field(ge=0, lt=1)]
+
+
+def round_vocab(size: int, multiple: int = 128) -> int:
+    """`size` rounded up to a multiple: what T5 makes of the size of a tokenizer."""
+    if size < 1 or multiple < 1:
+        raise ValueError(f"size {size} and multiple {multiple} must be at least 1")
+    return -(-size // multiple) * multiple
+
+
+class T5ModelConfig(Config):
+    """A text-to-text transformer: norms before layers, no biases, relative positions.
+
+    Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683; for 1.1 Shazeer 2020, https://arxiv.org/abs/2002.05202.
+    """
+
+    kind: Literal["encoder_decoder", "decoder_only", "encoder_only"] = "encoder_decoder"
+    """encoder_decoder: T5. decoder_only: a language model, or prefix language model, of the decoder's layers without
+    cross-attention. encoder_only: predicts at the encoder's positions."""
+    vocab_size: PositiveInt | None = None
+    """Rows of the embedding table; null: the pieces and sentinels of the tokenizer, rounded up to a multiple of 128."""
+    hidden_size: PositiveInt
+    """Width of the residual stream."""
+    num_heads: PositiveInt
+    """Attention heads."""
+    head_size: PositiveInt = 64
+    """Width of one head; num_heads x head_size need not be hidden_size."""
+    intermediate_size: PositiveInt
+    """Width of the feed-forward layer."""
+    num_encoder_layers: PositiveInt | None
+    """Blocks of the encoder; null where there is none."""
+    num_decoder_layers: PositiveInt | None
+    """Blocks of the decoder; null where there is none."""
+    activations: tuple[Activation, ...] = ("gelu_tanh", "linear")
+    """One name: a plain feed-forward layer (1.0: relu). Several: the product of as many projections (1.1)."""
+    tied_logits: bool = False
+    """Whether the embedding table, scaled by hidden_size ** -0.5, gives the logits (1.0) or a matrix of its own."""
+    bias_per_layer: bool = False
+    """One table of relative positions per layer (umT5) rather than one per stack."""
+    num_buckets: Annotated[int, Field(ge=4, multiple_of=2)] = 32
+    """Rows of a table of relative positions."""
+    max_distance: PositiveInt = 128
+    """Tokens from which on all distances share a bucket."""
+    dropout: DropoutRate = 0.0
+    """On embeddings, attention probabilities, inside feed-forward layers, on the output of every layer and stack. Masks
+    are drawn for every element; T5X repeats them along a sequence."""
+    norm_epsilon: PositiveFloat = 1e-6
+    """Added to the mean square."""
+    init_style: Literal["t5x", "hf"] = "t5x"
+    """hf: as transformers draws them; its logits matrix is hidden_size ** 0.5 times too large, which Adam forgives
+    less than Adafactor."""
+
+    @field_validator("activations")
+    @classmethod
+    def _check_activations(cls, names: tuple[Activation, ...]) -> tuple[Activation, ...]:
+        if not names:
+            raise ValueError("activations is empty; name at least one, such as [relu]")
+        return names
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        has_encoder, has_decoder = self.kind != "decoder_only", self.kind != "encoder_only"
+        for name, is_wanted in (("num_encoder_layers", has_encoder), ("num_decoder_layers", has_decoder)):
+            value = getattr(self, name)
+            if is_wanted != (value is not None):
+                raise ValueError(f"{name} is {value}, but kind {self.kind} needs {'a number' if is_wanted else 'null'}")
+        if self.max_distance <= self.num_buckets // 2:
+            raise ValueError(
+                f"max_distance {self.max_distance} leaves no distances for half of the num_buckets {self.num_buckets}; "
+                f"make it at least {self.num_buckets // 2 + 1}"
+            )
+        return self
+
+
+class T5ObjectiveConfig(Config):
+    """Cross-entropy of the target tokens."""
+
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability that the target gives away to all other tokens together."""
+    z_loss: NonNegativeFloat = 1e-4
+    """Factor of logsumexp(logits) ** 2, which keeps the logits from drifting; 0: none."""
+    normalize_by: (
+        Literal["none", "real_target_tokens", "total_target_tokens", "average_per_sequence"] | PositiveFloat
+    ) = "none"
+    """What the summed loss of a step is divided by. none: nothing, as T5X does: Adafactor does not mind. A number; the
+    target tokens with a loss; all target positions, padding too; or each example's own tokens, then the examples. With
+    Adam use real_target_tokens."""
+
+    @field_validator("normalize_by", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        """T5X writes these names in capitals, and some with NUM_ before them."""
+        return value.lower().removeprefix("num_") if isinstance(value, str) else value
+
+
+class T5DataConfig(DataConfig):
+    """How examples become batches."""
+
+    input_length: PositiveInt = 512
+    """Most tokens of an input, with its end mark: the width of the encoder's rows."""
+    target_length: PositiveInt = 114
+    """Most tokens of a target, with its end mark: the width of the decoder's rows. 114 is what span corruption makes of
+    512 at its default rates."""
+
+
+class T5Run(RunConfig):
+    """One training of the T5 recipe."""
+
+    recipe: Literal["t5"] = "t5"
+    """Name of the recipe this config belongs to."""
+    model: T5ModelConfig
+    """The architecture."""
+    objective: T5ObjectiveConfig = T5ObjectiveConfig()
+    """What is predicted."""
+    data: T5DataConfig
+    """What the model is fed."""
+
+    def problems(self, world_size: int = 1) -> list[str]:
+        """What the base class finds, and settings of this recipe that cannot work together."""
+        found = super().problems(world_size)
+        if self.precision.compute == "float16":
+            found.append(
+                "precision.compute=float16 is not enough for T5, whose training diverges in it\n"
+                "  use bfloat16, or float32 with precision.matmul_tf32=true"
+            )
+        is_adam = self.optimizer.name in ("adamw", "lion", "sgd")
+        if is_adam and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
+            found.append(
+                f"objective.normalize_by=none sums the loss over the batch, and optimizer.name={self.optimizer.name} "
+                "clips the gradient of that sum\n  set objective.normalize_by=real_target_tokens"
+            )
+        return found

@@ -1,0 +1,246 @@
+"""The same weights for Hugging Face's `T5ForConditionalGeneration`, `MT5…` and `UMT5…`, both ways.
+
+Nothing here imports transformers: its folders are `config.json`, `model.safetensors` and tokenizer files. Tensors are
+equal in both, one by one; only names differ.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
+
+State = Mapping[str, Tensor]
+HuggingFaceType = Literal["t5", "mt5", "umt5"]
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentencepiece.model")
+
+_ARCHITECTURES: dict[HuggingFaceType, str] = {
+    "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
+}
+_FEED_FORWARD: dict[tuple[Activation, ...], str] = {
+    ("relu",): "relu",
+    ("gelu_tanh",): "gelu_new",
+    ("gelu",): "gelu",
+    ("swish",): "silu",
+    # What Hugging Face calls gated-gelu is the tanh form; the exact one has no name there.
+    ("gelu_tanh", "linear"): "gated-gelu",
+    ("swish", "linear"): "gated-silu",
+    ("relu", "linear"): "gated-relu",
+}
+_ACTIVATIONS: dict[str, tuple[Activation, ...]] = {
+    **{theirs: ours for ours, theirs in _FEED_FORWARD.items()},
+    "gated-gelu_new": ("gelu_tanh", "linear"),
+}
+_MT5_VOCAB_SIZE = 250_112
+
+
+def _names(config: T5ModelConfig) -> dict[str, str]:
+    """Our name to Hugging Face's."""
+    found = {"embedding.weight": "shared.weight"}
+    if config.num_encoder_layers is None or config.num_decoder_layers is None:
+        raise InputError(
+            f"a model of kind {config.kind} has no Hugging Face form\n"
+            "  only kind encoder_decoder is T5ForConditionalGeneration; use --format safetensors"
+        )
+    for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
+        found[f"{stack}.final_norm.weight"] = f"{stack}.final_layer_norm.weight"
+        biased_layers = range(num_layers) if config.bias_per_layer else range(1)
+        for layer in biased_layers:
+            ours = f"{stack}.layers.{layer}" if config.bias_per_layer else stack
+            theirs = f"{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
+            found[f"{ours}.relative_bias.weight"] = theirs
+        for layer in range(num_layers):
+            ours, theirs = f"{stack}.layers.{layer}", f"{stack}.block.{layer}.layer"
+            sublayers = [("attention", "SelfAttention"), ("feed_forward", "DenseReluDense")]
+            if stack == "decoder":
+                sublayers.insert(1, ("cross_attention", "EncDecAttention"))
+            for number, (part, their_part) in enumerate(sublayers):
+                norm = "cross_norm" if part == "cross_attention" else f"{part}_norm"
+                found[f"{ours}.{norm}.weight"] = f"{theirs}.{number}.layer_norm.weight"
+                modules = _feed_forward_names(config) if part == "feed_forward" else _ATTENTION_NAMES
+                for module, their_module in modules.items():
+                    found[f"{ours}.{part}.{module}.weight"] = f"{theirs}.{number}.{their_part}.{their_module}.weight"
+    if not config.tied_logits:
+        found["logits.weight"] = "lm_head.weight"
+    return found
+
+
+_ATTENTION_NAMES = {"query": "q", "key": "k", "value": "v", "out": "o"}
+
+
+def _feed_forward_names(config: T5ModelConfig) -> dict[str, str]:
+    num = len(config.activations)
+    ups = {"up.0": "wi"} if num == 1 else {f"up.{index}": f"wi_{index}" for index in range(num)}
+    return {**ups, "down": "wo"}
+
+
+def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
+    """Our state dict in Hugging Face's names.
+
+    Untied models have both `shared.weight` and `lm_head.weight`, because transformers 5 ties them where one is missing.
+    """
+    return {theirs: state[ours] for ours, theirs in _names(config).items()}
+
+
+def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
+    """Hugging Face's state dict in our names.
+
+    Raises:
+        CheckpointError: A tensor is missing, one is left over, or copies of one differ.
+    """
+    names = _names(config)
+    state = dict(state)
+    copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    if config.tied_logits:
+        copies.append("lm_head.weight")
+    if "shared.weight" not in state:
+        found = next((name for name in copies if name in state), None)
+        if found is not None:
+            state["shared.weight"] = state[found]
+    missing = [name for name in names.values() if name not in state]
+    if missing:
+        raise CheckpointError(
+            f"{len(missing)} of {len(names)} tensors are missing, such as {', '.join(missing[:3])}\n"
+            "  what is read is T5ForConditionalGeneration, MT5… and UMT5…, with the decoder and its head"
+        )
+    for name in copies:
+        if name in state and not torch.equal(state[name], state["shared.weight"]):
+            raise CheckpointError(f"{name} differs from shared.weight\n  models with several tables are not read")
+    left_over = sorted(set(state) - set(names.values()) - set(copies))
+    # Old checkpoints carry a bias of the cross-attention that no code has ever read.
+    left_over = [name for name in left_over if "EncDecAttention.relative_attention_bias" not in name]
+    if left_over:
+        raise CheckpointError(
+            f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
+            "  the weights belong to another architecture than config.json says"
+        )
+    return {ours: state[theirs] for ours, theirs in names.items()}
+
+
+def to_huggingface_config(config: T5ModelConfig) -> dict[str, Any]:
+    """The contents of `config.json`."""
+    if config.activations not in _FEED_FORWARD:
+        raise InputError(
+            f"model.activations {list(config.activations)} have no Hugging Face form\n"
+            f"  it has {'; '.join(', '.join(names) for names in _FEED_FORWARD)}"
+        )
+    kind: HuggingFaceType = "umt5" if config.bias_per_layer else "t5"
+    if config.vocab_size == _MT5_VOCAB_SIZE and kind == "t5" and not config.tied_logits:
+        kind = "mt5"
+    return {
+        "model_type": kind,
+        "architectures": [_ARCHITECTURES[kind]],
+        "vocab_size": config.vocab_size,
+        "d_model": config.hidden_size,
+        "d_kv": config.head_size,
+        "d_ff": config.intermediate_size,
+        "num_layers": config.num_encoder_layers,
+        "num_decoder_layers": config.num_decoder_layers,
+        "num_heads": config.num_heads,
+        "relative_attention_num_buckets": config.num_buckets,
+        "relative_attention_max_distance": config.max_distance,
+        "dropout_rate": config.dropout,
+        "layer_norm_epsilon": config.norm_epsilon,
+        "initializer_factor": 1.0,
+        "feed_forward_proj": _FEED_FORWARD[config.activations],
+        "tie_word_embeddings": config.tied_logits,
+        "decoder_start_token_id": 0,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "is_encoder_decoder": True,
+        "use_cache": True,
+    }
+
+
+def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | None = None) -> T5ModelConfig:
+    """The model config of a `config.json`.
+
+    Args:
+        values: The contents.
+        has_logits: Whether the weights have a logits matrix of their own, which decides where it is known: what
+            `tie_word_embeddings` says is not always so (transformers 5 writes true where the weights are untied).
+
+    Raises:
+        CheckpointError: It is another model, or has a feature that we lack.
+    """
+    kind = values.get("model_type")
+    if kind not in _ARCHITECTURES:
+        raise CheckpointError(f"config.json has model_type {kind!r}\n  this recipe reads {', '.join(_ARCHITECTURES)}")
+    proj = values.get("feed_forward_proj", "relu" if kind == "t5" else "gated-gelu")
+    if proj not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"config.json has feed_forward_proj {proj!r}\n  this recipe has {', '.join(sorted(_ACTIVATIONS))}"
+        )
+    # The logits of mT5 and umT5 are never scaled, whatever the flag says.
+    is_tied = values.get("tie_word_embeddings", kind == "t5") if has_logits is None else not has_logits
+    return T5ModelConfig(
+        vocab_size=values["vocab_size"],
+        hidden_size=values["d_model"],
+        num_heads=values["num_heads"],
+        head_size=values["d_kv"],
+        intermediate_size=values["d_ff"],
+        num_encoder_layers=values["num_layers"],
+        num_decoder_layers=values.get("num_decoder_layers") or values["num_layers"],
+        activations=_ACTIVATIONS[proj],
+        tied_logits=is_tied,
+        bias_per_layer=kind == "umt5",
+        num_buckets=values.get("relative_attention_num_buckets", 32),
+        max_distance=values.get("relative_attention_max_distance", 128),
+        dropout=values.get("dropout_rate", 0.1),
+        norm_epsilon=values.get("layer_norm_epsilon", 1e-6),
+    )
+
+
+def write_huggingface(state: State, config: T5ModelConfig, out: Path, *, tokenizer: Path | None = None) -> None:
+    """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it.
+
+    Raises:
+        InputError: The model has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
+    """
+    values, tensors = to_huggingface_config(config), to_huggingface_state(state, config)
+    with new_folder(out) as folder:
+        write_tensors(folder / "model.safetensors", tensors)
+        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        generation = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
+        for name in TOKENIZER_FILES:
+            if tokenizer is not None and (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, folder / name)
+
+
+def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
+    """The config and our state dict of a folder that transformers wrote.
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model is of another kind.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no config.json\n  give a folder written by save_pretrained")
+    state = read_tensors(folder)
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        config = from_huggingface_config(values, has_logits=_has_logits(state, values))
+    except (json.JSONDecodeError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    return config, from_huggingface_state(state, config)
+
+
+def _has_logits(state: State, values: Mapping[str, Any]) -> bool:
+    """Whether the logits are not those of the scaled table. A tied copy may be stored under the head's name."""
+    if "lm_head.weight" not in state:
+        return False
+    table = state.get("shared.weight")
+    is_copy = table is not None and torch.equal(state["lm_head.weight"], table)
+    return not (is_copy and values.get("tie_word_embeddings", True))

@@ -1,0 +1,208 @@
+"""From a batch of the data plane to the streams of tokens the model reads.
+
+Dimensions: R rows, P slots of an encoder row, Q slots of a decoder row, S and T tokens of the encoder's and the
+decoder's stream, K predictions.
+
+A batch has `encoder_input_tokens` (R, P), `decoder_input_tokens` and `decoder_target_tokens` (R, Q) and
+`decoder_loss_weights` (R, Q); a packed one `encoder_segment_ids` and `decoder_segment_ids` too: examples of a row are
+numbered from 1, the same number in both belongs together, 0 is padding. Prefix language models mark their prefix in
+`decoder_causal_attention`. Without segment ids a row is one example, up to its last id that is not 0.
+
+On a CPU rows lose their padding here and never get it back. On a GPU they keep it, because the number of real tokens
+is not known on the host without waiting for the device.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretrainkit.nn.biased_attention import Pair, PairLayout, RowPairs, TiledPairs, flex_pairs, visible_pairs
+from pretrainkit.training.objective import Batch
+
+Kind = Literal["encoder_decoder", "decoder_only", "encoder_only"]
+LayoutChoice = Literal["auto", "tiles", "rows", "flex"]
+
+
+@dataclass(frozen=True, eq=False)
+class T5Inputs:
+    """What the model reads."""
+
+    encoder_ids_S: Tensor | None
+    """Integer token ids; None without encoder."""
+    decoder_ids_T: Tensor | None
+    """Integer token ids, each target's predecessor; None without decoder."""
+    encoder_layout: PairLayout | None
+    """Which tokens of the encoder see each other."""
+    decoder_layout: PairLayout | None
+    """Which tokens of the decoder see each other."""
+    cross_layout: PairLayout | None
+    """Which tokens of the encoder those of the decoder see."""
+    predicted_K: Tensor | None
+    """int64: index into the last stream of each token to predict; None: all, in order."""
+
+
+@dataclass(frozen=True, eq=False)
+class T5Targets:
+    """What the model is to say."""
+
+    token_K: Tensor
+    """int64: the true id of each predicted token."""
+    weight_K: Tensor
+    """float32: of its loss; 0 for slots without a prediction."""
+    example_K: Tensor
+    """int64: number of the example it belongs to, below `num_groups`; not all numbers are used."""
+    num_groups: int
+    """How many numbers of examples there can be."""
+
+
+def read_batch(
+    batch: Batch, kind: Kind = "encoder_decoder", *, layout: LayoutChoice = "auto", has_dropout: bool = False
+) -> tuple[T5Inputs, T5Targets]:
+    """The inputs and targets of a batch.
+
+    Args:
+        batch: Tensors on the model's device.
+        kind: Of the model.
+        layout: auto: tiles on a CPU, FlexAttention on a GPU; rows are the reference and take dropout on a GPU.
+        has_dropout: Whether attention probabilities are to be dropped.
+    """
+    device = next(iter(batch.values())).device
+    if layout == "auto":
+        layout = "tiles" if device.type == "cpu" else "rows" if has_dropout or device.type != "cuda" else "flex"
+    is_encoder_only = kind == "encoder_only"
+    encoder = None if kind == "decoder_only" else _segments(batch, "encoder", "encoder_input_tokens")
+    decoder = None if is_encoder_only else _segments(batch, "decoder", "decoder_target_tokens")
+    last = "encoder" if is_encoder_only else "decoder"
+    slots, token, weight = decoder, batch[f"{last}_target_tokens"], batch[f"{last}_loss_weights"].float()
+    if is_encoder_only:
+        slots = encoder
+    assert slots is not None
+    prefix = batch["decoder_causal_attention"].bool() if "decoder_causal_attention" in batch else None
+    make = _tiled if layout == "tiles" else _in_rows
+    inputs, kept = make(batch, encoder, decoder, prefix, layout)
+    num_rows, length = slots.shape
+    example = _numbered(slots).flatten()
+    token, weight = token.flatten().long(), weight.flatten()
+    if kept is not None:
+        token, weight, example = token[kept], weight[kept], example[kept]
+    return inputs, T5Targets(token, weight, example, num_rows * (length + 1))
+
+
+def target_examples(batch: Batch, side: str) -> Tensor:
+    """int64 of the shape of the targets: for each position, a number that all positions of its example share.
+
+    Args:
+        batch: As for `read_batch`.
+        side: encoder or decoder: where the targets are.
+    """
+    tokens = "encoder_input_tokens" if side == "encoder" else "decoder_target_tokens"
+    return _numbered(_segments(batch, side, tokens))
+
+
+def _numbered(segments: Tensor) -> Tensor:
+    num_rows, length = segments.shape
+    return segments + torch.arange(num_rows, device=segments.device)[:, None] * (length + 1)
+
+
+def _segments(batch: Batch, side: str, tokens: str) -> Tensor:
+    """int64 (R, slots): the number of the example in each slot, 0 for padding."""
+    if f"{side}_segment_ids" in batch:
+        return batch[f"{side}_segment_ids"].long()
+    is_token = batch[tokens] != 0
+    # True up to the last token of the row, so that an id 0 inside of it is one.
+    return is_token.long().flip(1).cumsum(1).flip(1).clamp(max=1)
+
+
+def _in_rows(
+    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: LayoutChoice
+) -> tuple[T5Inputs, None]:
+    def pairs(query: Tensor, key: Tensor, *, is_causal: bool = False) -> PairLayout:
+        prefix_ = prefix if is_causal else None
+        if layout == "flex":
+            return flex_pairs(query, key, is_causal=is_causal, is_prefix_BP=prefix_)
+        visible = visible_pairs(query, key, is_causal=is_causal, is_prefix_BP=prefix_)
+        return RowPairs(len(query), query.shape[1], key.shape[1], visible)
+
+    inputs = T5Inputs(
+        encoder_ids_S=None if encoder is None else batch["encoder_input_tokens"].flatten(),
+        decoder_ids_T=None if decoder is None else batch["decoder_input_tokens"].flatten(),
+        encoder_layout=None if encoder is None else pairs(encoder, encoder),
+        decoder_layout=None if decoder is None else pairs(decoder, decoder, is_causal=True),
+        cross_layout=None if encoder is None or decoder is None else pairs(decoder, encoder),
+        predicted_K=None,
+    )
+    return inputs, None
+
+
+@dataclass(frozen=True, eq=False)
+class _Stream:
+    """The real tokens of some rows."""
+
+    kept_T: Tensor
+    """int64: their slots in the flattened rows."""
+    examples: dict[tuple[int, int], slice]
+    """(row, number) to tokens of the stream."""
+
+
+def _stream(segments: Tensor) -> _Stream:
+    host = segments.numpy()
+    if not host.any():
+        # A microbatch without examples, which a rank gets when another needs one more: the model reads one slot of
+        # padding, so that every parameter has its (zero) gradient to share.
+        return _Stream(torch.zeros(1, dtype=torch.int64), {(0, 1): slice(0, 1)})
+    length = host.shape[1]
+    kept = np.flatnonzero(host)
+    key = (kept // length) * (length + 1) + host.reshape(-1)[kept]
+    starts = np.flatnonzero(np.diff(key, prepend=-1))
+    stops = np.append(starts[1:], len(key))
+    examples = {
+        divmod(int(key[start]), length + 1): slice(start, stop)
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+    }
+    if len(examples) != len(starts):
+        raise ValueError("the tokens of an example do not lie together in its row: segment ids must not return")
+    return _Stream(torch.from_numpy(kept), examples)
+
+
+_NOTHING = slice(0, 0)
+
+
+def _tiled(
+    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: LayoutChoice
+) -> tuple[T5Inputs, Tensor]:
+    asked = None if encoder is None else _stream(encoder)
+    asking = None if decoder is None else _stream(decoder)
+    encoder_layout = decoder_layout = cross_layout = None
+    if asked is not None:
+        encoder_layout = TiledPairs(tuple(Pair(s, s) for s in asked.examples.values()), len(asked.kept_T))
+    if asking is not None:
+        num_tokens = len(asking.kept_T)
+        lengths = _prefix_lengths(asking, prefix)
+        pairs = tuple(Pair(s, s, n) for s, n in zip(asking.examples.values(), lengths, strict=True))
+        decoder_layout = TiledPairs(pairs, num_tokens, is_causal=True)
+        if asked is not None:
+            crossed = tuple(Pair(s, asked.examples.get(key, _NOTHING)) for key, s in asking.examples.items())
+            cross_layout = TiledPairs(crossed, num_tokens)
+    last = asking if asking is not None else asked
+    assert last is not None
+    weight = batch["decoder_loss_weights" if asking is not None else "encoder_loss_weights"]
+    predicted = weight.flatten()[last.kept_T].nonzero()[:, 0]
+    inputs = T5Inputs(
+        encoder_ids_S=None if asked is None else batch["encoder_input_tokens"].flatten()[asked.kept_T],
+        decoder_ids_T=None if asking is None else batch["decoder_input_tokens"].flatten()[asking.kept_T],
+        encoder_layout=encoder_layout,
+        decoder_layout=decoder_layout,
+        cross_layout=cross_layout,
+        predicted_K=None if len(predicted) == len(last.kept_T) else predicted,
+    )
+    return inputs, last.kept_T[predicted]
+
+
+def _prefix_lengths(stream: _Stream, prefix: Tensor | None) -> list[int]:
+    if prefix is None:
+        return [0] * len(stream.examples)
+    is_prefix = prefix.flatten()[stream.kept_T]
+    return [int(is_prefix[tokens].sum()) for tokens in stream.examples.values()]

@@ -1,0 +1,119 @@
+"""The loss of target tokens: cross-entropy with label smoothing, and the z-loss; and what it is divided by.
+
+Dimensions: K target tokens, G numbers of examples, V vocabulary.
+Source: T5X (`t5x/losses.py`). The constant that it subtracts with label smoothing makes a perfect prediction score 0.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pretrainkit.recipes.t5.config import T5ObjectiveConfig
+from pretrainkit.recipes.t5.inputs import T5Targets
+from pretrainkit.recipes.t5.model import TokenScores
+from pretrainkit.training.objective import LossSum
+
+CROSS_ENTROPY, Z_LOSS = "cross_ent_loss", "z_loss"
+
+
+class TokenLosses(NamedTuple):
+    """Of each target token, float32, before weights."""
+
+    cross_entropy_K: Tensor
+    z_K: Tensor
+
+
+def token_losses(scores: TokenScores, vocab_size: int, *, label_smoothing: float, z_loss: float) -> TokenLosses:
+    """Both losses of each token; the training loss is their sum.
+
+    With probability 1 - s on the target and q = s / (V - 1) on every other token, the cross-entropy is
+    logsumexp(x) - (1 - s - q) x_target - q sum(x), less the entropy of that distribution.
+
+    Args:
+        scores: With `logit_sum_K` where `label_smoothing` is not 0.
+        vocab_size: V.
+        label_smoothing: s, in [0, 1).
+        z_loss: Factor of logsumexp(x) ** 2.
+    """
+    log_sum_K = scores.loss.log_sum_K
+    z_K = z_loss * log_sum_K.square() if z_loss else torch.zeros_like(log_sum_K)
+    if not label_smoothing:
+        return TokenLosses(scores.loss.nll_K, z_K)
+    if scores.logit_sum_K is None:
+        raise ValueError(f"label_smoothing is {label_smoothing}, but the model was not asked for the sum of its logits")
+    other = label_smoothing / (vocab_size - 1)
+    target_logit_K = log_sum_K - scores.loss.nll_K
+    soft_K = log_sum_K - (1 - label_smoothing - other) * target_logit_K - other * scores.logit_sum_K
+    return TokenLosses(soft_K - smoothed_entropy(label_smoothing, vocab_size), z_K)
+
+
+def smoothed_entropy(label_smoothing: float, vocab_size: int) -> float:
+    """Of the smoothed target, in nats."""
+    kept, other = 1 - label_smoothing, label_smoothing / (vocab_size - 1)
+    return -(kept * math.log(kept) + (vocab_size - 1) * other * math.log(other + 1e-20))
+
+
+def loss_sums(losses: TokenLosses, targets: T5Targets, weight: Tensor, config: T5ObjectiveConfig) -> dict[str, LossSum]:
+    """Both losses, to be added over microbatches and ranks; the scale of both is `loss_scale`.
+
+    Args:
+        losses: Of the tokens of `targets`.
+        targets: With the weight of each token.
+        weight: From `loss_weight`, of the same microbatch.
+        config: What to divide by.
+    """
+    weight_K = targets.weight_K
+    if config.normalize_by == "average_per_sequence":
+        weight_K = share_of_example(targets)
+    return {
+        CROSS_ENTROPY: LossSum((losses.cross_entropy_K * weight_K).sum(), weight),
+        Z_LOSS: LossSum((losses.z_K * weight_K).sum(), weight),
+    }
+
+
+def loss_weight(weight_RQ: Tensor, example_RQ: Tensor, config: T5ObjectiveConfig) -> Tensor:
+    """What a microbatch adds to the divisor of the loss, a float32 scalar.
+
+    Args:
+        weight_RQ: Loss weights of all target positions of the microbatch.
+        example_RQ: int64, a number for each example of the microbatch, the same for all its positions.
+        config: What to divide by.
+    """
+    if config.normalize_by == "real_target_tokens":
+        return weight_RQ.sum(dtype=torch.float32)
+    if config.normalize_by == "average_per_sequence":
+        sums = _sum_by_example(weight_RQ.float().flatten(), example_RQ.flatten(), _num_groups(example_RQ))
+        return (sums > 0).sum(dtype=torch.float32)
+    # A sum that is divided by nothing, or by a number, is known once all rows of the step are counted: `loss_scale`.
+    num = weight_RQ.numel() if config.normalize_by == "total_target_tokens" else len(weight_RQ)
+    return torch.full((), num, dtype=torch.float32, device=weight_RQ.device)
+
+
+def loss_scale(config: T5ObjectiveConfig, rows_per_step: int) -> float:
+    """The factor of both terms in the training loss. `rows_per_step`: of the batches of all microbatches and ranks."""
+    if config.normalize_by == "none":
+        return float(rows_per_step)
+    if isinstance(config.normalize_by, float):
+        return rows_per_step / config.normalize_by
+    return 1.0
+
+
+def share_of_example(targets: T5Targets) -> Tensor:
+    """float32 (K,): the weights of each example scaled to a sum of 1."""
+    sums = _sum_by_example(targets.weight_K, targets.example_K, targets.num_groups)
+    return targets.weight_K / sums[targets.example_K].clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def log_likelihoods(scores: TokenScores, targets: T5Targets) -> Tensor:
+    """float32 (G,): of each example's whole target, without smoothing and z-loss; 0 for numbers no example has."""
+    return _sum_by_example(-scores.loss.nll_K * targets.weight_K, targets.example_K, targets.num_groups)
+
+
+def _sum_by_example(value: Tensor, example: Tensor, num_groups: int) -> Tensor:
+    return value.new_zeros(num_groups).index_add(0, example, value)
+
+
+def _num_groups(example_RQ: Tensor) -> int:
+    return len(example_RQ) * (example_RQ.shape[1] + 1)

@@ -1,0 +1,301 @@
+"""T5: encoder and decoder of text-to-text models, or one of the two alone.
+
+Unusual about it: it reads streams of real tokens, one example after another, not rows with padding; it is asked for
+the targets' log-probabilities, so logits exist only where a target is, a part of the vocabulary at a time. Parameters
+are those of the original one by one, because Adafactor looks at each as a whole; they are joined where they are used.
+
+Dimensions: T tokens of a stream, S of the encoder's, K predictions, D width, F of the feed-forward layer, V vocabulary,
+H heads, C width of one head.
+Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683; T5X (`t5x/examples/t5`).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.biased_attention import PairLayout
+from pretrainkit.nn.dropout import dropout
+from pretrainkit.nn.initialise import SkipInitialisation, truncated_normal_
+from pretrainkit.nn.linear import Linear, linear
+from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
+from pretrainkit.nn.relative_bias import RelativeBias
+from pretrainkit.nn.rms_norm import RMSNorm
+from pretrainkit.nn.tied_table import TiedTable, look_up
+from pretrainkit.recipes.t5.config import T5ModelConfig
+from pretrainkit.recipes.t5.inputs import T5Inputs
+
+_TRUNCATED_DEVIATION = 0.87962566103423978
+"""Of a standard normal distribution cut at two."""
+
+
+class TokenScores(NamedTuple):
+    """What the model says about given tokens. A tuple, so that DDP and FSDP2 find the tensors in it."""
+
+    loss: TokenLoss
+    """Of each token."""
+    logit_sum_K: Tensor | None
+    """float32, over the vocabulary: what label smoothing needs; None where it was not asked for."""
+
+
+class Attention(nn.Module):
+    """Self-attention, or of a decoder to an encoder. No biases, and no scale: see `initialise`."""
+
+    def __init__(self, config: T5ModelConfig) -> None:
+        super().__init__()
+        inner = config.num_heads * config.head_size
+        self.heads = (config.num_heads, config.head_size)
+        self.dropout_rate = config.dropout
+        self.query = Linear(config.hidden_size, inner)
+        self.key = Linear(config.hidden_size, inner)
+        self.value = Linear(config.hidden_size, inner)
+        self.out = Linear(inner, config.hidden_size)
+
+    def forward(
+        self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, asked_SD: Tensor | None = None
+    ) -> Tensor:
+        """(T, D) to (T, D). `asked_SD`: the encoder's output; None: the tokens ask each other."""
+        rate = self.dropout_rate if self.training else 0.0
+        if asked_SD is None:
+            q_THC, kv = None, self.query_key_value(x_TD)
+        else:
+            q_THC, kv = self.query(x_TD).unflatten(-1, self.heads), self.key_value(asked_SD)
+        return self.out(layout.attend(q_THC, kv, prepared, dropout_rate=rate).flatten(1))
+
+    def query_key_value(self, x_TD: Tensor) -> Tensor:
+        """(T, 3, H, C)."""
+        weight = torch.cat((self.query.weight, self.key.weight, self.value.weight))
+        return linear(x_TD, weight).unflatten(-1, (3, *self.heads))
+
+    def key_value(self, x_SD: Tensor) -> Tensor:
+        """(S, 2, H, C)."""
+        weight = torch.cat((self.key.weight, self.value.weight))
+        return linear(x_SD, weight).unflatten(-1, (2, *self.heads))
+
+
+class FeedForward(nn.Module):
+    """The product of some projections, each through its activation, and a projection back."""
+
+    def __init__(self, config: T5ModelConfig) -> None:
+        super().__init__()
+        self.activations = config.activations
+        self.dropout_rate = config.dropout
+        self.up = nn.ModuleList(Linear(config.hidden_size, config.intermediate_size) for _ in config.activations)
+        self.down = Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """(T, D) to (T, D)."""
+        inner_TF = None
+        for name, up in zip(self.activations, self.up, strict=True):
+            part_TF = up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
+            inner_TF = part_TF if inner_TF is None else inner_TF * part_TF
+        assert inner_TF is not None
+        return self.down(dropout(inner_TF, self.dropout_rate, is_training=self.training))
+
+
+class Block(nn.Module):
+    """Self-attention, attention to an encoder where there is one, feed-forward: each normalised before, added after."""
+
+    def __init__(self, config: T5ModelConfig, *, is_causal: bool, has_cross_attention: bool) -> None:
+        super().__init__()
+        self.dropout_rate = config.dropout
+        self.attention_norm = RMSNorm(config.hidden_size, config.norm_epsilon)
+        self.attention = Attention(config)
+        self.relative_bias = _relative_bias(config, is_causal=is_causal) if config.bias_per_layer else None
+        if has_cross_attention:
+            self.cross_norm: RMSNorm | None = RMSNorm(config.hidden_size, config.norm_epsilon)
+            self.cross_attention: Attention | None = Attention(config)
+        else:
+            self.cross_norm = self.cross_attention = None
+        self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_epsilon)
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self,
+        x_TD: Tensor,
+        layout: PairLayout,
+        prepared: Tensor | None,
+        encoded_SD: Tensor | None = None,
+        cross_layout: PairLayout | None = None,
+        cross_prepared: Tensor | None = None,
+    ) -> Tensor:
+        """(T, D) to (T, D)."""
+        if self.relative_bias is not None:
+            prepared = layout.prepare(self.relative_bias, activation_dtype(x_TD))
+        x_TD = x_TD + self._drop(self.attention(self.attention_norm(x_TD), layout, prepared))
+        if self.cross_attention is not None:
+            assert self.cross_norm is not None
+            assert cross_layout is not None
+            mixed_TD = self.cross_attention(self.cross_norm(x_TD), cross_layout, cross_prepared, encoded_SD)
+            x_TD = x_TD + self._drop(mixed_TD)
+        return x_TD + self._drop(self.feed_forward(self.feed_forward_norm(x_TD)))
+
+    def _drop(self, x_TD: Tensor) -> Tensor:
+        return dropout(x_TD, self.dropout_rate, is_training=self.training)
+
+
+class Stack(nn.Module):
+    """The layers of an encoder or a decoder, with the bias they share and the norm at their end."""
+
+    def __init__(self, config: T5ModelConfig, num_layers: int, *, is_causal: bool, has_cross_attention: bool) -> None:
+        super().__init__()
+        self.dropout_rate = config.dropout
+        self.layers = nn.ModuleList(
+            Block(config, is_causal=is_causal, has_cross_attention=has_cross_attention) for _ in range(num_layers)
+        )
+        self.relative_bias = None if config.bias_per_layer else _relative_bias(config, is_causal=is_causal)
+        self.final_norm = RMSNorm(config.hidden_size, config.norm_epsilon)
+
+    def forward(
+        self,
+        x_TD: Tensor,
+        layout: PairLayout,
+        encoded_SD: Tensor | None = None,
+        cross_layout: PairLayout | None = None,
+    ) -> Tensor:
+        """(T, D) embeddings to (T, D)."""
+        dtype = activation_dtype(x_TD)
+        x_TD = dropout(x_TD, self.dropout_rate, is_training=self.training)
+        prepared = None if self.relative_bias is None else layout.prepare(self.relative_bias, dtype)
+        cross_prepared = None if cross_layout is None else cross_layout.prepare(None, dtype)
+        for layer in self.layers:
+            x_TD = layer(x_TD, layout, prepared, encoded_SD, cross_layout, cross_prepared)
+        return dropout(self.final_norm(x_TD), self.dropout_rate, is_training=self.training)
+
+
+class T5(nn.Module):
+    """Embeddings, stacks and logits."""
+
+    def __init__(self, config: T5ModelConfig) -> None:
+        """`config.vocab_size` must be known by now. Weights are not initialised: see `initialise`."""
+        super().__init__()
+        if config.vocab_size is None:
+            raise ValueError("model.vocab_size is not known: bind the config to its data, or set it")
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.encoder = self.decoder = None
+        if config.num_encoder_layers is not None:
+            self.encoder = Stack(config, config.num_encoder_layers, is_causal=False, has_cross_attention=False)
+        if config.num_decoder_layers is not None:
+            self.decoder = Stack(
+                config, config.num_decoder_layers, is_causal=True, has_cross_attention=self.encoder is not None
+            )
+        self.logits = None if config.tied_logits else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return [block for stack in (self.encoder, self.decoder) if stack is not None for block in stack.layers]
+
+    def forward(
+        self, inputs: T5Inputs, token_K: Tensor | None = None, *, has_logit_sum: bool = False
+    ) -> TokenScores | Tensor:
+        """Scores of the true tokens `token_K` at `inputs.predicted_K`, or float32 logits (K, V) where not given.
+
+        Args:
+            inputs: Where everything lies.
+            token_K: Integer ids in [0, V).
+            has_logit_sum: Give the sum of the logits too.
+        """
+        hidden_TD, table = self.hidden(inputs)
+        hidden_KD = hidden_TD if inputs.predicted_K is None else hidden_TD[inputs.predicted_K]
+        return self.head(hidden_KD, table, token_K, has_logit_sum=has_logit_sum)
+
+    def hidden(self, inputs: T5Inputs) -> tuple[Tensor, TiedTable]:
+        """(T, D): the last stack's output for its stream, and the table for `head`."""
+        streams = [ids for ids in (inputs.encoder_ids_S, inputs.decoder_ids_T) if ids is not None]
+        x, table = self.embed(torch.cat(streams))
+        if self.encoder is None or inputs.encoder_layout is None:
+            assert self.decoder is not None
+            assert inputs.decoder_layout is not None
+            return self.decoder(x, inputs.decoder_layout), table
+        x_SD = x[: len(streams[0])]
+        encoded_SD = self.encoder(x_SD, inputs.encoder_layout)
+        if self.decoder is None:
+            return encoded_SD, table
+        assert inputs.decoder_layout is not None
+        return self.decoder(x[len(streams[0]) :], inputs.decoder_layout, encoded_SD, inputs.cross_layout), table
+
+    def embed(self, ids: Tensor) -> tuple[Tensor, TiedTable]:
+        """(*ids.shape, D) in the type of activations, and the table for `head`."""
+        x, table = look_up(self.embedding.weight, ids)
+        return x.to(activation_dtype(x)), table
+
+    def head(
+        self, hidden_KD: Tensor, table: TiedTable, token_K: Tensor | None, *, has_logit_sum: bool = False
+    ) -> TokenScores | Tensor:
+        """As `forward`, from hidden states. Always float32, whatever the activations are."""
+        hidden_KD = hidden_KD.to(torch.promote_types(hidden_KD.dtype, torch.float32))
+        if self.logits is not None:
+            table = TiedTable(self.logits.weight)
+        else:
+            hidden_KD = hidden_KD * self.config.hidden_size**-0.5
+        if table.weight_VD.dtype != hidden_KD.dtype:  # as FSDP2 gathers it
+            table = TiedTable(table.weight_VD.to(hidden_KD.dtype))
+        with torch.autocast(hidden_KD.device.type, enabled=False):
+            if token_K is None:
+                return linear_logits(hidden_KD, table, None)
+            loss = linear_cross_entropy(hidden_KD, table, None, token_K)
+            return TokenScores(loss, hidden_KD @ table.weight_VD.sum(0) if has_logit_sum else None)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights from torch's global generator, of the deviations of T5X, or of transformers."""
+        config = self.config
+        is_hf = config.init_style == "hf"
+        width, inner = config.hidden_size, config.num_heads * config.head_size
+        self.embedding.weight.normal_()
+        if self.logits is not None:
+            _normal(self.logits.weight, 1.0 if is_hf else width**-0.5, is_cut=not is_hf)
+        for module in self.modules():
+            if isinstance(module, Attention):
+                _normal(module.query.weight, (width * config.head_size) ** -0.5)
+                _normal(module.key.weight, width**-0.5)
+                _normal(module.value.weight, width**-0.5)
+                _normal(module.out.weight, inner**-0.5)
+            elif isinstance(module, FeedForward):
+                for up in module.up:
+                    assert isinstance(up, nn.Linear)
+                    _normal(up.weight, width**-0.5, is_cut=not is_hf)
+                _normal(module.down.weight, config.intermediate_size**-0.5, is_cut=not is_hf)
+            elif isinstance(module, RelativeBias):
+                if is_hf:
+                    _normal(module.weight, width**-0.5)
+                else:
+                    limit = math.sqrt(6 / sum(module.weight.shape))
+                    module.weight.uniform_(-limit, limit)
+            elif isinstance(module, RMSNorm):
+                module.weight.fill_(1)
+
+
+def _normal(weight: Tensor, deviation: float, *, is_cut: bool = False) -> None:
+    """`is_cut`: nothing beyond two deviations before the rescaling that makes up for it."""
+    if is_cut:
+        truncated_normal_(weight, deviation / _TRUNCATED_DEVIATION)
+    else:
+        weight.normal_(0, deviation)
+
+
+def _relative_bias(config: T5ModelConfig, *, is_causal: bool) -> RelativeBias:
+    return RelativeBias(
+        config.num_heads,
+        num_buckets=config.num_buckets,
+        max_distance=config.max_distance,
+        is_bidirectional=not is_causal,
+    )
+
+
+def activation_dtype(x: Tensor) -> torch.dtype:
+    """What autocast computes in, where it is on: the residual stream has this type too, as in T5X."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
+
+
+def build(config: T5ModelConfig) -> T5:
+    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
+        model = T5(config)
+    if torch.get_default_device().type != "meta":
+        model.initialise()
+    return model

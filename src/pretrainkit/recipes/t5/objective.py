@@ -1,0 +1,121 @@
+"""Target tokens given inputs: two sums with weights.
+
+Dimensions: R rows, Q slots of a decoder row, K target tokens.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run
+from pretrainkit.recipes.t5.inputs import LayoutChoice, T5Targets, read_batch, target_examples
+from pretrainkit.recipes.t5.losses import (
+    CROSS_ENTROPY,
+    Z_LOSS,
+    TokenLosses,
+    loss_scale,
+    loss_sums,
+    loss_weight,
+    token_losses,
+)
+from pretrainkit.recipes.t5.model import TokenScores
+from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+
+
+class T5Objective(SeparableObjective):
+    """The loss is (cross-entropy + z-loss) / what `objective.normalize_by` says, over the global batch."""
+
+    def __init__(self, config: T5Run) -> None:
+        assert config.model.vocab_size is not None
+        self._config = config
+        self._vocab_size = config.model.vocab_size
+        self._side = "encoder" if config.model.kind == "encoder_only" else "decoder"
+
+    @property
+    def scales(self) -> dict[str, float]:
+        scale = loss_scale(self._config.objective, self._config.data.batch_size)
+        return {CROSS_ENTROPY: scale, Z_LOSS: scale}
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        weight = self._weight(batch)
+        return {CROSS_ENTROPY: weight, Z_LOSS: weight}
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        scores, targets = self._forward(model, batch)
+        return loss_sums(self._token_losses(scores), targets, self._weight(batch), self._config.objective)
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """The losses, and per target token: their sum, the negative log-likelihood, and the share of right guesses."""
+        scores, targets = self._forward(model, batch)
+        weight_K = targets.weight_K
+        total = weight_K.sum()
+        losses = self._token_losses(scores)
+        found = loss_sums(losses, targets, self._weight(batch), self._config.objective)
+        both_K = losses.cross_entropy_K + losses.z_K
+        found["loss_per_nonpadding_target_token"] = LossSum((both_K * weight_K).sum(), total)
+        found["nll_per_target_token"] = LossSum((scores.loss.nll_K * weight_K).sum(), total)
+        found["accuracy"] = LossSum((scores.loss.is_right_K * weight_K).sum(), total)
+        return found
+
+    def cost(self, batch: HostBatch) -> Cost:
+        return count_cost(self._config.model, batch)
+
+    def _forward(self, model: nn.Module, batch: Batch) -> tuple[TokenScores, T5Targets]:
+        config = self._config
+        has_dropout = model.training and config.model.dropout > 0
+        # What is compiled wants shapes that stay: rows. A GPU has them anyway.
+        is_compiled_cpu = config.parallel.compile == "on" and batch[f"{self._side}_loss_weights"].device.type == "cpu"
+        layout: LayoutChoice = "rows" if is_compiled_cpu else "auto"
+        inputs, targets = read_batch(batch, config.model.kind, layout=layout, has_dropout=has_dropout)
+        has_logit_sum = config.objective.label_smoothing > 0
+        return model(inputs, targets.token_K, has_logit_sum=has_logit_sum), targets
+
+    def _weight(self, batch: Batch) -> Tensor:
+        weight_RQ = batch[f"{self._side}_loss_weights"]
+        return loss_weight(weight_RQ, target_examples(batch, self._side), self._config.objective)
+
+    def _token_losses(self, scores: TokenScores) -> TokenLosses:
+        objective = self._config.objective
+        return token_losses(
+            scores, self._vocab_size, label_smoothing=objective.label_smoothing, z_loss=objective.z_loss
+        )
+
+
+def count_cost(model: T5ModelConfig, batch: HostBatch) -> Cost:
+    """Matmul FLOPs of forward and backward over real tokens: 6 per weight and token, 12 x inner width per pair."""
+    width, inner = model.hidden_size, model.num_heads * model.head_size
+    assert model.vocab_size is not None
+    feed_forward = (len(model.activations) + 1) * width * model.intermediate_size
+    lengths = {side: _lengths(batch, side) for side in ("encoder", "decoder") if f"{side}_input_tokens" in batch}
+    flops, tokens, slots = 0.0, 0, 0
+    for side, num_layers in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
+        if num_layers is None:
+            continue
+        own = np.array(list(lengths[side].values()), np.float64)
+        tokens += int(own.sum())
+        slots += int(batch[f"{side}_input_tokens"].size)
+        flops += 6 * num_layers * (4 * width * inner + feed_forward) * float(own.sum())
+        seen = float((own**2).sum()) / (2 if side == "decoder" else 1)
+        flops += 12 * num_layers * inner * seen
+    if model.num_encoder_layers is not None and model.num_decoder_layers is not None:
+        asked, asking = lengths["encoder"], lengths["decoder"]
+        crossed = sum(length * asked.get(key, 0) for key, length in asking.items())
+        both = 2 * width * inner * (sum(asked.values()) + sum(asking.values()))
+        flops += model.num_decoder_layers * (6 * both + 12 * inner * crossed)
+    side = "encoder" if model.kind == "encoder_only" else "decoder"
+    flops += 6.0 * np.count_nonzero(batch[f"{side}_loss_weights"]) * width * model.vocab_size
+    return Cost(examples=len(lengths[side]), tokens=tokens, slots=slots, flops=flops)
+
+
+def _lengths(batch: HostBatch, side: str) -> dict[tuple[int, int], int]:
+    """(row, number) to real tokens of each example."""
+    if f"{side}_segment_ids" in batch:
+        segments = np.asarray(batch[f"{side}_segment_ids"])
+        row = np.broadcast_to(np.arange(len(segments))[:, None], segments.shape)
+        keys, counts = np.unique(np.stack((row[segments > 0], segments[segments > 0])), axis=1, return_counts=True)
+        return {(int(r), int(n)): int(count) for (r, n), count in zip(keys.T, counts, strict=True)}
+    name = f"{side}_target_tokens" if f"{side}_target_tokens" in batch else f"{side}_input_tokens"
+    is_token = np.asarray(batch[name]) != 0
+    last = np.where(is_token.any(1), is_token.shape[1] - np.argmax(is_token[:, ::-1], axis=1), 0)
+    return {(row, 1): int(length) for row, length in enumerate(last) if length}

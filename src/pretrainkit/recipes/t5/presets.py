@@ -1,0 +1,200 @@
+"""Complete configs of the T5 recipe by name. Torch-free. Only the data is missing.
+
+The sizes are those of the released models, with their exact numbers of parameters.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5ObjectiveConfig, T5Run, round_vocab
+from pretrainkit.training.run import (
+    AdafactorConfig,
+    CheckpointConfig,
+    EvaluateConfig,
+    LogConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+)
+
+T5_VOCAB_SIZE = round_vocab(32_000 + 100)
+MT5_VOCAB_SIZE = round_vocab(250_000 + 100)
+BYT5_VOCAB_SIZE = round_vocab(256 + 3)
+UMT5_VOCAB_SIZE = round_vocab(256_000 + 300)
+
+
+@dataclass(frozen=True)
+class Size:
+    """What differs between the sizes of one family."""
+
+    hidden_size: int
+    num_heads: int
+    head_size: int
+    intermediate_size: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    num_parameters: int
+    """Counted with the padded vocabulary."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the sizes of one family share."""
+
+    title: str
+    vocab_size: int
+    sizes: dict[str, Size]
+    is_gated: bool = True
+    """Gated GELU and logits of their own, since 1.1; else ReLU and tied ones."""
+    dropout: float = 0.0
+    """In pretraining."""
+    bias_per_layer: bool = False
+    batch_size: int = 2048
+    lengths: tuple[int, int] = (512, 114)
+    """Of inputs and targets: what span corruption at 15 % makes of the input length."""
+
+
+_T5_1_0 = {
+    "small": Size(512, 8, 64, 2048, 6, 6, 60_506_624),
+    "base": Size(768, 12, 64, 3072, 12, 12, 222_903_552),
+    "large": Size(1024, 16, 64, 4096, 24, 24, 737_668_096),
+    "3b": Size(1024, 32, 128, 16_384, 24, 24, 2_851_598_336),
+    "11b": Size(1024, 128, 128, 65_536, 24, 24, 11_307_321_344),
+}
+_T5_1_1 = {
+    "small": Size(512, 6, 64, 1024, 8, 8, 76_961_152),
+    "base": Size(768, 12, 64, 2048, 12, 12, 247_577_856),
+    "large": Size(1024, 16, 64, 2816, 24, 24, 783_150_080),
+    "xl": Size(2048, 32, 64, 5120, 24, 24, 2_849_757_184),
+    "xxl": Size(4096, 64, 64, 10_240, 24, 24, 11_135_332_352),
+}
+_MT5 = {
+    "small": Size(512, 6, 64, 1024, 8, 8, 300_176_768),
+    "base": Size(768, 12, 64, 2048, 12, 12, 582_401_280),
+    "large": Size(1024, 16, 64, 2816, 24, 24, 1_229_581_312),
+    "xl": Size(2048, 32, 64, 5120, 24, 24, 3_742_619_648),
+    "xxl": Size(4096, 64, 64, 10_240, 24, 24, 12_921_057_280),
+}
+_BYT5 = {
+    "small": Size(1472, 6, 64, 3584, 12, 4, 299_637_760),
+    "base": Size(1536, 12, 64, 3968, 18, 6, 581_653_248),
+    "large": Size(1536, 16, 64, 3840, 36, 12, 1_228_183_552),
+    "xl": Size(2560, 32, 64, 6720, 36, 12, 3_737_801_728),
+    "xxl": Size(4672, 64, 64, 12_352, 36, 12, 12_906_899_328),
+}
+_UMT5 = {
+    "small": Size(512, 6, 64, 1024, 8, 8, 306_601_984),
+    "base": Size(768, 12, 64, 2048, 12, 12, 592_043_520),
+    "large": Size(1024, 16, 64, 2816, 24, 24, 1_242_449_920),
+    "xl": Size(2048, 32, 64, 5120, 24, 24, 3_768_356_864),
+    "xxl": Size(4096, 64, 64, 10_240, 24, 24, 12_972_531_712),
+}
+
+FAMILIES: dict[str, Family] = {
+    "1.0": Family("T5", T5_VOCAB_SIZE, _T5_1_0, is_gated=False, dropout=0.1),
+    "1.1": Family("T5 1.1", T5_VOCAB_SIZE, _T5_1_1),
+    "mt5": Family("mT5", MT5_VOCAB_SIZE, _MT5, batch_size=1024, lengths=(1024, 229)),
+    "byt5": Family("ByT5", BYT5_VOCAB_SIZE, _BYT5, batch_size=1024, lengths=(1024, 189)),
+    "umt5": Family("umT5", UMT5_VOCAB_SIZE, _UMT5, batch_size=1024, lengths=(1024, 229), bias_per_layer=True),
+}
+"""Families of released models by the name they have in presets."""
+
+ADAFACTOR = OptimizerConfig(name="adafactor", peak_lr=1.0, max_grad_norm=0.0)
+RSQRT = ScheduleConfig(name="factors", factors=("constant", "rsqrt_decay"), num_warmup_steps=10_000)
+"""0.01 for the first 10 000 updates, without a ramp, then 1 / sqrt(t)."""
+UMT5_OPTIMIZER = OptimizerConfig(
+    name="adafactor", peak_lr=1.0, adafactor=AdafactorConfig(beta1=0.9, factored=False), max_grad_norm=1.0
+)
+
+
+def model_of(family: Family, size: Size) -> T5ModelConfig:
+    """The architecture of one size."""
+    return T5ModelConfig(
+        vocab_size=family.vocab_size,
+        hidden_size=size.hidden_size,
+        num_heads=size.num_heads,
+        head_size=size.head_size,
+        intermediate_size=size.intermediate_size,
+        num_encoder_layers=size.num_encoder_layers,
+        num_decoder_layers=size.num_decoder_layers,
+        activations=("gelu_tanh", "linear") if family.is_gated else ("relu",),
+        tied_logits=not family.is_gated,
+        bias_per_layer=family.bias_per_layer,
+        dropout=family.dropout,
+    )
+
+
+def _released(family: Family, name: str) -> Callable[[], T5Run]:
+    """The preset of one size: its model, and how T5 was pretrained: Adafactor, a million steps."""
+    size = family.sizes[name]
+
+    def make() -> T5Run:
+        input_length, target_length = family.lengths
+        return T5Run(
+            num_steps=1_000_000,
+            model=model_of(family, size),
+            objective=T5ObjectiveConfig(normalize_by="real_target_tokens" if family.bias_per_layer else "none"),
+            data=T5DataConfig(batch_size=family.batch_size, input_length=input_length, target_length=target_length),
+            optimizer=UMT5_OPTIMIZER if family.bias_per_layer else ADAFACTOR,
+            schedule=RSQRT,
+            log=LogConfig(every_steps=100),
+            evaluate=EvaluateConfig(every_steps=10_000),
+        )
+
+    title = f"{family.title} {name.upper() if name in ('xl', 'xxl', '3b', '11b') else name}"
+    layers = f"{size.num_encoder_layers} + {size.num_decoder_layers} layers x {size.hidden_size}"
+    num_parameters = f"{size.num_parameters:,}".replace(",", " ")
+    make.__doc__ = f"{title}: {layers}, {num_parameters} parameters."
+    return make
+
+
+def tiny() -> T5Run:
+    """2 + 2 layers x 8, 518 240 parameters: for tests of everything around the model. It learns little."""
+    return T5Run(
+        num_steps=200,
+        model=T5ModelConfig(
+            vocab_size=T5_VOCAB_SIZE,
+            hidden_size=8,
+            num_heads=4,
+            head_size=3,
+            intermediate_size=16,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+        ),
+        data=T5DataConfig(batch_size=16, input_length=64, target_length=18),
+        optimizer=ADAFACTOR,
+        schedule=RSQRT,
+        checkpoint=CheckpointConfig(every_steps=100),
+        evaluate=EvaluateConfig(every_steps=100, num_examples=128),
+    )
+
+
+def mini() -> T5Run:
+    """4 + 4 layers x 256 in the style of T5 1.1: the smallest model worth fine-tuning.
+
+    6.3 M parameters in the blocks; with the embeddings and logits of 8 192 pieces 10.5 M. Takes the vocabulary of its
+    data. AdamW with steps relative to the parameter, as nanoT5 found better than Adafactor at this length of training.
+    """
+    return T5Run(
+        num_steps=6_000,
+        model=T5ModelConfig(
+            hidden_size=256, num_heads=4, intermediate_size=512, num_encoder_layers=4, num_decoder_layers=4
+        ),
+        objective=T5ObjectiveConfig(normalize_by="real_target_tokens"),
+        data=T5DataConfig(batch_size=32),
+        optimizer=OptimizerConfig(peak_lr=2e-2, scale_by_parameter_rms=True, weight_decay=0.0),
+        schedule=ScheduleConfig(name="cosine", num_warmup_steps=500, floor=5e-4),
+        checkpoint=CheckpointConfig(every_steps=500),
+        evaluate=EvaluateConfig(every_steps=500, num_examples=512),
+    )
+
+
+PRESETS: dict[str, Callable[[], T5Run]] = {
+    "tiny": tiny,
+    "mini": mini,
+    **{
+        f"{family_name}-{size_name}": _released(family, size_name)
+        for family_name, family in FAMILIES.items()
+        for size_name in family.sizes
+    },
+}
+"""Preset name, without the recipe, to the function that makes it."""

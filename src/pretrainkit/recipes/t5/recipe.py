@@ -1,0 +1,72 @@
+"""The recipe as the rest of the house sees it. Torch-free to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.presets import PRESETS
+from pretrainkit.training.recipe import Recipe, Split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.data.source import BatchSource
+    from pretrainkit.recipes.t5.objective import T5Objective
+
+
+class T5(Recipe):
+    """Texts from texts."""
+
+    name = "t5"
+    summary = "T5, mT5, ByT5 and umT5: text-to-text models from span corruption and from tasks."
+
+    @property
+    def config_class(self) -> type[T5Run]:
+        return T5Run
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], T5Run]]:
+        return PRESETS
+
+    def bind(self, config: T5Run) -> T5Run:
+        raise ConfigError(
+            "the t5 recipe cannot read data yet\n  use its model from Python: pretrainkit.recipes.t5.model"
+        )
+
+    def open_data(self, config: T5Run, split: Split) -> BatchSource:
+        raise ConfigError(
+            "the t5 recipe cannot read data yet\n  use its model from Python: pretrainkit.recipes.t5.model"
+        )
+
+    def build_model(self, config: T5Run) -> nn.Module:
+        from pretrainkit.recipes.t5.model import build
+
+        return build(config.model)
+
+    def build_objective(self, config: T5Run) -> T5Objective:
+        from pretrainkit.recipes.t5.objective import T5Objective
+
+        return T5Objective(config)
+
+    @property
+    def huggingface_types(self) -> tuple[str, ...]:
+        return ("t5", "mt5", "umt5")
+
+    def export_huggingface(self, config: T5Run, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+        from pretrainkit.recipes.t5.convert import write_huggingface
+
+        write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer)
+
+    def import_huggingface(self, folder: Path) -> tuple[T5Run, Mapping[str, Any]]:
+        """The config is that of t5/1.1-base with the model of the folder; the data is missing."""
+        from pretrainkit.recipes.t5.convert import read_huggingface
+
+        model, state = read_huggingface(folder)
+        return PRESETS["1.1-base"]().model_copy(update={"model": model}), state
+
+
+RECIPE = T5()

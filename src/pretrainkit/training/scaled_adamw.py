@@ -1,0 +1,77 @@
+"""AdamW whose step is relative to the size of the parameter, as Adafactor's is: nanoT5's recipe.
+
+Source: Nawrot 2023, https://arxiv.org/abs/2309.02373.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from pretrainkit.training.eager import EagerOptimizer
+from pretrainkit.training.parameters import local_tensors, tensor_norms
+
+SMALLEST_RMS = 1e-3
+
+
+class ScaledAdamW(EagerOptimizer):
+    """u = m_hat / (sqrt(v_hat) + eps);  p -= lr * max(SMALLEST_RMS, rms(p)) * u;  p -= lr * weight_decay * p.
+
+    The root mean square is of the whole tensor before the step, also where FSDP2 keeps a shard of it per rank.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient. Nothing waits for the device."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group["params"] if param.grad is not None]
+            if params:
+                self._update(params, group)
+        return loss
+
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        for param in params:
+            state = self.state[param]
+            if not state:
+                state["step"] = torch.tensor(0.0)
+                state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+                state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        beta1, beta2 = group["betas"]
+        states = [self.state[param] for param in params]
+        torch._foreach_add_([state["step"] for state in states], 1.0)
+        steps = [state["step"].item() for state in states]
+        grads = local_tensors([param.grad for param in params if param.grad is not None])
+        weights = local_tensors(params)
+        first = local_tensors(state["exp_avg"] for state in states)
+        second = local_tensors(state["exp_avg_sq"] for state in states)
+        torch._foreach_lerp_(first, grads, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+
+        sizes = torch.tensor([param.numel() for param in params], dtype=torch.float32, device=weights[0].device)
+        scales = (tensor_norms(weights, params) / sizes.sqrt()).clamp(min=SMALLEST_RMS) * -group["lr"]
+        denominators = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominators, [(1 - beta2**step) ** 0.5 for step in steps])
+        torch._foreach_add_(denominators, group["eps"])
+        updates = torch._foreach_div(first, [1 - beta1**step for step in steps])
+        torch._foreach_div_(updates, denominators)
+        torch._foreach_mul_(updates, list(scales.unbind()))
+        torch._foreach_add_(weights, updates)
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])

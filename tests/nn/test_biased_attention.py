@@ -1,0 +1,145 @@
+"""All layouts compute the same numbers, and no pair sees what it must not."""
+
+import pytest
+import torch
+
+from pretrainkit.nn.biased_attention import Pair, RowPairs, TiledPairs, flex_pairs, visible_pairs
+from pretrainkit.nn.relative_bias import RelativeBias
+
+HEADS, WIDTH = 2, 4
+
+
+def make_bias(*, is_bidirectional):
+    torch.manual_seed(1)
+    bias = RelativeBias(HEADS, num_buckets=8, max_distance=20, is_bidirectional=is_bidirectional).double()
+    bias.weight.data.normal_()
+    return bias
+
+
+def softmax_rows(q_THK, k_SHK, v_SHK, bias_HTS, is_visible_TS):
+    """Written out in one go; queries that see nothing give 0."""
+    scores = torch.einsum("qhk,phk->hqp", q_THK, k_SHK) + bias_HTS
+    share = torch.softmax(scores.masked_fill(~is_visible_TS, -1e30), -1) * is_visible_TS
+    return torch.einsum("hqp,phk->qhk", share, v_SHK)
+
+
+SELF = {
+    "one": ([5], [0]),
+    "two, one longer than a tile": ([150, 3], [0, 0]),
+    "prefixes": ([140, 7], [131, 4]),
+}
+
+
+@pytest.mark.parametrize("case", SELF)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_tiles_equal_the_formula_in_value_and_gradient(case, is_causal):
+    lengths, prefixes = SELF[case]
+    num = sum(lengths)
+    bias = make_bias(is_bidirectional=not is_causal)
+    torch.manual_seed(0)
+    qkv = torch.randn(num, 3, HEADS, WIDTH, dtype=torch.float64, requires_grad=True)
+    segment = torch.repeat_interleave(torch.arange(1, len(lengths) + 1), torch.tensor(lengths))[None]
+    is_prefix = torch.cat([torch.arange(length) < prefix for length, prefix in zip(lengths, prefixes, strict=True)])
+    visible = visible_pairs(segment, segment, is_causal=is_causal, is_prefix_BP=is_prefix[None])[0]
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    pairs = tuple(
+        Pair(slice(start, start + length), slice(start, start + length), prefix)
+        for start, length, prefix in zip(starts, lengths, prefixes, strict=True)
+    )
+    layout = TiledPairs(pairs, num, is_causal=is_causal)
+    ours = layout.attend(None, qkv, layout.prepare(bias, torch.float64), dropout_rate=0.0)
+    plain = softmax_rows(*qkv.unbind(1), bias(num, num), visible)
+    torch.testing.assert_close(ours, plain)
+    above = torch.randn_like(plain)
+    for mine, theirs in zip(
+        torch.autograd.grad((ours * above).sum(), (qkv, bias.weight)),
+        torch.autograd.grad((plain * above).sum(), (qkv, bias.weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_cross_attention_reads_its_own_example_and_nothing_gives_zero():
+    torch.manual_seed(0)
+    q = torch.randn(6, HEADS, WIDTH, dtype=torch.float64, requires_grad=True)
+    kv = torch.randn(5, 2, HEADS, WIDTH, dtype=torch.float64, requires_grad=True)
+    pairs = (Pair(slice(0, 2), slice(3, 5)), Pair(slice(2, 4), slice(0, 0)), Pair(slice(4, 6), slice(0, 3)))
+    ours = TiledPairs(pairs, 6).attend(q, kv, None, dropout_rate=0.0)
+    visible = visible_pairs(torch.tensor([[2, 2, 3, 3, 1, 1]]), torch.tensor([[1, 1, 1, 2, 2]]))[0]
+    plain = softmax_rows(q, *kv.unbind(1), torch.zeros(HEADS, 6, 5, dtype=torch.float64), visible)
+    torch.testing.assert_close(ours, plain)
+    assert not ours[2:4].any()
+    above = torch.randn_like(plain)
+    for mine, theirs in zip(
+        torch.autograd.grad((ours * above).sum(), (q, kv)),
+        torch.autograd.grad((plain * above).sum(), (q, kv)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def packed_rows():
+    """Two rows of 12: two examples and padding; one example, with a prefix."""
+    segment = torch.tensor([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
+    is_prefix = torch.zeros_like(segment, dtype=torch.bool)
+    is_prefix[0, 5:7] = is_prefix[1, :6] = True
+    return segment, is_prefix
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_rows_and_flex_equal_the_formula(is_causal):
+    """FlexAttention's backward pass needs a GPU; its forward pass, uncompiled, does not."""
+    segment, is_prefix = packed_rows()
+    bias = make_bias(is_bidirectional=not is_causal).float()
+    torch.manual_seed(0)
+    qkv = torch.randn(24, 3, HEADS, WIDTH)
+    visible = visible_pairs(segment, segment, is_causal=is_causal, is_prefix_BP=is_prefix)
+    plain = torch.cat([softmax_rows(*qkv[12 * r : 12 * r + 12].unbind(1), bias(12, 12), visible[r]) for r in (0, 1)])
+    rows = RowPairs(2, 12, 12, visible)
+    flex = flex_pairs(segment, segment, is_causal=is_causal, is_prefix_BP=is_prefix)
+    for layout in (rows, flex):
+        with torch.no_grad():
+            found = layout.attend(None, qkv, layout.prepare(bias, torch.float32), dropout_rate=0.0)
+        torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
+
+
+def test_queries_that_see_nothing_have_finite_gradients_of_zero():
+    segment, _ = packed_rows()
+    bias = make_bias(is_bidirectional=True)
+    qkv = torch.randn(24, 3, HEADS, WIDTH, dtype=torch.float64, requires_grad=True)
+    layout = RowPairs(2, 12, 12, visible_pairs(segment, segment))
+    found = layout.attend(None, qkv, layout.prepare(bias, torch.float64), dropout_rate=0.0)
+    assert not found[9:12].any()
+    found.sum().backward()
+    assert qkv.grad.isfinite().all()
+    assert not qkv.grad[9:12].any()
+
+
+def test_dropout_keeps_the_mean_of_what_is_mixed():
+    torch.manual_seed(0)
+    qkv = torch.randn(4, 3, HEADS, WIDTH)
+    layout = TiledPairs((Pair(slice(0, 4), slice(0, 4)),), 4)
+    dropped = torch.stack([layout.attend(None, qkv, None, dropout_rate=0.25) for _ in range(4000)])
+    whole = layout.attend(None, qkv, None, dropout_rate=0.0)
+    assert not torch.equal(dropped[0], dropped[1])
+    torch.testing.assert_close(dropped.mean(0), whole, rtol=0, atol=0.05)
+
+
+def test_dropout_has_the_gradient_of_what_was_kept():
+    torch.manual_seed(0)
+    qkv = torch.randn(3, 3, HEADS, WIDTH, dtype=torch.float64, requires_grad=True)
+    bias = make_bias(is_bidirectional=True)
+    layout = TiledPairs((Pair(slice(0, 3), slice(0, 3)),), 3)
+
+    def attend(qkv, weight):
+        torch.manual_seed(7)
+        return layout.attend(None, qkv, weight.expand(HEADS, 3, 3), dropout_rate=0.5)
+
+    assert torch.autograd.gradcheck(attend, (qkv, bias(3, 3).detach().requires_grad_()))
+
+
+def test_flex_refuses_dropout():
+    segment, _ = packed_rows()
+    layout = flex_pairs(segment, segment)
+    with pytest.raises(ValueError, match=r"rate is 0\.1"):
+        layout.attend(None, torch.randn(24, 3, HEADS, WIDTH), None, dropout_rate=0.1)
