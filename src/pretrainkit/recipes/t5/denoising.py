@@ -235,7 +235,8 @@ class Denoiser:
         if num_targets > self.target_length:
             raise ConfigError(
                 f"{name} makes targets of {num_targets} tokens from inputs of {self.input_length}, but "
-                f"data.target_length is {self.target_length}\n  set data.target_length={num_targets}, or a smaller data.input_length"
+                f"data.target_length is {self.target_length}\n  set data.target_length={num_targets}, or a lower "
+                "data.input_length"
             )
         if self.segment_length < 2:
             raise ConfigError(
