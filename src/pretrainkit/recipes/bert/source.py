@@ -22,6 +22,7 @@ from pretrainkit.recipes.bert.index_cache import chunks_of
 from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
 from pretrainkit.rng import Keys, fold, stream_key
+from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.shards import TokenShards
 
@@ -242,7 +243,7 @@ def bind(config: BertRun) -> BertRun:
             "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER"
         )
     _check_tokenizers([*train, *valid])
-    _check_held_out(train, valid)
+    refuse_shared_documents(train, valid)
     tokenizer = train[0]
     if config.model.vocab_size is None:
         model = config.model.model_copy(update={"vocab_size": tokenizer.vocab_size})
@@ -309,17 +310,8 @@ def _is_word_start(shards: TokenShards) -> NDArray[np.bool_]:
 
 
 def _check_tokenizers(shards: Sequence[TokenShards]) -> None:
+    refuse_different_tokenizers(shards)
     first = shards[0]
-    for other in shards[1:]:
-        if other.manifest["tokenizer"] != first.manifest["tokenizer"]:
-            names = [
-                f"{one.manifest['tokenizer']['fingerprint'][:12]} with {one.vocab_size} pieces"
-                for one in (first, other)
-            ]
-            raise DataError(
-                f"{first.folder} and {other.folder} were made with different tokenizers ({names[0]}; {names[1]})\n"
-                "  encode both with the same one: pretrainkit tokenizer encode"
-            )
     ids = first.special.as_dict()
     broken = [f"{name}={value}" for name, value in ids.items() if not 0 <= value < first.vocab_size]
     if broken or len({ids[name] for name in ("cls", "sep", "mask", "pad")}) < 4:
@@ -327,22 +319,3 @@ def _check_tokenizers(shards: Sequence[TokenShards]) -> None:
             f"the tokenizer of {first.folder} has no usable control tokens: {ids} with {first.vocab_size} pieces\n"
             "  BERT needs four different ids for cls, sep, mask and pad; train one with pretrainkit tokenizer train"
         )
-
-
-def _check_held_out(train: Sequence[TokenShards], valid: Sequence[TokenShards]) -> None:
-    """No held-out document may be in the training data. Held-out data is the smaller: only its hashes are kept."""
-    for held_out in valid:
-        hashes = np.unique(np.concatenate([held_out.document_hashes(shard) for shard in range(held_out.num_shards)]))
-        for shards in train if len(hashes) else ():
-            is_shared = np.zeros(len(hashes), np.bool_)
-            for shard in range(shards.num_shards):
-                trained = shards.document_hashes(shard)
-                nearest = np.minimum(np.searchsorted(hashes, trained), len(hashes) - 1)
-                is_shared[nearest[hashes[nearest] == trained]] = True
-            if is_shared.any():
-                raise DataError(
-                    f"{is_shared.sum()} of the {len(hashes)} different documents of data.valid={held_out.folder} are "
-                    f"also in data.train={shards.folder}: a loss on them would say nothing\n"
-                    "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
-                    "pretrainkit corpus shards --heldout 0.01"
-                )

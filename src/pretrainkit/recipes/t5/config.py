@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.training.run import DataConfig, RunConfig
 
 Activation = Literal["relu", "gelu_tanh", "gelu", "swish", "linear"]
@@ -113,6 +114,13 @@ class T5DataConfig(DataConfig):
     target_length: PositiveInt = 114
     """Most tokens of a target, with its end mark: the width of the decoder's rows. 114 is what span corruption makes of
     512 at its default rates."""
+    denoising: DenoisingConfig = DenoisingConfig()
+    """What becomes of unlabelled text."""
+    packing: bool = False
+    """Lay several examples of a microbatch into one row where they fit, without attention between them. Losses and
+    gradients are the same, for less padding."""
+    packed_rows: PositiveInt | None = None
+    """packing only: rows of every microbatch, so that shapes stay; null: as many as its examples need."""
 
 
 class T5Run(RunConfig):
@@ -135,10 +143,36 @@ class T5Run(RunConfig):
                 "precision.compute=float16 is not enough for T5, whose training diverges in it\n"
                 "  use bfloat16, or float32 with precision.matmul_tf32=true"
             )
+        found += self._denoising_problems()
         is_adam = self.optimizer.name in ("adamw", "lion", "sgd")
         if is_adam and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
             found.append(
                 f"objective.normalize_by=none sums the loss over the batch, and optimizer.name={self.optimizer.name} "
                 "clips the gradient of that sum\n  set objective.normalize_by=real_target_tokens"
+            )
+        return found
+
+    def _denoising_problems(self) -> list[str]:
+        """Objectives that the kind of model cannot learn, and fields that nothing reads."""
+        found = []
+        kind, denoising = self.model.kind, self.data.denoising
+        if not self.data.packing and self.data.packed_rows is not None:
+            found.append(
+                f"data.packed_rows={self.data.packed_rows} is only read where data.packing=true\n"
+                "  leave it out, or set data.packing=true"
+            )
+        has_inputs = {denoiser.inputs is not None for denoiser in denoising.all}
+        if kind != "decoder_only" and False in has_inputs:
+            found.append(
+                f"data.denoising.name={denoising.name} makes no inputs, but model.kind={kind} reads some\n"
+                "  set model.kind=decoder_only, or another objective such as prefix_lm"
+            )
+        if kind == "decoder_only" and len(has_inputs) > 1:
+            found.append("data.denoising.denoisers mixes some with inputs and some without\n  use one kind in a run")
+        wanted = {(denoiser.inputs, denoiser.targets) for denoiser in denoising.all}
+        if kind == "encoder_only" and wanted != {("sentinel_per_token", "keep")}:
+            found.append(
+                f"model.kind=encoder_only says a token for each it reads, which data.denoising.name={denoising.name} "
+                "does not ask for\n  set data.denoising.name=mass_style"
             )
         return found

@@ -73,6 +73,9 @@ class T5Objective(SeparableObjective):
 
     def _weight(self, batch: Batch) -> Tensor:
         weight_RQ = batch[f"{self._side}_loss_weights"]
+        normalize_by = self._config.objective.normalize_by
+        if "num_examples" in batch and (normalize_by == "none" or isinstance(normalize_by, float)):
+            return batch["num_examples"].sum(dtype=torch.float32)  # rows hold several; a step has a known number
         return loss_weight(weight_RQ, target_examples(batch, self._side), self._config.objective)
 
     def _token_losses(self, scores: TokenScores) -> TokenLosses:

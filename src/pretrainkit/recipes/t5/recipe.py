@@ -14,6 +14,7 @@ from pretrainkit.training.recipe import Recipe, Split
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.t5.objective import T5Objective
 
@@ -33,13 +34,26 @@ class T5(Recipe):
         return PRESETS
 
     def bind(self, config: T5Run) -> T5Run:
-        raise ConfigError(
-            "the t5 recipe cannot read data yet\n  use its model from Python: pretrainkit.recipes.t5.model"
-        )
+        from pretrainkit.recipes.t5.source import bind
+
+        return bind(config)
 
     def open_data(self, config: T5Run, split: Split) -> BatchSource:
-        raise ConfigError(
-            "the t5 recipe cannot read data yet\n  use its model from Python: pretrainkit.recipes.t5.model"
+        from pretrainkit.recipes.t5.source import open_source
+
+        return open_source(config, split)
+
+    def build_order(self, config: T5Run, source: BatchSource) -> Order:
+        """Over the components of the source: each folder of shards with each denoiser."""
+        from pretrainkit.data.order import Order
+        from pretrainkit.recipes.t5.source import DenoisingSource
+
+        assert isinstance(source, DenoisingSource)
+        data = config.data
+        if data.order == "lanes":
+            raise ConfigError("data.order=lanes needs examples that come from documents\n  use data.order=shuffle")
+        return Order(
+            source.sizes, weights=source.weights, mode=data.order, seed=config.seed, batch_size=data.batch_size
         )
 
     def build_model(self, config: T5Run) -> nn.Module:
@@ -51,6 +65,12 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.objective import T5Objective
 
         return T5Objective(config)
+
+    def baselines(self, config: T5Run) -> dict[str, float]:
+        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""
+        from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss
+
+        return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:

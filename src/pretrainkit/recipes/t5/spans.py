@@ -38,7 +38,7 @@ FIRST_TEXT_ID = 3
 _RANDOM_SHARE = 0.1
 
 _NOISE_CUTS, _CLEAN_CUTS, _ROLL, _TOKENS, _PERIODS, _OFFSETS, _PREFIX, _CHOICE, _IDS, _ORDER = (
-    np.uint64(stream_key(0, "t5", name))
+    np.array(stream_key(0, "t5", name), np.uint64)
     for name in (
         *("noise cuts", "clean cuts", "roll", "iid", "regular lengths"),
         *("regular offsets", "prefix", "choice", "replacement ids", "order"),

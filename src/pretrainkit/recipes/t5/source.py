@@ -1,0 +1,277 @@
+"""Unlabelled examples of the T5 recipe: token shards in, inputs and targets out, any records in any order.
+
+A component of the mixture is one folder of token shards with one denoiser: denoisers differ in how long their segments
+are, and the order over components already knows how to keep to rates.
+
+Dimensions: B examples.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.t5 import features
+from pretrainkit.recipes.t5.config import T5Run, round_vocab
+from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds, describe
+from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
+from pretrainkit.recipes.t5.segments import SegmentIndex, segment_index
+from pretrainkit.rng import Keys, fold, stream_key
+from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
+from pretrainkit.tokenizers.load import load_tokenizer
+from pretrainkit.tokenizers.shards import TokenShards
+
+Split = Literal["train", "valid"]
+
+NUM_SENTINELS = 100
+"""Of a tokenizer that has none of its own."""
+_VALID = stream_key(0, "t5", "valid")
+_SUMMARY_EXAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Component:
+    """Token shards, a denoiser, and the segments that it needs."""
+
+    shards: TokenShards
+    index: SegmentIndex
+    denoiser: Denoiser
+    weight: float | None
+    """Share in the mixture; None for all: in proportion to size."""
+
+
+class DenoisingSource(BatchSource):
+    """All segments of all components.
+
+    "valid" ignores the records' keys and epochs: an example is always hidden in the same way, whatever the seed, so
+    that the losses of runs and of steps compare.
+    """
+
+    def __init__(self, config: T5Run, split: Split, components: Sequence[Component]) -> None:
+        """
+        Args:
+            config: A bound config.
+            split: Whose noise.
+            components: In the order of the mixture.
+        """
+        self.config, self.split, self.components = config, split, tuple(components)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Segments per component."""
+        return tuple(len(component.index) for component in self.components)
+
+    @property
+    def weights(self) -> list[float | None]:
+        """Of the components, for the order."""
+        return [component.weight for component in self.components]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the tokens and of every setting that an example depends on; not of how rows are laid out."""
+        denoising = self.config.data.denoising
+        parts = [self.split, str(denoising.max_document_tokens)]
+        for component in self.components:
+            denoiser = component.denoiser
+            lengths = f"{denoiser.input_length} {denoiser.target_length}"
+            parts += [component.shards.fingerprint, lengths, denoiser.config.model_dump_json(), repr(denoiser.ids)]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """Figures for logs and the report; mean lengths from the first examples of each component."""
+        shown = []
+        for number, component in enumerate(self.components):
+            index = np.arange(min(_SUMMARY_EXAMPLES, len(component.index)))
+            zeros = np.zeros(len(index), np.int64)
+            keys = fold(_VALID, index)
+            inputs, targets = self.examples(Records(zeros + number, zeros, index, keys))
+            shown.append(
+                {
+                    "path": str(component.shards.folder),
+                    "denoiser": describe(component.denoiser.config),
+                    "weight": component.weight,
+                    "examples": len(component.index),
+                    "tokens": component.index.num_tokens,
+                    "segment_length": component.denoiser.segment_length,
+                    "mean_input_length": 0.0 if inputs is None else float(inputs.lengths.mean()),
+                    "mean_target_length": float(targets.lengths.mean()),
+                }
+            )
+        shards = {str(component.shards.folder): component.shards for component in self.components}
+        return {
+            "fingerprint": self.fingerprint,
+            "examples": sum(self.sizes),
+            "documents": sum(one.num_documents for one in shards.values()),
+            "tokens": sum(one.num_tokens for one in shards.values()),
+            "components": shown,
+        }
+
+    def lengths(self, records: Records) -> NDArray[np.int64]:
+        """(B,) tokens of inputs and targets together; an upper bound where the number of runs is drawn."""
+        found = np.empty(len(records), np.int64)
+        for component, own in self._by_component(records):
+            found[own] = component.denoiser.most_tokens(component.index.lengths(records.index[own]))
+        return found
+
+    def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
+        """Inputs (None: there are none) and targets, before they get rows."""
+        keys = self._keys(records)
+        inputs: list[tuple[NDArray[np.int64], Ragged]] = []
+        targets: list[tuple[NDArray[np.int64], Ragged]] = []
+        for component, own in self._by_component(records):
+            text = component.index.read(component.shards, records.index[own])
+            said, wanted = component.denoiser.examples(text, keys[own])
+            inputs.append((own, constant((), len(own)) if said is None else said))
+            targets.append((own, wanted))
+        has_inputs = any(component.denoiser.config.inputs is not None for component in self.components)
+        if not inputs:
+            return (constant((), 0) if has_inputs else None), constant((), 0)
+        return (merged(inputs, len(records)) if has_inputs else None), merged(targets, len(records))
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        """Rows as `features.py` describes them, and `num_examples` (1,) float32 where several share a row."""
+        data, kind = self.config.data, self.config.model.kind
+        inputs, targets = self.examples(records)
+        packer = features.best_fit_rows(data.packed_rows) if data.packing else None
+        if kind == "encoder_only":
+            assert inputs is not None
+            mask_id = self.components[0].denoiser.ids.sentinels[0]
+            batch = features.encoder(inputs, targets, data.input_length, mask_id=mask_id, packer=packer)
+        elif kind == "encoder_decoder":
+            assert inputs is not None
+            batch = features.encoder_decoder(inputs, targets, data.input_length, data.target_length, packer=packer)
+        elif inputs is None:
+            batch = features.language_model(targets, data.target_length, packer=packer)
+        else:
+            length = data.input_length + data.target_length
+            batch = features.prefix_language_model(inputs, targets, length, packer=packer)
+        if packer is not None:
+            batch["num_examples"] = np.array([len(records)], np.float32)
+        return batch
+
+    def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
+        """Each component that has examples in the batch, with their rows."""
+        if len(self.components) == 1:
+            return [(self.components[0], np.arange(len(records)))]
+        rows = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
+        return [(component, own) for component, own in zip(self.components, rows, strict=True) if len(own)]
+
+    def _keys(self, records: Records) -> Keys:
+        if self.split == "train":
+            return records.key
+        return fold(fold(_VALID, records.source), records.index)
+
+
+def bind(config: T5Run) -> T5Run:
+    """Fill in `model.vocab_size` from the token shards, and check the config against them.
+
+    Raises:
+        ConfigError: Settings, tokenizer and objective do not fit each other.
+        DataError: Folders are missing or broken, were made with different tokenizers, hold nothing, or held-out
+            documents are in the training data.
+    """
+    train, valid = (
+        [TokenShards.open(source.path) for source in sources] for sources in (config.data.train, config.data.valid)
+    )
+    if not train:
+        raise DataError(
+            "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER"
+        )
+    refuse_different_tokenizers([*train, *valid])
+    refuse_shared_documents(train, valid)
+    ids = text_ids(train[0], config.data.denoising)
+    size = max(train[0].vocab_size, 1 + max(ids.sentinels, default=0))
+    if config.model.vocab_size is None:
+        model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
+        config = config.model_copy(update={"model": model})
+    problems = config.problems()
+    assert config.model.vocab_size is not None
+    if config.model.vocab_size < size:
+        problems.append(
+            f"model.vocab_size is {config.model.vocab_size}, but the tokenizer of {train[0].folder} has "
+            f"{train[0].vocab_size} pieces and with its sentinels {size} ids\n"
+            f"  set model.vocab_size={round_vocab(size)}, or null to take it from the data"
+        )
+    for denoiser in config.data.denoising.all:
+        try:
+            Denoiser(denoiser, config.data.input_length, config.data.target_length, ids)
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def open_source(config: T5Run, split: Split) -> DenoisingSource:
+    """The examples of a split of a bound config.
+
+    Raises:
+        DataError: No shards were given, they are broken, or they hold nothing to learn from.
+    """
+    sources = config.data.train if split == "train" else config.data.valid
+    if not sources:
+        raise DataError(f"data.{split} names no token shards\n  give it as data.{split}=FOLDER")
+    denoising = config.data.denoising
+    shards = [TokenShards.open(source.path) for source in sources]
+    refuse_different_tokenizers(shards)
+    ids = text_ids(shards[0], denoising)
+    if config.model.vocab_size is not None and config.model.vocab_size < shards[0].vocab_size:
+        raise DataError(
+            f"{shards[0].folder} was made with a tokenizer of {shards[0].vocab_size} pieces, but the model has "
+            f"{config.model.vocab_size}\n  encode the text with the tokenizer of the model"
+        )
+    total_rate = sum(denoiser.rate for denoiser in denoising.all)
+    is_weighted = len(denoising.all) > 1 or any(source.weight is not None for source in sources)
+    components = []
+    for source, one in zip(sources, shards, strict=True):
+        if not one.num_tokens:
+            raise DataError(
+                f"{one.folder} holds no tokens, so there are no examples for data.{split}\n"
+                "  leave it out, or encode a corpus that has text"
+            )
+        for config_of_one in denoising.all:
+            denoiser = Denoiser(config_of_one, config.data.input_length, config.data.target_length, ids)
+            index = segment_index(
+                one,
+                denoiser.segment_length,
+                group_size=config_of_one.group_size or denoising.group_size,
+                max_document_tokens=denoising.max_document_tokens,
+                end_mark=ids.end if config_of_one.end_of_document else None,
+                is_random_length=config_of_one.is_random_length,
+            )
+            share = source.weight if source.weight is not None else float(one.num_tokens)
+            weight = share * config_of_one.rate / total_rate if is_weighted else None
+            components.append(Component(one, index, denoiser, weight))
+    return DenoisingSource(config, split, components)
+
+
+def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:
+    """The ids that the shards' tokenizer gives ends, sentinels and modes.
+
+    Raises:
+        DataError: The modes or the tokenizer's own sentinels are wanted, but the shards lack a copy of the tokenizer.
+    """
+    tokenizer = load_tokenizer(shards.tokenizer_folder) if shards.tokenizer_folder.is_dir() else None
+    if denoising.modes and tokenizer is None:
+        raise DataError(
+            f"{shards.folder} has no copy of its tokenizer, which data.denoising.modes needs\n"
+            "  make the shards with pretrainkit tokenizer encode, or leave the modes out"
+        )
+    own: list[int] = []
+    if denoising.num_sentinels is None and tokenizer is not None:
+        place = {piece.lstrip("▁"): index for index, piece in enumerate(tokenizer.pieces())}
+        while (piece := f"<extra_id_{len(own)}>") in place:
+            own.append(place[piece])
+    num_added = 0 if own else NUM_SENTINELS if denoising.num_sentinels is None else denoising.num_sentinels
+    added = range(shards.vocab_size + num_added - 1, shards.vocab_size - 1, -1)
+    modes = {}
+    if tokenizer is not None:
+        modes = {mode: tuple(tokenizer.encode(text).tolist()) for mode, text in denoising.modes.items()}
+    text_size = min([shards.vocab_size, *own])
+    return TextIds(end=shards.special.sep, sentinels=tuple(own or added), text_size=text_size, modes=modes)

@@ -1,0 +1,159 @@
+"""The source as the loader uses it, what `bind` refuses, and training from token shards."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pretrainkit
+from pretrainkit.data.loader import Loader
+from pretrainkit.data.source import Records
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
+from pretrainkit.recipes.t5.recipe import RECIPE
+from pretrainkit.recipes.t5.source import bind, open_source
+from pretrainkit.tokenizers.shard_writer import write_shards
+from pretrainkit.tokenizers.special import SpecialIds
+from pretrainkit.training.run import OptimizerConfig
+
+SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)
+SHAPE = {"hidden_size": 16, "num_heads": 2, "head_size": 8, "intermediate_size": 16}
+LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+
+
+def shards_of(folder: Path, num: int, seed: int) -> str:
+    rng = np.random.default_rng(seed)
+    documents = [[rng.integers(5, 200, rng.integers(3, 20)) for _ in range(rng.integers(1, 12))] for _ in range(num)]
+    write_shards(folder, [documents[0::2], documents[1::2]], vocab_size=200, special=SPECIAL)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("t5")
+    return [shards_of(root / name, num, seed) for seed, (name, num) in enumerate([("a", 300), ("b", 60), ("v", 40)])]
+
+
+def run_of(folders, model=None, data=None, **settings) -> T5Run:
+    given = {"train": folders[0], "valid": folders[2], "batch_size": 8, "input_length": 64, "target_length": 18}
+    return T5Run(
+        num_steps=4,
+        model=T5ModelConfig(**SHAPE | (model or LAYERS)),
+        data=T5DataConfig(**given | (data or {})),
+        optimizer=OptimizerConfig(name="adafactor", peak_lr=0.01, max_grad_norm=0.0),
+        **settings,
+    )
+
+
+def records(num, epoch=0, source=0):
+    zeros = np.zeros(num, np.int64)
+    key = np.arange(num, dtype=np.uint64) + np.uint64(1000 * epoch)
+    return Records(zeros + source, zeros + epoch, np.arange(num), key)
+
+
+def test_bind_takes_the_vocabulary_with_sentinels_from_the_data(folders):
+    assert bind(run_of(folders)).model.vocab_size == 384
+    with pytest.raises(ConfigError, match=r"set model\.vocab_size=384"):
+        bind(run_of(folders, model=LAYERS | {"vocab_size": 256}))
+    with pytest.raises(ConfigError, match=r"data\.target_length=14"):
+        bind(run_of(folders, data={"target_length": 13}))
+    with pytest.raises(ConfigError, match="needs 3 sentinels"):
+        bind(run_of(folders, data={"denoising": {"num_sentinels": 2}}))
+    with pytest.raises(ConfigError, match=r"model\.kind=decoder_only"):
+        bind(run_of(folders, data={"denoising": {"name": "lm"}}))
+    with pytest.raises(DataError, match="different documents"):
+        bind(run_of(folders, data={"valid": folders[0]}))
+
+
+def test_every_batch_has_full_rows_that_give_back_the_text(folders):
+    config = bind(run_of(folders))
+    source = open_source(config, "train")
+    batch = source.build(records(20))
+    assert batch["encoder_input_tokens"].shape == (20, 64)
+    assert batch["decoder_target_tokens"].shape == (20, 18)
+    assert (batch["encoder_input_tokens"] == 1).sum() == 20
+    (component,) = source.components
+    text = component.index.read(component.shards, np.arange(20))
+    for row in range(20):
+        given, hidden, sentinel = batch["encoder_input_tokens"][row], {}, 0
+        for token in batch["decoder_target_tokens"][row].tolist():
+            if token >= 200:
+                sentinel = token
+            elif token > 1:
+                hidden.setdefault(sentinel, []).append(token)
+        restored = [t for token in given.tolist() for t in hidden.get(token, [token]) if t > 1]
+        assert restored == text[row].tolist()
+
+
+def test_epochs_differ_and_held_out_noise_does_not(folders):
+    config = bind(run_of(folders))
+    train, valid = open_source(config, "train"), open_source(config, "valid")
+
+    def inputs(source, epoch):
+        return source.build(records(8, epoch))["encoder_input_tokens"]
+
+    assert not np.array_equal(inputs(train, 0), inputs(train, 1))
+    np.testing.assert_array_equal(inputs(train, 1), inputs(train, 1))
+    np.testing.assert_array_equal(inputs(valid, 0), inputs(valid, 1))
+
+
+@pytest.mark.parametrize("name", ["ul2", "span_corruption"])
+def test_slices_of_a_batch_and_worker_threads_see_the_same(folders, name):
+    data = {"train": f"{folders[0]},{folders[1]}", "target_length": 64, "denoising": {"name": name}}
+    config = bind(run_of(folders, data=data))
+    source = open_source(config, "train")
+    order = RECIPE.build_order(config, source)
+    whole = Loader(source, order, batch_size=8, prefetch=0).step(3)[0]
+    parts = Loader(source, order, batch_size=8, microbatch_size=2, num_workers=3)
+    prepared = next(step for step in parts.iterate(0, 4) if step.step == 3)
+    for field, array in whole.items():
+        np.testing.assert_array_equal(array, np.concatenate([one[field] for one in prepared.microbatches]))
+
+
+def test_denoisers_take_their_share_of_the_examples(folders):
+    config = bind(run_of(folders, data={"target_length": 64, "denoising": {"name": "ul2r"}}))
+    source = open_source(config, "train")
+    drawn = RECIPE.build_order(config, source).records(np.arange(800)).source
+    np.testing.assert_allclose(np.bincount(drawn) / 800, [0.25, 0.125, 0.125, 0.5], atol=0.01)
+    assert [entry["denoiser"] for entry in source.summary()["components"]][3] == "suffix at 0.25"
+
+
+def objective_sums(config, batch):
+    torch.manual_seed(0)
+    model, objective = RECIPE.build_model(config), RECIPE.build_objective(config)
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    losses = objective.losses(model.eval(), tensors)
+    return {name: (loss.total.item() / loss.weight.item() * objective.scales[name]) for name, loss in losses.items()}
+
+
+@pytest.mark.parametrize("normalize_by", ["none", "real_target_tokens", "average_per_sequence", 100.0])
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
+def test_packed_examples_have_the_losses_of_rows(folders, normalize_by, kind):
+    layers = LAYERS if kind == "encoder_decoder" else {"num_encoder_layers": None, "num_decoder_layers": 1}
+    data = {"target_length": 64, "denoising": {"name": "prefix_lm"}}
+    settings = {"model": layers | {"kind": kind}, "objective": {"normalize_by": normalize_by}}
+    rows, packed = (bind(run_of(folders, data=data | {"packing": p}, **settings)) for p in (False, True))
+    batches = [open_source(config, "train").build(records(8)) for config in (rows, packed)]
+    assert len(batches[1]["decoder_target_tokens"]) < 8
+    of_rows, of_packed = (objective_sums(c, b) for c, b in zip((rows, packed), batches, strict=True))
+    for name, value in of_rows.items():
+        assert of_packed[name] == pytest.approx(value, rel=1e-4)
+
+
+def test_packed_rows_are_of_a_fixed_number(folders):
+    config = bind(run_of(folders, data={"packing": True, "packed_rows": 9}))
+    assert open_source(config, "train").build(records(8))["encoder_input_tokens"].shape == (9, 64)
+    with pytest.raises(ConfigError, match="only read where"):
+        bind(run_of(folders, data={"packed_rows": 9}))
+
+
+def test_span_corruption_trains_from_token_shards(folders, tmp_path):
+    config = run_of(folders, data={"train": f"{folders[0]},{folders[1]}"})
+    out = tmp_path / "run"
+    pretrainkit.train(config, out)
+    lines = [json.loads(line) for line in (out / "eval.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 4
+    assert 3 < lines[-1]["nll_per_target_token"] < 7
+    assert json.loads((out / "summary.json").read_text())
