@@ -11,6 +11,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.ragged import Ragged, joined, merged, ragged
 from pretrainkit.recipes.t5.spans import (
     HidingIds,
+    corrupt_spans,
     count_noise,
     hide,
     iid,
@@ -189,6 +190,24 @@ def test_inputs_and_targets_give_back_the_segment(lengths, seed):
                 : sum(t in sentinels for t in targets[row].tolist())
             ]
         assert restored == tokens[row].tolist()
+
+
+@given(
+    lengths=st.lists(st.integers(2, 300), min_size=1, max_size=5),
+    density=st.floats(0.05, 0.9),
+    mean=st.floats(1, 9),
+    seed=st.integers(0, 2**32),
+)
+def test_the_short_way_gives_what_masks_give(lengths, density, mean, seed):
+    tokens = ragged([np.arange(3, 3 + length) + 1000 * row for row, length in enumerate(lengths)])
+    sentinels = np.arange(32099, 31499, -1, dtype=np.int32)
+    k, ids = keys(len(lengths), seed), HidingIds(sentinels, 31000)
+    is_noise = random_spans(k, tokens.lengths, density, mean)
+    inputs, targets = corrupt_spans(k, tokens.with_end(1), density, mean, sentinels)
+    for found, is_hidden in ((inputs, is_noise), (targets, ~is_noise)):
+        wanted = hide("sentinels", tokens, is_hidden, k, ids).with_end(1)
+        np.testing.assert_array_equal(found.values, wanted.values)
+        np.testing.assert_array_equal(found.lengths, wanted.lengths)
 
 
 def test_a_worked_example_of_every_kind():

@@ -279,6 +279,12 @@ class Denoiser:
             keys: (B,) one for each.
         """
         config = self.config
+        if self._is_usual and len(text) and int(text.lengths.min()) > 1:
+            rates = config.noise_density, config.mean_span_length
+            inputs, targets = spans.corrupt_spans(keys, text.with_end(self.ids.end), *rates, self._hiding.sentinels)
+            if self._before:
+                inputs = joined(constant(self._before, len(inputs)), inputs)
+            return inputs, targets
         is_noise = self._noise(text, keys)
         targets = self._ended(spans.hide(config.targets, text, ~is_noise, keys, self._hiding), self.target_length)
         if config.inputs is None:
@@ -287,6 +293,13 @@ class Denoiser:
         if self._before:
             inputs = joined(constant(self._before, len(inputs)), inputs)
         return self._ended(inputs, self.input_length), targets
+
+    @property
+    def _is_usual(self) -> bool:
+        """Whether `corrupt_spans` does it; nothing is cut then, because lengths were planned."""
+        config = self.config
+        is_plain = config.mask == "random_spans" and not config.random_roll and config.end_of_segment
+        return is_plain and config.inputs == config.targets == "sentinels"
 
     def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
         """(B,) upper bound of the inputs and targets together, from the lengths of the segments alone."""

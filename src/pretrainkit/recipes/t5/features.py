@@ -15,6 +15,7 @@ Source: SeqIO (`seqio/feature_converters.py`), whose names these are.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ from pretrainkit.recipes.t5.ragged import Ragged, joined
 Arrays = dict[str, NDArray]
 Ints = NDArray[np.int64]
 Packer = Callable[[Mapping[str, Ints], Mapping[str, int]], Placement]
+_LONG = 128
+"""Tokens: from this average length on it is faster to copy sequences one by one than tokens by their index."""
 BOS = 0
 """What a decoder reads first."""
 
@@ -144,10 +147,22 @@ def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
 class _Place:
     """Of one sequence of every example."""
 
-    where: Ints
-    """Slot of each token in the flattened rows."""
+    begins: Ints
+    """(B,) index of each first token among the tokens."""
+    starts: Ints
+    """(B,) its slot in the flattened rows."""
     lengths: Ints
     width: int
+
+    @cached_property
+    def where(self) -> Ints:
+        """Slot of each token in the flattened rows."""
+        return np.repeat(self.starts - self.begins, self.lengths) + np.arange(int(self.lengths.sum()))
+
+    @cached_property
+    def copies(self) -> tuple[list[int], list[int], list[int]]:
+        """Begins, starts and lengths."""
+        return self.begins.tolist(), self.starts.tolist(), self.lengths.tolist()
 
 
 class _Rows:
@@ -169,15 +184,19 @@ class _Rows:
         for name, sequence in sequences.items():
             if packer is None:
                 _check_last_ids(name, sequence)
-            begins = placement.row * widths[name] + placement.offset[name] - sequence.begins
-            where = np.repeat(begins, sequence.lengths) + np.arange(len(sequence.values))
-            self._places[name] = _Place(where, sequence.lengths, widths[name])
+            starts = placement.row * widths[name] + placement.offset[name]
+            self._places[name] = _Place(sequence.begins, starts, sequence.lengths, widths[name])
 
     def lay(self, name: str, values: NDArray) -> NDArray:
         """(R, W): `values`, one for each token of a sequence, in their slots."""
         place = self._places[name]
         rows = np.zeros((self._placement.num_rows, place.width), values.dtype)
-        rows.reshape(-1)[place.where] = values
+        flat = rows.reshape(-1)
+        if len(values) < _LONG * len(place.lengths):
+            flat[place.where] = values
+            return rows
+        for begin, start, length in zip(*place.copies, strict=True):
+            flat[start : start + length] = values[begin : begin + length]
         return rows
 
     def numbering(self, side: str, name: str) -> Arrays:

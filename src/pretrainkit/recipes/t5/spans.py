@@ -120,10 +120,14 @@ def random_spans(
     """
     sizes = np.maximum(lengths, 2)
     num_noise, num_spans = count_noise(lengths, noise_density, mean_span_length)
-    runs = np.empty((int(num_spans.sum()), 2), np.int64)
-    runs[:, 0] = compositions(fold(keys, _CLEAN_CUTS), sizes - num_noise, num_spans)
-    runs[:, 1] = compositions(fold(keys, _NOISE_CUTS), num_noise, num_spans)
-    is_noise = np.repeat(np.tile(np.array([False, True]), len(runs)), runs.ravel())
+    if not len(lengths):
+        return np.empty(0, np.bool_)
+    clean, noise = _runs(keys, sizes, num_noise, num_spans)
+    # Where a run begins the count goes up or down by one: repeating each run's value costs three times as much.
+    begins = np.cumsum(np.stack([clean, noise], axis=1).ravel())[:-1]
+    changes = np.zeros(int(sizes.sum()), np.int8)
+    changes[begins[0::2]], changes[begins[1::2]] = 1, -1
+    is_noise = np.cumsum(changes, dtype=np.int8).view(np.bool_)
     if len(lengths) and int(lengths.min()) < 2:
         is_noise = is_noise[slots(sizes) < np.repeat(lengths, sizes)]
     if not random_roll:
@@ -131,6 +135,58 @@ def random_spans(
     shift = np.repeat(_below(fold(keys, _ROLL), np.maximum(lengths, 1)), lengths)
     size, begin = np.repeat(lengths, lengths), np.repeat(np.cumsum(lengths) - lengths, lengths)
     return is_noise[begin + (slots(lengths) + shift) % size]
+
+
+def _runs(keys: Keys, sizes: Ints, num_noise: Ints, num_spans: Ints) -> tuple[Ints, Ints]:
+    """(K,) lengths of what lies before each noise run, and of the run."""
+    both = fold(keys, np.stack([_CLEAN_CUTS, _NOISE_CUTS])[:, None]).ravel()
+    totals = np.concatenate([sizes - num_noise, num_noise])
+    clean, noise = compositions(both, totals, np.concatenate([num_spans, num_spans])).reshape(2, -1)
+    return clean, noise
+
+
+def corrupt_spans(
+    keys: Keys,
+    text: Ragged,
+    noise_density: float,
+    mean_span_length: float,
+    sentinels: NDArray[np.int32],
+) -> tuple[Ragged, Ragged]:
+    """Inputs and targets of `random_spans` with a sentinel for each run: what `hide` gives on both sides, at a third of
+    its cost, since the runs' lengths say where everything goes.
+
+    Args:
+        keys: (B,) one for each segment.
+        text: Segments of at least 2 tokens, each with one more token at its end, which both sides get: the end mark.
+        noise_density: As for `random_spans`.
+        mean_span_length: As for `random_spans`.
+        sentinels: At least as many as there are runs in a segment.
+    """
+    sizes = text.lengths - 1
+    num_noise, num_spans = count_noise(sizes, noise_density, mean_span_length)
+    clean, noise = _runs(keys, sizes, num_noise, num_spans)
+    ends = np.cumsum(clean + noise) + np.repeat(np.arange(len(sizes)), num_spans)
+    first = ends - noise
+    stand_ins = sentinels[slots(num_spans)]
+    # Targets: of each run the token before it, which becomes the sentinel, and its own; of the last one the end mark.
+    has_end = np.zeros(len(ends), np.int64)
+    has_end[np.cumsum(num_spans) - 1] = 1
+    taken = noise + 1 + has_end
+    heads = np.cumsum(taken) - taken
+    targets = text.values[_stretches(first - 1, taken, heads)]
+    targets[heads] = stand_ins
+    # Inputs: the first token of each run becomes the sentinel, the others go.
+    values = text.values.copy()
+    values[first] = stand_ins
+    is_kept = np.ones(len(values), np.bool_)
+    is_kept[_stretches(first + 1, noise - 1, np.cumsum(noise - 1) - (noise - 1))] = False
+    inputs = Ragged(values[is_kept], text.lengths - num_noise + num_spans)
+    return inputs, Ragged(targets, num_noise + num_spans + 1)
+
+
+def _stretches(starts: Ints, lengths: Ints, before: Ints) -> Ints:
+    """start, start + 1, … of each stretch; `before` are the lengths of all earlier ones together."""
+    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
