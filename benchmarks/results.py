@@ -131,6 +131,20 @@ TARGETS = (
         least=1e5,
         form="{:,.0f}",
     ),
+    Target(
+        "span corruption from tokens, batches of 128: times the usual collator",
+        "denoising",
+        lambda rows: cell(rows, "the usual collator, from lists", "ours, times", "Span corruption, batches of 128"),
+        least=10,
+        form="{:.1f}",
+    ),
+    Target(
+        "packing from a memory map: rows of 512 per CPU-second, the least of best fit",
+        "denoising",
+        lambda rows: min(cells(rows, "rows / CPU-s, best", first="best fit")),
+        least=2e4,
+        form="{:,.0f}",
+    ),
     Target("loader, state: bytes", "loader", lambda rows: cell(rows, "state", "last"), most=256, form="{:.0f}"),
     Target(
         "loader, restore at any step and order: ms, the slowest",

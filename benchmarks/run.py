@@ -21,6 +21,7 @@ FOLDER = Path(__file__).resolve().parent
 BENCHMARKS = (
     "loader",
     "pipeline",
+    "denoising",
     "step",
     "contrast",
     "accumulation",
