@@ -130,3 +130,19 @@ def test_lengths_are_bounded_before_anything_is_drawn(name):
             assert (total <= bound).all()
             if name == "span_corruption":
                 assert (total == bound).all()
+
+
+@pytest.mark.parametrize("input_length", [16, 33, 64, 100, 257])
+def test_planned_segments_lose_no_token_whatever_the_spans(input_length):
+    for mean in (3.0, 8.0, 64.0):
+        for density in (0.1, 0.15, 0.5):
+            denoiser = Denoiser(
+                DenoiserConfig(noise_density=density, mean_span_length=mean, mode="R"),
+                input_length,
+                2 * input_length,
+                TextIds(end=END, sentinels=tuple(range(32299, 31999, -1)), text_size=32000, modes={"R": (5, 6)}),
+            )
+            text, inputs, targets = examples(denoiser, num=7)
+            num_text = (inputs.values < 32000).sum() + (targets.values < 32000).sum() - 4 * len(text)
+            assert num_text == len(text.values)
+            assert inputs.lengths.max() <= input_length

@@ -284,7 +284,8 @@ class Denoiser:
             inputs, targets = spans.corrupt_spans(keys, text.with_end(self.ids.end), *rates, self._hiding.sentinels)
             if self._before:
                 inputs = joined(constant(self._before, len(inputs)), inputs)
-            return inputs, targets
+            if inputs.lengths.max() <= self.input_length and targets.lengths.max() <= self.target_length:
+                return inputs, targets
         is_noise = self._noise(text, keys)
         targets = self._ended(spans.hide(config.targets, text, ~is_noise, keys, self._hiding), self.target_length)
         if config.inputs is None:
@@ -296,7 +297,7 @@ class Denoiser:
 
     @property
     def _is_usual(self) -> bool:
-        """Whether `corrupt_spans` does it; nothing is cut then, because lengths were planned."""
+        """Whether `corrupt_spans` does it, where nothing must be cut, as lengths are planned."""
         config = self.config
         is_plain = config.mask == "random_spans" and not config.random_roll and config.end_of_segment
         return is_plain and config.inputs == config.targets == "sentinels"

@@ -84,7 +84,8 @@ def plan_lengths(
 
     def lengths(num_tokens: int) -> tuple[int, int, int]:
         num_noise = round(num_tokens * noise_density)
-        num_spans = round(num_noise / mean_span_length)
+        # At least one, as the mask has it: the original plans with none where spans are long, and loses a token.
+        num_spans = max(1, round(num_noise / mean_span_length))
         num_inputs = num_tokens - num_noise + num_spans * extra_inputs + 1
         return num_inputs, num_noise + num_spans * extra_targets + 1, num_spans
 
@@ -94,7 +95,7 @@ def plan_lengths(
     num_inputs, num_targets, num_spans = lengths(num_tokens)
     if noise_density == 0.5 and num_targets > num_inputs:
         num_tokens, num_targets = num_tokens - 1, num_targets - 1
-    return LengthPlan(num_tokens, num_inputs, num_targets, max(1, num_spans))
+    return LengthPlan(num_tokens, num_inputs, num_targets, num_spans)
 
 
 def count_noise(lengths: Ints, noise_density: float, mean_span_length: float) -> tuple[Ints, Ints]:
