@@ -86,7 +86,9 @@ def show(
     mixture = registry.bind(name, split, limits, seed=seed, caches=folders)
     if isinstance(entry, Task):
         task = mixture.tasks[0]
-        found = ((task, index, epoch, task.example(index, epoch)) for index in range(len(task)))
+        found: Iterator[tuple[BoundTask, int, int, Example]] = (
+            (task, index, epoch, task.example(index, epoch)) for index in range(len(task))
+        )
     else:
         found = _drawn(mixture, seed)
     shown = list(islice(found, num))
