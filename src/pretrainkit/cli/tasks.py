@@ -151,7 +151,7 @@ def cache(
                 splits=[one for one in split if one in task.splits] if split and len(tasks) > 1 else split,
                 num_shards=num_shards,
                 workers=workers,
-                modules=tuple(module or ()),
+                modules=(*_recipe_modules(), *(module or ())),
                 overwrite=overwrite,
                 progress=progress,
             )

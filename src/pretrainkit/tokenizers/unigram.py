@@ -57,7 +57,7 @@ def train_unigram(counts: Mapping[bytes, int], vocab_size: int, layout: Layout =
             f"  it must be above {num_fixed}: 256 bytes and {num_fixed - 256} control pieces come first"
         )
     num_inserted = 1 if layout == "bert" else 0
-    ids = {"unk_id": T5_SPECIAL.unk, "bos_id": -1, "eos_id": T5_SPECIAL.sep, "pad_id": T5_SPECIAL.pad}
+    ids: dict[str, Any] = {"unk_id": T5_SPECIAL.unk, "bos_id": -1, "eos_id": T5_SPECIAL.sep, "pad_id": T5_SPECIAL.pad}
     if layout == "bert":
         ids = {"unk_id": SPECIAL.unk, "bos_id": SPECIAL.cls, "eos_id": SPECIAL.sep, "pad_id": SPECIAL.mask}
     with tempfile.TemporaryDirectory(prefix="pretrainkit-") as folder:
