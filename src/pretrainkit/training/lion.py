@@ -3,6 +3,8 @@
 Source: Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
