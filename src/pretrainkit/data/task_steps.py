@@ -93,8 +93,7 @@ def name_of(step: Step) -> str:
 
 def random_generator(key: int, epoch: int, index: int, step: int) -> np.random.Generator:
     """The generator of one step for one example; no draw depends on any other example."""
-    folded = keys.fold(keys.fold(keys.fold(key, epoch), index), step)
-    return np.random.Generator(np.random.Philox(key=int(folded)))
+    return keys.generator(keys.fold_one(keys.fold_one(keys.fold_one(key, epoch), index), step))
 
 
 class Steps:
