@@ -63,7 +63,7 @@ class _State(np.random.bit_generator.ISeedSequence):
     def __init__(self, key: int) -> None:
         self._key = key
 
-    def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint64) -> NDArray:  # type: ignore[override]
+    def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint64) -> NDArray:
         words = [_mix_one(self._key + (draw + 1) * int(_GOLDEN)) for draw in range(n_words)]
         return np.array(words, np.uint64).astype(dtype, copy=False)
 
