@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -195,3 +196,24 @@ def test_a_source_is_sharded_by_its_files(tmp_path):
     source = TextLines({"train": tmp_path})
     assert [source.shard("train", shard, 2).tolist() for shard in range(2)] == [[0, 1, 4, 5], [2, 3]]
     assert [source.shard("train", shard, 4).tolist() for shard in range(4)] == [[0, 4], [1, 5], [2], [3]]
+
+
+def _read_packed(path):
+    return TextLines({"train": path}).example("train", 4999)["text"]
+
+
+def test_processes_that_unpack_a_file_at_once_do_not_disturb_each_other(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress("".join(f"line {n}\n" for n in range(5000)).encode()))
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(_read_packed, [path] * 8)) == {"line 4999"}
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+
+
+def test_the_tables_of_glue_are_read_row_by_row(sample_data):
+    columns = {"CoLA": (None, "label", None, "sentence"), "SST-2": None, "RTE": None, "WNLI": None}
+    for name, names in columns.items():
+        source = Tsv({"train": sample_data / "glue" / name / "train.tsv"}, columns=names)
+        rows = [source.example("train", index) for index in range(0, source.num_examples("train"), 7)]
+        assert len(rows) > 50
+        assert all(row["label"] for row in rows)

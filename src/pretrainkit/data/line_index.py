@@ -10,9 +10,12 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,19 +76,28 @@ def index_lines(source: SourceFile) -> LineIndex:
             return LineIndex(path, table[0], table[1], sha256)
     else:
         digest = hashlib.sha256()
-        with atomic_file(path) as file:
+        with _kept_file(path) as file:
             for chunk in plain_chunks(source):
                 file.write(chunk)
                 digest.update(chunk)
         table, sha256 = _scan(_chunks(path))
     try:
-        with atomic_file(array_path) as file:
+        with _kept_file(array_path) as file:
             np.save(file, table)
-        with atomic_file(facts_path) as file:
+        with _kept_file(facts_path) as file:
             file.write(json.dumps({"sha256": sha256, "address": source.address}).encode())
     except DataError as error:
         _logger.warning("the index of %s is not kept: %s", source.address, error)
     return LineIndex(path, table[0], table[1], sha256)
+
+
+@contextmanager
+def _kept_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears whole; several processes, such as ranks, may make it at once, and the last one stays."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    with atomic_file(aside) as file:
+        yield file
+    os.replace(aside, path)
 
 
 def _place(source: SourceFile) -> list[object]:
