@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.recipes.clip.torchvision_shim import import_transformers
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5ObjectiveConfig, T5Run
 from pretrainkit.recipes.t5.convert import write_huggingface
 from pretrainkit.recipes.t5.model import build
@@ -94,8 +95,6 @@ def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Callable[[B
 
 def compare(kind: str, intermediate_size: int, batch_size: int, rounds: int) -> dict[str, float | str]:
     """Median useful tokens per CPU-second of each, and the ratios."""
-    from transformers import T5ForConditionalGeneration
-
     model = T5ModelConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=256,
@@ -115,7 +114,7 @@ def compare(kind: str, intermediate_size: int, batch_size: int, rounds: int) -> 
     ours, objective = build(model), T5Objective(config)
     with tempfile.TemporaryDirectory() as folder:
         write_huggingface(ours.state_dict(), model, Path(folder) / "hf")
-        theirs = T5ForConditionalGeneration.from_pretrained(Path(folder) / "hf").train()
+        theirs = import_transformers().T5ForConditionalGeneration.from_pretrained(Path(folder) / "hf").train()
 
     def our_loss(batch: Batch) -> Tensor:
         return objective.losses(ours, batch)["cross_ent_loss"].mean()

@@ -83,3 +83,24 @@ def test_streams_differ_by_seed_name_and_type():
     }
     assert len(keys) == 7
     assert rng.stream_key(0, "a") == rng.stream_key(0, "a")
+
+
+@given(key=st.integers(0, 2**64 - 1), value=st.integers(0, 2**63 - 1))
+def test_folding_one_key_is_folding_keys(key, value):
+    assert rng.fold_one(key, value) == int(rng.fold(key, value))
+
+
+@given(key=st.integers(0, 2**64 - 1))
+def test_a_generator_depends_on_its_key_alone(key):
+    first, again, other = rng.generator(key), rng.generator(key), rng.generator((key + 1) % 2**64)
+    assert (first.integers(1 << 62, size=8) == again.integers(1 << 62, size=8)).all()
+    assert first.integers(1 << 62) != other.integers(1 << 62)
+
+
+def test_generators_of_neighbouring_keys_draw_independent_numbers():
+    drawn = np.array([rng.generator(key).random(4) for key in range(4000)])
+    assert abs(drawn.mean(axis=0) - 0.5).max() < 4 * (1 / 12 / 4000) ** 0.5
+    correlation = np.corrcoef(np.concatenate([drawn[:-1], drawn[1:]], axis=1).T) - np.eye(8)
+    lagged = [(row, row - 4) for row in range(4, 8)]
+    assert abs(np.array([correlation[pair] for pair in lagged])).max() < 0.07
+    assert abs(correlation[:4, :4]).max() < 0.07

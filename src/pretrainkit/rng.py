@@ -12,12 +12,14 @@ import hashlib
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
+_WORD = (1 << 64) - 1
 _BLOCK_DRAWS = 16384
 """Draws per pass, so that the intermediate arrays stay in the second-level cache."""
 
@@ -42,6 +44,35 @@ def fold(keys: Keys | int, values: NDArray[np.integer] | int) -> Keys:
     # ufuncs rather than operators: these wrap around silently for arrays without dimensions, too
     counters = np.multiply(np.add(np.asarray(values).astype(np.uint64), np.uint64(1)), _GOLDEN)
     return mix(np.add(np.asarray(keys, np.uint64), counters))
+
+
+def fold_one(key: int, value: int) -> int:
+    """`fold` of one key and one integer, without what an array costs."""
+    return _mix_one(key + (value + 1) * int(_GOLDEN))
+
+
+def generator(key: int) -> np.random.Generator:
+    """NumPy's generator (PCG64) for one key, which is all that its draws depend on. A tenth of the time of
+    `numpy.random.default_rng`, because the key is mixed already."""
+    return np.random.Generator(np.random.PCG64(_State(key)))  # type: ignore[arg-type]
+
+
+class _State(np.random.bit_generator.ISeedSequence):
+    """Hands the first draws of a key to a bit generator as its state."""
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+
+    def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint64) -> NDArray:
+        words = [_mix_one(self._key + (draw + 1) * int(_GOLDEN)) for draw in range(n_words)]
+        return np.array(words, np.uint64).astype(dtype, copy=False)
+
+
+def _mix_one(value: int) -> int:
+    z = value & _WORD
+    z = (z ^ (z >> 30)) * int(_MIX_1) & _WORD
+    z = (z ^ (z >> 27)) * int(_MIX_2) & _WORD
+    return z ^ (z >> 31)
 
 
 def bits(keys: Keys, num: int) -> NDArray[np.uint64]:

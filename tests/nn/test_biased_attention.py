@@ -86,6 +86,7 @@ def packed_rows():
     return segment, is_prefix
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_rows_and_flex_equal_the_formula(is_causal):
     """FlexAttention's backward pass needs a GPU; its forward pass, uncompiled, does not."""

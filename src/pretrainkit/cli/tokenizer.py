@@ -27,6 +27,13 @@ class KindName(StrEnum):
     bpe = "bpe"
 
 
+class LayoutName(StrEnum):
+    """Which ids control pieces have."""
+
+    bert = "bert"
+    t5 = "t5"
+
+
 class PunktRulesChoice(StrEnum):
     """Rules of the Punkt splitter."""
 
@@ -62,6 +69,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
     vocab_size: Annotated[int, typer.Option(help="Pieces in all.")] = 32_128,
     kind: Annotated[KindName, typer.Option(help="unigram is SentencePiece; bpe is byte-level.")] = KindName.unigram,
+    layout: Annotated[
+        LayoutName, typer.Option(help="Of unigram. t5: pad 0, eos 1, unk 2; for text-to-text models.")
+    ] = LayoutName.bert,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold case (wordpiece and bpe).")] = False,
     max_length: Annotated[int, typer.Option(help="Longest row of your models, in tokens, for transformers.")] = 512,
     sentences_from: Annotated[
@@ -80,7 +90,9 @@ def train(
     from pretrainkit.tokenizers.folder import refuse_existing
     from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
-    settings = TokenizerSettings(kind=kind.value, vocab_size=vocab_size, lowercase=lowercase, max_length=max_length)
+    settings = TokenizerSettings(
+        kind=kind.value, vocab_size=vocab_size, layout=layout.value, lowercase=lowercase, max_length=max_length
+    )
     refuse_existing(out)
     punkt = None
     with shown_stages() as progress:

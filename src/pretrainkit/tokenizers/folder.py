@@ -114,14 +114,14 @@ def transformers_config(tokens: Mapping[str, str], max_length: int) -> dict[str,
     """Content of tokenizer_config.json.
 
     Args:
-        tokens: Role (unk, cls, sep, mask, pad) to piece.
+        tokens: Role (unk, cls, sep, mask, pad, eos) to piece. Without cls there is one kind of segment only.
         max_length: Longest row the model takes, in tokens.
     """
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{f"{role}_token": piece for role, piece in tokens.items()},
         "model_max_length": max_length,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_input_names": ["input_ids", *(["token_type_ids"] if "cls" in tokens else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
 

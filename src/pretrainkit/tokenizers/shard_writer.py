@@ -41,6 +41,8 @@ class ShardWriter:
         sentence_lengths: NDArray[np.integer],
         document_lengths: NDArray[np.integer],
         hashes: NDArray[np.uint64],
+        *,
+        may_be_empty: bool = False,
     ) -> None:
         """Appends whole documents.
 
@@ -49,13 +51,15 @@ class ShardWriter:
             sentence_lengths: (S,) tokens per sentence, each at least 1.
             document_lengths: (D,) sentences per document, each at least 1.
             hashes: (D,) of the documents' texts.
+            may_be_empty: Documents may have no sentences, as examples of a task without a feature.
 
         Raises:
             ValueError: The lengths do not add up.
         """
         if sentence_lengths.sum() != len(tokens) or document_lengths.sum() != len(sentence_lengths):
             raise ValueError("lengths of sentences or documents do not add up to what they are lengths of")
-        if len(hashes) != len(document_lengths) or 0 in sentence_lengths or 0 in document_lengths:
+        has_empty = 0 in sentence_lengths or (0 in document_lengths and not may_be_empty)
+        if len(hashes) != len(document_lengths) or has_empty:
             raise ValueError("every document needs a hash, at least one sentence, and no empty sentence")
         sentence_ends = self._counts["tokens"] + np.cumsum(sentence_lengths, dtype=np.int64)
         document_ends = self._counts["sentences"] + np.cumsum(document_lengths, dtype=np.int64)

@@ -23,6 +23,8 @@ class TokenizerSettings:
     """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa."""
     vocab_size: int = unigram.DEFAULT_VOCAB_SIZE
     """Pieces in all."""
+    layout: unigram.Layout = "bert"
+    """Of unigram: t5 has pad 0, eos 1, unk 2 and no mask; bert has cls, sep and mask behind the bytes."""
     lowercase: bool = False
     """Fold case; not for unigram."""
     max_length: int = 512
@@ -32,6 +34,10 @@ class TokenizerSettings:
         if self.lowercase and self.kind == "unigram":
             raise DataError(
                 "--lowercase does not apply to --kind unigram, which keeps case\n  leave it out, or take wordpiece"
+            )
+        if self.layout != "bert" and self.kind != "unigram":
+            raise DataError(
+                f"--layout {self.layout} does not apply to --kind {self.kind}\n  leave it out, or take unigram"
             )
         if self.max_length < 1:
             raise DataError(
@@ -63,7 +69,7 @@ def train_tokenizer(
     source = fingerprint([[word.decode(), count] for word, count in counts.items()])
     with files.new_folder(out) as aside:
         if settings.kind == "unigram":
-            model = unigram.train_unigram(counts, settings.vocab_size)
+            model = unigram.train_unigram(counts, settings.vocab_size, settings.layout)
             from pretrainkit.tokenizers.unigram_json import tokenizer_json
 
             contents = {
@@ -72,6 +78,8 @@ def train_tokenizer(
                 files.TOKENIZER_JSON: tokenizer_json(model).encode(),
             }
             tokens, special = unigram.TOKENS, unigram.SPECIAL
+            if settings.layout == "t5":
+                tokens, special = unigram.T5_TOKENS, unigram.T5_SPECIAL
         else:
             text = subwords.train_subwords(counts, settings.vocab_size, settings.kind, settings.lowercase)
             contents = {files.TOKENIZER_JSON: text.encode()}

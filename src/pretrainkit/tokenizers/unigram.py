@@ -1,21 +1,32 @@
-"""SentencePiece unigram models with fixed ids: bytes 0-255, unk, cls, sep, mask, pad 256-260, then learned pieces.
+"""SentencePiece unigram models with fixed ids, then learned pieces.
 
-Source of layout and options: Sabertooth (https://github.com/nikitakit/sabertooth). SentencePiece's trainer knows no
-mask, so the piece is put into the trained model. Kudo 2018, https://arxiv.org/abs/1804.10959.
+Layout "bert": bytes 0-255, unk, cls, sep, mask, pad 256-260; source of it and of the options: Sabertooth
+(https://github.com/nikitakit/sabertooth). SentencePiece's trainer knows no mask, so the piece is put into the trained
+model. Layout "t5": pad 0, eos 1, unk 2, as in all vocabularies of T5, then bytes 3-258; sentinels are added where a
+task names its vocabulary. Kudo 2018, https://arxiv.org/abs/1804.10959.
 """
 
 import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pretrainkit.errors import DataError, RunError
 from pretrainkit.tokenizers.special import SpecialIds
 
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 TOKENS = {"unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>"}
-FIRST_LEARNED = 261
+Layout = Literal["bert", "t5"]
+T5_SPECIAL = SpecialIds(unk=2, cls=1, sep=1, mask=2, pad=0)
+"""EOS ends segments and begins nothing; no text gives unk, which could therefore serve as a mask."""
+T5_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+_BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+_FIXED: dict[Layout, tuple[str, ...]] = {
+    "bert": (*_BYTES, *TOKENS.values()),
+    "t5": (*T5_TOKENS.values(), *_BYTES),
+}
+"""The pieces that every model of a layout begins with."""
 DEFAULT_VOCAB_SIZE = 32_128
 """251 x 128."""
 NUM_THREADS = 16
@@ -25,12 +36,13 @@ _TOO_LARGE = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a 
 _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
 
-def train_unigram(counts: Mapping[bytes, int], vocab_size: int) -> bytes:
+def train_unigram(counts: Mapping[bytes, int], vocab_size: int, layout: Layout = "bert") -> bytes:
     """A SentencePiece model of exactly `vocab_size` pieces, as the bytes of a `.model` file.
 
     Args:
         counts: Word to count.
-        vocab_size: Pieces, with the 261 that are fixed.
+        vocab_size: Pieces, with those that are fixed: 261 of layout bert, 259 of t5.
+        layout: Which pieces are fixed, see the top.
 
     Raises:
         DataError: The text has too few distinct pieces or too many distinct characters for that size.
@@ -38,11 +50,16 @@ def train_unigram(counts: Mapping[bytes, int], vocab_size: int) -> bytes:
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
-    if vocab_size <= FIRST_LEARNED:
+    num_fixed = len(_FIXED[layout])
+    if vocab_size <= num_fixed:
         raise DataError(
             f"--vocab-size is {vocab_size}\n"
-            f"  it must be above {FIRST_LEARNED}: 256 bytes and 5 control pieces come first"
+            f"  it must be above {num_fixed}: 256 bytes and {num_fixed - 256} control pieces come first"
         )
+    num_inserted = 1 if layout == "bert" else 0
+    ids: dict[str, Any] = {"unk_id": T5_SPECIAL.unk, "bos_id": -1, "eos_id": T5_SPECIAL.sep, "pad_id": T5_SPECIAL.pad}
+    if layout == "bert":
+        ids = {"unk_id": SPECIAL.unk, "bos_id": SPECIAL.cls, "eos_id": SPECIAL.sep, "pad_id": SPECIAL.mask}
     with tempfile.TemporaryDirectory(prefix="pretrainkit-") as folder:
         # In a folder of its own because the trainer takes a list of paths cut at commas.
         path = Path(folder) / "words.tsv"
@@ -54,24 +71,22 @@ def train_unigram(counts: Mapping[bytes, int], vocab_size: int) -> bytes:
                 input=str(path),
                 input_format="tsv",
                 model_type="unigram",
-                vocab_size=vocab_size - 1,
+                vocab_size=vocab_size - num_inserted,
                 byte_fallback=True,
-                unk_id=SPECIAL.unk,
-                bos_id=SPECIAL.cls,
-                eos_id=SPECIAL.sep,
-                pad_id=SPECIAL.mask,
+                **ids,
                 num_threads=NUM_THREADS,
                 model_prefix=str(prefix),
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise _explained(str(error), vocab_size) from error
+            raise _explained(str(error), vocab_size, num_inserted) from error
         model = sentencepiece_model_pb2.ModelProto.FromString(prefix.with_suffix(".model").read_bytes())  # type: ignore[attr-defined]
-    _insert_mask(model)
+    if layout == "bert":
+        _insert_mask(model)
     spec = model.trainer_spec
     spec.input[:] = ["words.tsv"]
     spec.ClearField("model_prefix")
-    _check_layout(model, vocab_size)
+    _check_layout(model, vocab_size, layout)
     return model.SerializeToString(deterministic=True)
 
 
@@ -86,9 +101,9 @@ def _insert_mask(model: Any) -> None:
     model.trainer_spec.vocab_size = len(model.pieces)
 
 
-def _check_layout(model: Any, vocab_size: int) -> None:
-    expected = [f"<0x{byte:02X}>" for byte in range(256)] + list(TOKENS.values())
-    found = [piece.piece for piece in model.pieces[:FIRST_LEARNED]]
+def _check_layout(model: Any, vocab_size: int, layout: Layout) -> None:
+    expected = _FIXED[layout]
+    found = tuple(piece.piece for piece in model.pieces[: len(expected)])
     if found != expected or len(model.pieces) != vocab_size:
         raise RunError(
             f"the trained model has {len(model.pieces)} pieces, the first {found[:2]} … {found[-6:]}\n"
@@ -96,16 +111,16 @@ def _check_layout(model: Any, vocab_size: int) -> None:
         )
 
 
-def _explained(message: str, vocab_size: int) -> Exception:
-    """SentencePiece's refusal in our words. Its numbers lack the mask piece."""
+def _explained(message: str, vocab_size: int, num_inserted: int) -> Exception:
+    """SentencePiece's refusal in our words. Its numbers lack the pieces that are inserted later."""
     if found := _TOO_LARGE.search(message):
-        most = int(found[1]) + 1
+        most = int(found[1]) + num_inserted
         return DataError(
             f"--vocab-size is {vocab_size}, but this text yields at most {most} pieces\n"
             f"  use --vocab-size {most} or less, or count the words of more text"
         )
     if found := _TOO_SMALL.search(message):
-        least = int(found[1]) + 1
+        least = int(found[1]) + num_inserted
         return DataError(
             f"--vocab-size is {vocab_size}, but the characters of this text alone take {least} pieces\n"
             f"  use --vocab-size {least} or more"

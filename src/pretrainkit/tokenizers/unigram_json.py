@@ -25,9 +25,10 @@ from itertools import pairwise
 from typing import Any
 
 from pretrainkit.tokenizers.charsmap import read_rules
-from pretrainkit.tokenizers.unigram import FIRST_LEARNED, TOKENS
 
 _CUT = "\ufdd0"
+_NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
+"""Types of SentencePiece's pieces."""
 _WIDE_TILDE, _TILDE_ASIDE = "\uff5e", "\ufdd1"
 
 
@@ -40,7 +41,7 @@ def tokenizer_json(model: bytes) -> str:
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     ids = {piece: index for index, (piece, _) in enumerate(pieces)}
     charsmap = proto.normalizer_spec.precompiled_charsmap
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids[TOKENS["unk"]], byte_fallback=True))
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=ids["<unk>"], byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.Replace(_WIDE_TILDE, _TILDE_ASIDE),
@@ -63,14 +64,19 @@ def tokenizer_json(model: bytes) -> str:
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    cls, sep = TOKENS["cls"], TOKENS["sep"]
+    begin = "<s> " if "<s>" in ids else ""  # T5 begins with nothing
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
+        single=f"{begin}$A </s>",
+        pair=f"{begin}$A </s> $B:1 </s>:1",
+        special_tokens=[(token, ids[token]) for token in ("<s>", "</s>") if token in ids],
     )
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in TOKENS.values()])
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in _control(proto)])
     return tokenizer.to_str()
+
+
+def _control(proto: Any) -> list[str]:
+    """Pieces that no text gives."""
+    return [piece.piece for piece in proto.pieces if piece.type in (_UNKNOWN, _CONTROL)]
 
 
 def _cuts(proto: Any) -> list[str]:
@@ -78,10 +84,10 @@ def _cuts(proto: Any) -> list[str]:
 
     Each such string is cut behind its first character that no learned piece joins with the next.
     """
-    learned = [piece.piece for piece in proto.pieces[FIRST_LEARNED:]]
+    learned = [piece.piece for piece in proto.pieces if piece.type == _NORMAL]
     joined = {pair for piece in learned for pair in pairwise(piece)}
     patterns = []
-    for example, pattern in [("<0x", "<0x[0-9A-F]{2}>"), *((token, token) for token in TOKENS.values())]:
+    for example, pattern in [("<0x", "<0x[0-9A-F]{2}>"), *((token, token) for token in _control(proto))]:
         for place in range(1, len(example)):
             if (example[place - 1], example[place]) not in joined:
                 before = f"(?<={example[: place - 1]})" if place > 1 else ""

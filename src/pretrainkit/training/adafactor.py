@@ -6,7 +6,7 @@ decay that starts at 0, a step that is clipped by its own root mean square. For 
 for stacked layers and heads come to the same there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from pretrainkit.dist.weights import is_dtensor
-from pretrainkit.training.eager import EagerOptimizer
+from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.parameters import local_tensors, tensor_norms
 from pretrainkit.training.run import AdafactorConfig
 
@@ -47,7 +47,7 @@ class _Part:
     """Of the local rows in the whole tensor."""
 
 
-class Adafactor(EagerOptimizer):
+class Adafactor(GroupOptimizer):
     """u = g / root of the (factored) second moment, clipped to an RMS of `clipping_threshold`;
     p -= lr * max(epsilon2, rms(p)) * u.
 
@@ -58,19 +58,6 @@ class Adafactor(EagerOptimizer):
     def __init__(self, params: ParamsT, lr: float, config: AdafactorConfig, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         self.config = config
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if params:
-                self._update([self._part(param) for param in params], group)
-        return loss
 
     def _part(self, param: Tensor) -> _Part:
         state = self.state[param]
@@ -91,7 +78,8 @@ class Adafactor(EagerOptimizer):
         weight, grad = local_tensors([param, param.grad])
         return _Part(param, weight, grad.float(), state, dims, _row_offset(param))
 
-    def _update(self, parts: list[_Part], group: dict[str, Any]) -> None:
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        parts = [self._part(param) for param in params]
         config = self.config
         betas = []
         for part in parts:

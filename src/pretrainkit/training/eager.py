@@ -8,10 +8,12 @@ such guards is served as well.
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 class EagerOptimizer(torch.optim.Optimizer):
@@ -21,6 +23,27 @@ class EagerOptimizer(torch.optim.Optimizer):
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class GroupOptimizer(EagerOptimizer, ABC):
+    """An optimizer of our own: a subclass says what happens to the parameters of one group."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every parameter that has a gradient. Nothing waits for the device."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group["params"] if param.grad is not None]
+            if params:
+                self._update(params, group)
+        return loss
+
+    @abstractmethod
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        """Update parameters, all with a gradient, by the settings of their group."""
 
 
 class EagerAdamW(EagerOptimizer, torch.optim.AdamW):

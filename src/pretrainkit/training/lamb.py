@@ -4,18 +4,17 @@ Source: You et al. 2019, https://arxiv.org/abs/1904.00962. The paper's phi clamp
 Sabertooth (specification 12.1) we do not clamp, and the ratio is 1 where either norm is 0.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pretrainkit.training.eager import EagerOptimizer
+from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.parameters import local_tensors, tensor_norms
 
 
-class Lamb(EagerOptimizer):
+class Lamb(GroupOptimizer):
     """u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p;  p -= lr * (|p| / |u|) * u, per tensor.
 
     Norms are of the whole tensor, also where FSDP2 keeps a shard of it per rank.
@@ -30,19 +29,6 @@ class Lamb(EagerOptimizer):
         weight_decay: float = 0.01,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. Nothing waits for the device."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if params:
-                self._update(params, group)
-        return loss
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         for param in params:

@@ -4,21 +4,20 @@ Source: You et al. 2017, https://arxiv.org/abs/1708.03888, in the form of ZeroVL
 section 13): the learning rate is inside the momentum buffer.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pretrainkit.training.eager import EagerOptimizer
+from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.parameters import local_tensors, tensor_norms
 
 TRUST = 0.001
 _EPSILON = 1e-8
 
 
-class Lars(EagerOptimizer):
+class Lars(GroupOptimizer):
     """local = TRUST * |p| / (|g| + weight_decay * |p| + 1e-8), or 1 where either norm is 0;
     v = momentum * v + local * lr * (g + weight_decay * p);  p -= v, per tensor (nesterov: p -= momentum * v + the new
     part of v).
@@ -35,19 +34,6 @@ class Lars(EagerOptimizer):
         nesterov: bool = False,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. Nothing waits for the device."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if params:
-                self._update(params, group)
-        return loss
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         for param in params:

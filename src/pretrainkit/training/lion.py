@@ -3,16 +3,17 @@
 Source: Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2.
 """
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pretrainkit.training.eager import EagerOptimizer
+from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.parameters import local_tensors
 
 
-class Lion(EagerOptimizer):
+class Lion(GroupOptimizer):
     """u = sign(beta1 * m + (1 - beta1) * g);  p -= lr * (u + weight_decay * p);  m = beta2 * m + (1 - beta2) * g."""
 
     def __init__(
@@ -20,27 +21,16 @@ class Lion(EagerOptimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. Nothing waits for the device."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if not params:
-                continue
-            for param in params:
-                if not self.state[param]:
-                    self.state[param]["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-            grads = local_tensors([param.grad for param in params if param.grad is not None])
-            weights = local_tensors(params)
-            moments = local_tensors(self.state[param]["exp_avg"] for param in params)
-            beta1, beta2 = group["betas"]
-            updates = torch._foreach_lerp(moments, grads, 1 - beta1)
-            torch._foreach_sign_(updates)
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(weights, updates, alpha=-group["lr"])
-            torch._foreach_lerp_(moments, grads, 1 - beta2)
-        return loss
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        for param in params:
+            if not self.state[param]:
+                self.state[param]["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        grads = local_tensors([param.grad for param in params if param.grad is not None])
+        weights = local_tensors(params)
+        moments = local_tensors(self.state[param]["exp_avg"] for param in params)
+        beta1, beta2 = group["betas"]
+        updates = torch._foreach_lerp(moments, grads, 1 - beta1)
+        torch._foreach_sign_(updates)
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+        torch._foreach_lerp_(moments, grads, 1 - beta2)

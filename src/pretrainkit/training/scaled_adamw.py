@@ -3,20 +3,19 @@
 Source: Nawrot 2023, https://arxiv.org/abs/2309.02373.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pretrainkit.training.eager import EagerOptimizer
+from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.parameters import local_tensors, tensor_norms
 
 SMALLEST_RMS = 1e-3
 
 
-class ScaledAdamW(EagerOptimizer):
+class ScaledAdamW(GroupOptimizer):
     """u = m_hat / (sqrt(v_hat) + eps);  p -= lr * max(SMALLEST_RMS, rms(p)) * u;  p -= lr * weight_decay * p.
 
     The root mean square is of the whole tensor before the step, also where FSDP2 keeps a shard of it per rank.
@@ -31,19 +30,6 @@ class ScaledAdamW(EagerOptimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. Nothing waits for the device."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None]
-            if params:
-                self._update(params, group)
-        return loss
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         for param in params:

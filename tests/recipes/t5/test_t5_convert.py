@@ -23,11 +23,6 @@ from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.presets import FAMILIES, PRESETS, model_of
 
 
-@pytest.fixture(scope="module")
-def transformers():
-    return pytest.importorskip("transformers")
-
-
 def config_of(family):
     """mt5 is 1.1 with its own number of words, by which it is told apart."""
     return model_config("1.1", vocab_size=250_112, hidden_size=16) if family == "mt5" else model_config(family)

@@ -90,8 +90,7 @@ def ends(model, bonus):
 
 
 @pytest.mark.parametrize("family", ["1.0", "1.1"])
-def test_greedy_equals_transformers(tmp_path, family):
-    transformers = pytest.importorskip("transformers")
+def test_greedy_equals_transformers(transformers, tmp_path, family):
     model = random_model(model_config(family))
     write_huggingface(model.state_dict(), model.config, tmp_path / "hf")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
@@ -102,9 +101,8 @@ def test_greedy_equals_transformers(tmp_path, family):
     assert not found[:, expected.shape[1] :].any()
 
 
-def test_beams_equal_transformers_where_both_are_defined(tmp_path):
+def test_beams_equal_transformers_where_both_are_defined(transformers, tmp_path):
     """Without a penalty for length, and while both look at all steps."""
-    transformers = pytest.importorskip("transformers")
     model = ends(random_model(model_config()), 3.0)
     write_huggingface(model.state_dict(), model.config, tmp_path / "hf")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()

@@ -1,0 +1,255 @@
+"""`pretrainkit tasks`: list tasks and mixtures, look at their examples, make caches."""
+
+import importlib.util
+import json
+import pkgutil
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pretrainkit.cli.stages import shown_stages
+from pretrainkit.errors import InputError
+
+if TYPE_CHECKING:
+    from pretrainkit.data.bound_task import BoundTask
+    from pretrainkit.data.task import TaskRegistry
+    from pretrainkit.data.task_steps import Example
+
+app = typer.Typer(
+    help="List tasks and mixtures, look at their examples, make caches.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_SHOWN_IDS = 24
+_SHOWN_CHARACTERS = 400
+
+Module = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module", metavar="MODULE", help="Of yours, that defines tasks: a dotted name or a .py file; may be repeated."
+    ),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Task or mixture.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_(module=None, json_output=False)
+
+
+@app.command("list")
+def list_(*, module: Module = None, json_output: Json = False) -> None:
+    """List the tasks and mixtures there are. Nothing is read but the modules that define them."""
+    registry = _registry(module)
+    entries = [_described(registry, name) for name in registry.names()]
+    if json_output:
+        typer.echo(json.dumps(entries))
+        return
+    if not entries:
+        typer.echo("there are no tasks; name a module that defines some: pretrainkit tasks list --module my_tasks.py")
+    width = max((len(entry["name"]) for entry in entries), default=0)
+    for entry in entries:
+        about = f"of {', '.join(entry['members'])}" if "members" in entry else f"splits {', '.join(entry['splits'])}"
+        typer.echo(f"{entry['name']:<{width}}  {entry['kind']:<8} {', '.join(entry['features'])}; {about}")
+
+
+@app.command()
+def show(
+    name: Name,
+    *,
+    num: Annotated[int, typer.Option(min=1, help="Examples to show.")] = 5,
+    split: Annotated[str, typer.Option(help="Which part of the data.")] = "train",
+    lengths: Annotated[
+        str | None,
+        typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of random steps, and of a mixture's order.")] = 0,
+    epoch: Annotated[int, typer.Option(min=0, help="Of a task: each has other noise.")] = 0,
+    cache: Annotated[
+        list[Path] | None, typer.Option(help="Folder of caches; may be repeated.", show_default=False)
+    ] = None,
+    module: Module = None,
+    json_output: Json = False,
+) -> None:
+    """Show examples as a model gets them: ids and text of every feature. Of a mixture also the rates."""
+    from pretrainkit.data.task import Task
+
+    registry = _registry(module)
+    entry = registry.get(name)
+    limits, folders = _lengths(lengths), list(cache or [])
+    mixture = registry.bind(name, split, limits, seed=seed, caches=folders)
+    if isinstance(entry, Task):
+        task = mixture.tasks[0]
+        found: Iterator[tuple[BoundTask, int, int, Example]] = (
+            (task, index, epoch, task.example(index, epoch)) for index in range(len(task))
+        )
+    else:
+        found = _drawn(mixture, seed)
+    shown = list(islice(found, num))
+    rates = registry.rates(name, split=split, caches=folders)
+    if json_output:
+        examples = [
+            {"task": task.name, "index": index, "epoch": at, **{key: _plain(value) for key, value in example.items()}}
+            for task, index, at, example in shown
+        ]
+        typer.echo(json.dumps({"name": name, "split": split, "rates": rates, "examples": examples}, ensure_ascii=False))
+        return
+    if isinstance(entry, Task):
+        origin = ", from a cache" if mixture.tasks[0].is_cached else ""
+        typer.echo(f"{name}: {len(mixture.tasks[0]):,} examples of {split}{origin}")
+    else:
+        total, sizes = sum(rates.values()), {task.name: len(task) for task in mixture.tasks}
+        typer.echo(f"{name}: {'task':<40} {'rate':>12} {'share':>8} {'examples':>12}")
+        for task_name, rate in rates.items():
+            size = f"{sizes[task_name]:,}" if task_name in sizes else "-"
+            typer.echo(f"{'':<{len(name) + 2}}{task_name:<40} {rate:>12,.6g} {rate / total:>8.2%} {size:>12}")
+    for task, index, at, example in shown:
+        typer.echo(f"\n{task.name} {split} {index}" + (f", epoch {at}" if at else ""))
+        for line in _lines(task, example):
+            typer.echo(line)
+
+
+@app.command()
+def cache(
+    name: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tasks; of a mixture, all its tasks.")],
+    *,
+    out: Annotated[Path, typer.Option(help="Folder of caches.", show_default=False)],
+    split: Annotated[
+        list[str] | None, typer.Option(help="Splits; may be repeated. Default: all.", show_default=False)
+    ] = None,
+    num_shards: Annotated[
+        int | None, typer.Option(min=1, help="Of each split. Default: one for 50,000 examples.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes. Default: all cores.", show_default=False)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a cache that is stale.")] = False,
+    module: Module = None,
+    json_output: Json = False,
+) -> None:
+    """Do the steps before the cache marker once and keep the examples: OUT/NAME.
+
+    The same command goes on where an interrupted one stopped. The examples do not depend on --workers.
+    """
+    from pretrainkit.data.task_cache import TaskCache
+    from pretrainkit.data.task_cache_writer import cache_task
+
+    registry = _registry(module)
+    tasks = {task.name: task for one in name for task in registry.tasks(one)}
+    results: dict[str, Any] = {}
+    with shown_stages() as progress:
+        for task in tasks.values():
+            folder = cache_task(
+                task,
+                out,
+                splits=[one for one in split if one in task.splits] if split and len(tasks) > 1 else split,
+                num_shards=num_shards,
+                workers=workers,
+                modules=(*_recipe_modules(), *(module or ())),
+                overwrite=overwrite,
+                progress=progress,
+            )
+            made = TaskCache(folder)
+            stats = {one: made.stats(one) for one in task.splits if made.has(one)}
+            results[task.name] = {"folder": str(folder), "splits": stats}
+    if json_output:
+        typer.echo(json.dumps(results))
+        return
+    for task_name, result in results.items():
+        for part, stats in result["splits"].items():
+            tokens = ", ".join(
+                f"{value:,} tokens of {key.removesuffix('_tokens')}"
+                for key, value in stats.items()
+                if key.endswith("_tokens") and not key.endswith("_max_tokens")
+            )
+            typer.echo(f"{result['folder']}: {task_name} {part}, {stats['examples']:,} examples, {tokens}")
+
+
+def _registry(modules: list[str] | None) -> "TaskRegistry":
+    """All tasks of the recipes and of the given modules."""
+    from pretrainkit.data.task import REGISTRY
+    from pretrainkit.data.user_modules import import_modules
+
+    import_modules([*_recipe_modules(), *(modules or [])])
+    return REGISTRY
+
+
+def _recipe_modules() -> Iterator[str]:
+    """Recipes have their named tasks in `recipes/NAME/catalogue.py`."""
+    import pretrainkit.recipes
+
+    for recipe in pkgutil.iter_modules(pretrainkit.recipes.__path__, "pretrainkit.recipes."):
+        if recipe.ispkg and importlib.util.find_spec(f"{recipe.name}.catalogue") is not None:
+            yield f"{recipe.name}.catalogue"
+
+
+def _described(registry: "TaskRegistry", name: str) -> dict[str, Any]:
+    from pretrainkit.data.task import Task
+
+    entry = registry.get(name)
+    if isinstance(entry, Task):
+        return {"name": name, "kind": "task", "features": list(entry.features), "splits": list(entry.splits)}
+    features = list(registry.tasks(name)[0].features)
+    return {"name": name, "kind": "mixture", "features": features, "members": [member for member, _ in entry.pairs]}
+
+
+def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Example]]":
+    """Examples of a mixture in the order of a training with this seed."""
+    import numpy as np
+
+    from pretrainkit.data.order import Order
+
+    order = Order(mixture.sizes, seed=seed, weights=mixture.weights)
+    position = 0
+    while True:
+        record = order.records(np.array([position]))
+        source, index, epoch = (int(column[0]) for column in (record.source, record.index, record.epoch))
+        yield mixture.tasks[source], index, epoch, mixture.example(source, index, epoch)
+        position += 1
+
+
+def _lengths(text: str | None) -> dict[str, int] | None:
+    if text is None:
+        return None
+    found = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        if not name.strip() or not number.strip().isdigit():
+            raise InputError(f"--lengths is {text!r}\n  write it like inputs=512,targets=114")
+        found[name.strip()] = int(number)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """For JSON."""
+    import numpy as np
+
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return value if isinstance(value, (str, int, float, list, dict, type(None))) else str(value)
+
+
+def _lines(task: "BoundTask", example: "Example") -> Iterator[str]:
+    import numpy as np
+
+    for key, value in example.items():
+        feature = task.features.get(key)
+        if feature is None:
+            yield f"  {key}: {_short(value if isinstance(value, str) else str(_plain(value)))}"
+            continue
+        ids = np.asarray(value).reshape(-1).tolist()
+        more = f" … {len(ids)} in all" if len(ids) > _SHOWN_IDS else ""
+        yield f"  {key} [{len(ids)}]: {' '.join(map(str, ids[:_SHOWN_IDS]))}{more}"
+        if feature.rank == 1 and feature.numpy_dtype.kind in "iu":
+            end = " + EOS" if ids and ids[-1] == feature.vocabulary.eos_id else ""
+            yield f"    {_short(feature.vocabulary.decode(ids))!r}{end}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -1,0 +1,173 @@
+"""Rates of tasks in a mixture: numbers, or functions of how much data there is.
+
+Sources: T5's examples-proportional mixing with an artificial limit and a temperature, section 3.5.2 of
+https://arxiv.org/abs/1910.10683; UniMax, https://openreview.net/forum?id=kXwdL1cWOAi.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pretrainkit.data.task_cache import find_cache
+from pretrainkit.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pretrainkit.data.task import Mixture, Task
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much data tasks have: from the statistics of their caches, else from their sources."""
+
+    split: str = "train"
+    caches: tuple[str | Path, ...] = ()
+
+    def examples(self, task: "Task") -> int:
+        """Examples of the cache at the marker, else of the source."""
+        cache = find_cache(task, self.split, self.caches)
+        return task.source.num_examples(self.split) if cache is None else int(cache.stats(self.split)["examples"])
+
+    def characters(self, task: "Task", feature: str = "targets") -> int:
+        """Characters of a feature's text; only caches know them."""
+        cache = find_cache(task, self.split, self.caches)
+        found = None if cache is None else cache.stats(self.split).get(f"{feature}_chars")
+        if found is None:
+            raise DataError(
+                f"how many characters {feature!r} of task {task.name!r} has is not known\n"
+                f"  make a cache (pretrainkit tasks cache {task.name} --out DIR) of a task that tokenizes {feature!r}"
+            )
+        return int(found)
+
+
+Rate: TypeAlias = float | Callable[["Task", Sizes], float]
+
+
+class GroupRate(ABC):
+    """Rates that depend on all members together."""
+
+    @abstractmethod
+    def rates(self, tasks: "Sequence[Task]", sizes: Sizes) -> list[float]:
+        """One rate per task."""
+
+
+@dataclass(frozen=True)
+class Proportional:
+    """`min(examples * scale, maximum) ** (1 / temperature)`; see `proportional`."""
+
+    maximum: float | None
+    scale: float
+    temperature: float
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ConfigError(f"temperature is {self.temperature}; it must be above 0, and is 1 for plain proportions")
+
+    def of(self, amount: float) -> float:
+        """The rate of so many examples."""
+        scaled = amount * self.scale
+        return (scaled if self.maximum is None else min(scaled, self.maximum)) ** (1 / self.temperature)
+
+    def __call__(self, task: "Task", sizes: Sizes) -> float:
+        return self.of(sizes.examples(task))
+
+
+@dataclass(frozen=True)
+class ProportionalToCharacters(Proportional):
+    """As `Proportional`, of characters."""
+
+    feature: str = "targets"
+
+    def __call__(self, task: "Task", sizes: Sizes) -> float:
+        return self.of(sizes.characters(task, self.feature))
+
+
+def proportional(maximum: float | None = None, scale: float = 1.0, temperature: float = 1.0) -> Proportional:
+    """A rate in proportion to the number of examples.
+
+    Args:
+        maximum: The artificial limit K of T5, which uses 2**21 examples; None: no limit.
+        scale: Multiplies the number of examples before the limit is applied.
+        temperature: Above 1 evens out; mT5's exponent 0.3 is temperature 1 / 0.3.
+    """
+    return Proportional(maximum, scale, temperature)
+
+
+def proportional_to_characters(
+    maximum: float | None = None, scale: float = 1.0, temperature: float = 1.0, *, feature: str = "targets"
+) -> ProportionalToCharacters:
+    """As `proportional`, of the characters that a cache counted in the text of `feature`."""
+    return ProportionalToCharacters(maximum, scale, temperature, feature)
+
+
+@dataclass(frozen=True)
+class UniMax(GroupRate):
+    """A budget of examples, spent as evenly as possible without going over any task more than `max_epochs` times."""
+
+    budget: float
+    """Examples of the whole training, before packing."""
+    max_epochs: float = 1.0
+    """Passes over the data of a task at most; umT5 uses 1."""
+
+    def rates(self, tasks: "Sequence[Task]", sizes: Sizes) -> list[float]:
+        return unimax([sizes.examples(task) for task in tasks], self.budget, self.max_epochs)
+
+
+def unimax(amounts: Sequence[float], budget: float, max_epochs: float) -> list[float]:
+    """What each of `amounts` gets of `budget`: equal shares, except that none gets more than `max_epochs` times its
+    amount; what it leaves is shared by those that are larger. Adds up to the budget, or to all there is."""
+    shares = [0.0] * len(amounts)
+    order = sorted(range(len(amounts)), key=lambda one: amounts[one])
+    left = budget
+    for rank, one in enumerate(order):
+        shares[one] = min(left / (len(order) - rank), amounts[one] * max_epochs)
+        left -= shares[one]
+    return shares
+
+
+def own_rates(mixture: "Mixture", members: "Sequence[tuple[Task | Mixture, Rate | None]]", sizes: Sizes) -> list[float]:
+    """The rate of each member within the mixture, before anything is said about tasks within mixtures.
+
+    Raises:
+        ConfigError: A mixture among the members has a rate that is no number, or a rate is below 0.
+    """
+    from pretrainkit.data.task import Mixture
+
+    rates: list[float | None] = []
+    waiting: list[int] = []
+    for number, (member, given) in enumerate(members):
+        rate = mixture.default_rate if given is None else given
+        if isinstance(rate, (int, float)):
+            rates.append(float(rate))
+        elif isinstance(member, Mixture):
+            raise ConfigError(
+                f"mixture {mixture.name!r}: the rate of the mixture {member.name!r} must be a number\n"
+                "  give one, or name its tasks one by one"
+            )
+        elif isinstance(rate, GroupRate):
+            waiting.append(number)
+            rates.append(None)
+        else:
+            assert rate is not None
+            rates.append(float(rate(member, sizes)))
+    if waiting:
+        assert isinstance(mixture.default_rate, GroupRate)
+        tasks = [member for number in waiting if not isinstance(member := members[number][0], Mixture)]
+        for number, rate in zip(waiting, mixture.default_rate.rates(tasks, sizes), strict=True):
+            rates[number] = rate
+    found = [0.0 if rate is None else rate for rate in rates]
+    for (member, _), rate in zip(members, found, strict=True):
+        if not 0 <= rate < float("inf"):
+            raise ConfigError(f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be at least 0")
+    return found
+
+
+def combined(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
+    """Rate per task of (rates within a member, rate of the member): a member's rate is split in proportion."""
+    rates: dict[str, float] = {}
+    for inside, rate in parts:
+        total = sum(inside.values())
+        for name, own in inside.items():
+            rates[name] = rates.get(name, 0.0) + (rate * own / total if total > 0 else 0.0)
+    return rates

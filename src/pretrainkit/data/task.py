@@ -1,0 +1,469 @@
+"""Tasks and mixtures: what to read, how to make features of it, how to judge a model by it; found by name.
+
+A *task* is a source, steps, output features with vocabularies, and for evaluation a postprocessor and metrics. A
+*mixture* is tasks and mixtures with rates. Defining them reads no file and loads no tokenizer.
+
+The contract follows SeqIO (https://arxiv.org/abs/2203.17189); what differs: examples are found by index and shuffled as
+a whole, and vocabularies are compared by content.
+"""
+
+import dataclasses
+import inspect
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pretrainkit.corpus.manifest import fingerprint as json_fingerprint
+from pretrainkit.data.bound_task import BoundTask, SourceExamples, split_steps
+from pretrainkit.data.identity import identity
+from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined, own_rates
+from pretrainkit.data.task_cache import find_cache
+from pretrainkit.data.task_sources import TaskSource
+from pretrainkit.data.task_steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
+from pretrainkit.data.vocabulary import Vocabulary
+from pretrainkit.errors import ConfigError, DataError
+
+_NAME = re.compile(r"[\w.:#]+")
+_NUM_NEAR = 3
+_CACHE_FORMAT = 1
+_logger = logging.getLogger(__name__)
+
+MetricKind = Literal["predictions", "scores", "predictions and values"]
+_METRIC_KINDS: dict[tuple[str, ...], MetricKind] = {
+    ("targets", "predictions"): "predictions",
+    ("targets", "scores"): "scores",
+    ("targets", "predictions", "aux_values"): "predictions and values",
+}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A named sequence that a task yields."""
+
+    vocabulary: Vocabulary
+    add_eos: bool = True
+    """The steps that append EOS do so."""
+    required: bool = True
+    """Every example has it."""
+    dtype: str = "int32"
+    """NumPy's name."""
+    rank: int = 1
+    """Dimensions; 1 is a sequence."""
+
+    @cached_property
+    def numpy_dtype(self) -> np.dtype:
+        """`dtype` for NumPy."""
+        return np.dtype(self.dtype)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A source with all that makes examples of it."""
+
+    name: str
+    """Word characters, `.`, `:` and `#`; a colon makes a folder in the cache."""
+    source: TaskSource
+    features: Mapping[str, Feature]
+    """Output features, kept sorted by name."""
+    preprocessors: Sequence[Step] = ()
+    """Done one after another; see `task_steps`."""
+    postprocess: Callable[..., Any] | None = None
+    """`postprocess(decoded, example=..., is_target=...)`, of predictions and of targets. None: as decoded."""
+    metrics: Sequence[Callable[..., Mapping[str, Any]]] = ()
+    """Each of `(targets, predictions)`, `(targets, scores)` or `(targets, predictions, aux_values)`."""
+
+    def __post_init__(self) -> None:
+        problems = _name_problems(self.name)
+        if not self.features:
+            problems.append(f"task {self.name!r} has no output feature; name at least one")
+        for metric in self.metrics:
+            try:
+                metric_kind(metric)
+            except ConfigError as error:
+                problems += [f"task {self.name!r}: {problem}" for problem in error.problems]
+        if problems:
+            raise ConfigError(problems)
+        object.__setattr__(self, "features", dict(sorted(self.features.items())))
+        object.__setattr__(self, "preprocessors", tuple(self.preprocessors))
+        object.__setattr__(self, "metrics", tuple(self.metrics))
+        for step in split_steps(self.name, self.preprocessors)[0]:
+            if "rng" in wanted(step):
+                told = "task %s: its step %s is random but comes before the cache marker: no epoch differs"
+                _logger.warning(told, self.name, name_of(step))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Of the source."""
+        return self.source.splits
+
+    @property
+    def cache_marker(self) -> CacheMarker | None:
+        """Where the task can be cached; None: it cannot."""
+        return split_steps(self.name, self.preprocessors)[2]
+
+    def replace(self, **changes: Any) -> "Task":
+        """A variant."""
+        return dataclasses.replace(self, **changes)
+
+    def fingerprint(self, split: str) -> str:
+        """Changes whenever the examples before the cache marker would: data, steps, or vocabularies.
+
+        Raises:
+            DataError: The source cannot be read.
+        """
+        before = split_steps(self.name, self.preprocessors)[0]
+        features = {name: self._feature_identity(feature) for name, feature in self.features.items()}
+        steps = [identity(step) for step in before]
+        return json_fingerprint([_CACHE_FORMAT, self.source.fingerprint(split), steps, features])
+
+    def bind(
+        self,
+        split: str,
+        lengths: Lengths | None = None,
+        *,
+        seed: int = 0,
+        caches: Sequence[str | Path] = (),
+        use_cache: bool = True,
+    ) -> BoundTask:
+        """The examples of a split.
+
+        Args:
+            split: Its name.
+            lengths: Tokens per feature, to which examples are trimmed; None: not at all.
+            seed: Of the random steps.
+            caches: Folders of `pretrainkit tasks cache`, searched in this order. A cache that is not there, or was made
+                of other data or by other steps, is passed over with a note.
+            use_cache: False: `caches` are not looked at.
+
+        Raises:
+            DataError: There is no such split, or the task needs a cache and there is none.
+        """
+        before, after, marker = split_steps(self.name, self.preprocessors)
+        cache = find_cache(self, split, caches) if marker is not None and use_cache else None
+        if cache is None and marker is not None and marker.required:
+            raise DataError(
+                f"task {self.name!r} needs a cache of {split!r} and there is none that fits"
+                f"{''.join(f' in {folder}' for folder in caches)}\n"
+                f"  make one: pretrainkit tasks cache {self.name} --out DIR"
+            )
+        return BoundTask(
+            name=self.name,
+            split=split,
+            stored=self.uncached(split, seed) if cache is None else cache.examples(split),
+            steps=after,
+            num_steps_before=len(before) + (marker is not None),
+            features=self.features,
+            lengths=lengths,
+            seed=seed,
+            is_cached=cache is not None,
+        )
+
+    def uncached(self, split: str, seed: int = 0) -> SourceExamples:
+        """The examples of a split as they are at the cache marker, made from the source."""
+        self.source.check_split(split)
+        before = split_steps(self.name, self.preprocessors)[0]
+        steps = Steps(self.name, before, first=0, seed=seed, lengths=None, features=self.features)
+        return SourceExamples(self.source, split, steps)
+
+    def _feature_identity(self, feature: Feature) -> list[Any]:
+        return [feature.vocabulary.fingerprint, feature.add_eos, feature.required, feature.dtype, feature.rank]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Tasks and mixtures with rates. An example's task is drawn in proportion to its rate."""
+
+    name: str
+    """As of a task."""
+    members: Sequence[str | tuple[str, Rate | None]]
+    """Names, or names with rates: a number, or a function of the task and `Sizes`. Mixtures have numbers."""
+    default_rate: Rate | GroupRate | None = None
+    """Of members without a rate of their own; a `GroupRate` such as `UniMax` looks at all of them together."""
+
+    def __post_init__(self) -> None:
+        problems = _name_problems(self.name)
+        pairs = self.pairs
+        if not pairs:
+            problems.append(f"mixture {self.name!r} has no members")
+        names = [name for name, _ in pairs]
+        problems += [
+            f"mixture {self.name!r} names {name!r} twice" for name in sorted({n for n in names if names.count(n) > 1})
+        ]
+        for name, rate in pairs:
+            if rate is None and self.default_rate is None:
+                problems.append(f"mixture {self.name!r} has no rate for {name!r} and no default_rate")
+            if isinstance(rate, (int, float)) and rate < 0:
+                problems.append(f"mixture {self.name!r}: the rate of {name!r} is {rate}; it must be at least 0")
+        if problems:
+            raise ConfigError(problems)
+        object.__setattr__(self, "members", pairs)
+
+    @property
+    def pairs(self) -> "tuple[tuple[str, Rate | None], ...]":
+        """Names of the members and the rates of their own."""
+        return tuple((member, None) if isinstance(member, str) else (member[0], member[1]) for member in self.members)
+
+
+@dataclass(frozen=True)
+class BoundMixture:
+    """A mixture bound to its data: bound tasks with weights, all above 0."""
+
+    name: str
+    tasks: tuple[BoundTask, ...]
+    weights: tuple[float, ...]
+    """For `data.order.Order`, one per task; they need not add up to 1."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Examples of each task."""
+        return tuple(map(len, self.tasks))
+
+    def example(self, source: int, index: int, epoch: int = 0) -> Example:
+        """Example `index` of task number `source`, of an epoch of that task."""
+        return self.tasks[source].example(index, epoch)
+
+
+@dataclass
+class TaskRegistry:
+    """Tasks and mixtures by name."""
+
+    _tasks: dict[str, Task] = field(default_factory=dict)
+    _mixtures: dict[str, Mixture] = field(default_factory=dict)
+
+    def add(self, entry: Task | Mixture) -> None:
+        """Makes a task or mixture known.
+
+        Raises:
+            ConfigError: The name is taken by another of its kind, a member is unknown, or members have other features.
+        """
+        kind, known = ("task", self._tasks) if isinstance(entry, Task) else ("mixture", self._mixtures)
+        if entry.name in known:
+            raise ConfigError(
+                f"there is a {kind} {entry.name!r} already\n  give this one another name, or remove it first"
+            )
+        if isinstance(entry, Task):
+            self._tasks[entry.name] = entry
+            return
+        names = {task.name: sorted(task.features) for task in self._tasks_of(entry)}
+        if len(set(map(tuple, names.values()))) > 1:
+            table = "\n".join(f"  {name}: {', '.join(features)}" for name, features in names.items())
+            raise ConfigError(f"the tasks of mixture {entry.name!r} have different output features\n{table}")
+        self._mixtures[entry.name] = entry
+
+    def get(self, name: str) -> Task | Mixture:
+        """The mixture or task of that name; a mixture comes before a task of the same name, with a warning.
+
+        Raises:
+            ConfigError: There is none; the message has the nearest names.
+        """
+        if name in self._mixtures:
+            if name in self._tasks:
+                _logger.warning("there is a task and a mixture %s; the mixture is taken", name)
+            return self._mixtures[name]
+        if name in self._tasks:
+            return self._tasks[name]
+        near = nearest(name, self.names())
+        hint = f"the nearest names are: {', '.join(near)}" if near else "none is known"
+        raise ConfigError(
+            f"there is no task or mixture {name!r}\n"
+            f"  {hint}\n  all of them: pretrainkit tasks; those of your own module: name the module, too"
+        )
+
+    def get_task(self, name: str) -> Task:
+        """The task of that name. Raises ConfigError where there is none, or a mixture only."""
+        if name in self._tasks:
+            return self._tasks[name]
+        if self.get(name):
+            raise ConfigError(f"{name!r} is a mixture, not a task\n  its tasks are: {', '.join(self.task_names(name))}")
+        raise AssertionError
+
+    def names(self) -> tuple[str, ...]:
+        """Of all tasks and mixtures, sorted."""
+        return tuple(sorted({*self._tasks, *self._mixtures}))
+
+    def remove(self, name: str) -> None:
+        """Forgets the task and the mixture of that name. Raises ConfigError where there is neither."""
+        self.get(name)
+        self._tasks.pop(name, None)
+        self._mixtures.pop(name, None)
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self._tasks.clear()
+        self._mixtures.clear()
+
+    def tasks(self, name: str) -> tuple[Task, ...]:
+        """The task of that name, or the tasks of the mixture, each once."""
+        entry = self.get(name)
+        return (entry,) if isinstance(entry, Task) else self._tasks_of(entry)
+
+    def task_names(self, name: str) -> tuple[str, ...]:
+        """Names of `tasks(name)`."""
+        return tuple(task.name for task in self.tasks(name))
+
+    def rates(self, name: str, *, split: str = "train", caches: Sequence[str | Path] = ()) -> dict[str, float]:
+        """Rate of every task of a mixture that has `split`: its own and its shares of mixtures within.
+
+        Args:
+            name: Of a mixture, or of a task, whose rate is 1.
+            split: Whose sizes rate functions look at; members without it are left out, with a warning.
+            caches: Folders whose statistics rate functions look at; without, the source is asked.
+
+        Raises:
+            ConfigError: No member has the split, a rate function failed, or a mixture has a rate that is no number.
+        """
+        entry = self.get(name)
+        if isinstance(entry, Task):
+            entry.source.check_split(split)
+            return {entry.name: 1.0}
+        lacking = [task.name for task in self._tasks_of(entry) if split not in task.splits]
+        for task_name in lacking:
+            _logger.warning("mixture %s: task %s has no split %s and is left out", name, task_name, split)
+        rates = self._rates(entry, Sizes(split, tuple(caches)), frozenset(lacking))
+        if not rates:
+            raise ConfigError(f"no task of mixture {name!r} has the split {split!r}")
+        return rates
+
+    def bind(
+        self,
+        name: str,
+        split: str,
+        lengths: Lengths | None = None,
+        *,
+        seed: int = 0,
+        caches: Sequence[str | Path] = (),
+        use_cache: bool = True,
+    ) -> BoundMixture:
+        """The tasks of a mixture (or the one task) with their weights; arguments are those of `Task.bind`.
+
+        Tasks of rate 0 are left out: they are for evaluation, where they are bound by themselves.
+
+        Raises:
+            ConfigError: All rates are 0, or tasks have different vocabularies or dtypes.
+            DataError: As of `Task.bind`.
+        """
+        rates = {task: rate for task, rate in self.rates(name, split=split, caches=caches).items() if rate > 0}
+        if not rates:
+            raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")
+        tasks = [self.get_task(task) for task in rates]
+        check_alike(tasks)
+        options: dict[str, Any] = {"seed": seed, "caches": caches, "use_cache": use_cache}
+        bound = tuple(task.bind(split, lengths, **options) for task in tasks)
+        return BoundMixture(name, bound, tuple(rates.values()))
+
+    def _member(self, name: str, within: str) -> Task | Mixture:
+        try:
+            return self.get(name)
+        except ConfigError as error:
+            raise ConfigError([f"mixture {within!r}: {problem}" for problem in error.problems]) from None
+
+    def _tasks_of(self, mixture: Mixture) -> tuple[Task, ...]:
+        found: dict[str, Task] = {}
+        for name, _ in mixture.pairs:
+            member = self._member(name, mixture.name)
+            for task in (member,) if isinstance(member, Task) else self._tasks_of(member):
+                found.setdefault(task.name, task)
+        return tuple(found.values())
+
+    def _rates(self, mixture: Mixture, sizes: Sizes, lacking: frozenset[str]) -> dict[str, float]:
+        present: list[tuple[Task | Mixture, Rate | None]] = []
+        for name, rate in mixture.pairs:
+            member = self._member(name, mixture.name)
+            inside = (member,) if isinstance(member, Task) else self._tasks_of(member)
+            if any(task.name not in lacking for task in inside):
+                present.append((member, rate))
+        rates = own_rates(mixture, present, sizes)
+        parts = []
+        for (member, _), rate in zip(present, rates, strict=True):
+            parts.append(
+                ({member.name: 1.0} if isinstance(member, Task) else self._rates(member, sizes, lacking), rate)
+            )
+        return combined(parts)
+
+
+REGISTRY = TaskRegistry()
+"""Where the functions below look. The one thing of the package that importing a module changes: tasks are defined by
+the modules of users, which have no other way to make them known."""
+
+
+def add_task(task: Task) -> Task:
+    """Makes a task known by its name, and returns it. Raises ConfigError where there is one of that name."""
+    REGISTRY.add(task)
+    return task
+
+
+def add_mixture(mixture: Mixture) -> Mixture:
+    """Makes a mixture known by its name, and returns it. See `TaskRegistry.add`."""
+    REGISTRY.add(mixture)
+    return mixture
+
+
+def get(name: str) -> Task | Mixture:
+    """See `TaskRegistry.get`."""
+    return REGISTRY.get(name)
+
+
+def names() -> tuple[str, ...]:
+    """See `TaskRegistry.names`."""
+    return REGISTRY.names()
+
+
+def check_alike(tasks: Sequence[Task]) -> None:
+    """Raises ConfigError where tasks that are to be mixed differ in the vocabulary, dtype or rank of a feature."""
+    first = tasks[0]
+    problems = []
+    for task in tasks[1:]:
+        for name, feature in task.features.items():
+            other = first.features[name]
+            if (feature.dtype, feature.rank) != (other.dtype, other.rank):
+                problems.append(
+                    f"feature {name!r} is {other.dtype} of rank {other.rank} in {first.name!r}, but {feature.dtype} of "
+                    f"rank {feature.rank} in {task.name!r}"
+                )
+            elif feature.vocabulary != other.vocabulary:
+                problems.append(
+                    f"feature {name!r} has different vocabularies\n"
+                    f"  {first.name}: {other.vocabulary.describe()}\n  {task.name}: {feature.vocabulary.describe()}"
+                )
+    if problems:
+        raise ConfigError(problems)
+
+
+def metric_kind(metric: Callable[..., Any]) -> MetricKind:
+    """What a metric is called with, from the names of its parameters without default.
+
+    Raises:
+        ConfigError: They are none of the three lists that there are.
+    """
+    parameters = inspect.signature(metric).parameters.values()
+    given = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    if given not in _METRIC_KINDS:
+        choices = "; ".join(f"({', '.join(names)})" for names in _METRIC_KINDS)
+        raise ConfigError(f"a metric takes {choices}\n  this one takes ({', '.join(given)})")
+    return _METRIC_KINDS[given]
+
+
+def nearest(name: str, known: Sequence[str], count: int = _NUM_NEAR) -> list[str]:
+    """The `count` of `known` with the fewest edits (insert, delete, replace a character) to `name`."""
+    return sorted(known, key=lambda one: (_edits(name, one), one))[:count]
+
+
+def _edits(a: str, b: str) -> int:
+    row = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        diagonal, row[0] = row[0], i
+        for j, right in enumerate(b, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (left != right))
+    return row[-1]
+
+
+def _name_problems(name: str) -> list[str]:
+    if _NAME.fullmatch(name):
+        return []
+    return [f"{name!r} is no name for a task or mixture; use letters, digits, and the characters _ . : #"]

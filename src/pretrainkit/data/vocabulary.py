@@ -1,0 +1,480 @@
+"""Vocabularies of tasks: text to ids and back, with sentinels, compared by content and never by where they lie.
+
+Making one reads no file; the model is loaded when it is first used, and again in every process it is sent to.
+
+Source of the ids: T5's vocabularies, https://arxiv.org/abs/1910.10683, and ByT5's, https://arxiv.org/abs/2105.13626.
+"""
+
+import hashlib
+import json
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.errors import ConfigError, DataError
+
+_SENTENCEPIECE_NAMES = ("sentencepiece.model", "spiece.model", "tokenizer.model")
+_BYTE_OFFSET = 3
+_NUM_BYTES = 256
+_NUM_NEVER_USED_BYTES = 11
+"""0xF5 to 0xFF do not occur in UTF-8, so that their ids can serve as sentinels."""
+_USER_DEFINED = 4
+"""Type of a SentencePiece piece that is always found as a whole."""
+
+
+class Vocabulary(ABC):
+    """Text to ids and back. Equal vocabularies have equal content, wherever they were loaded from."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of ids, sentinels included. A model may have more rows."""
+
+    @property
+    @abstractmethod
+    def pad_id(self) -> int:
+        """Fills rows; 0 in all vocabularies of T5."""
+
+    @property
+    @abstractmethod
+    def eos_id(self) -> int:
+        """Ends a sequence; 1 in all vocabularies of T5."""
+
+    @property
+    @abstractmethod
+    def unk_id(self) -> int:
+        """Stands for what has no id; 2 in all vocabularies of T5."""
+
+    @property
+    @abstractmethod
+    def sentinel_ids(self) -> tuple[int, ...]:
+        """Ids that stand for hidden runs, in the order they are used: from the last id of the vocabulary downwards."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits of everything that decides ids."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without EOS."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without EOS."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids` up to the first EOS; ids outside the vocabulary are read as UNK."""
+        kept: list[int] = []
+        for index in map(int, ids):
+            if index == self.eos_id:
+                break
+            kept.append(index if 0 <= index < self.size else self.unk_id)
+        return self._decode(kept)
+
+    @abstractmethod
+    def _decode(self, ids: list[int]) -> str:
+        """Text of ids that are all below `size`."""
+
+    def describe(self) -> str:
+        """One line for messages."""
+        return (
+            f"{type(self).__name__} of {self.size:,} ids with {len(self.sentinel_ids)} sentinels, "
+            f"fingerprint {self.fingerprint[:12]}"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Vocabulary):
+            return NotImplemented
+        return self is other or self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+
+class _Loaded(Vocabulary):
+    """A vocabulary that comes from a file: what was loaded stays behind when it is pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in _cached_names(type(self))}
+
+
+class SentencePieceVocabulary(_Loaded):
+    """A SentencePiece model, with `extra_ids` sentinels behind its pieces.
+
+    The pieces are `▁<extra_id_N>`, in reverse: the last id of the vocabulary is `<extra_id_0>`. In text they are found
+    at the start of a word only.
+    """
+
+    def __init__(self, path: str | Path, extra_ids: int = 0) -> None:
+        """
+        Args:
+            path: A SentencePiece model or a folder with one, such as `pretrainkit tokenizer train` makes.
+            extra_ids: Sentinels to add. A model that already ends in `<extra_id_0>` needs none.
+        """
+        _check_extra_ids(extra_ids)
+        self.path, self.extra_ids = Path(path), extra_ids
+
+    @cached_property
+    def _content(self) -> bytes:
+        """The model with the sentinels in it. Repeated fields of a protocol buffer may simply be appended."""
+        path = self.path
+        if path.is_dir():
+            path = next((path / name for name in _SENTENCEPIECE_NAMES if (path / name).is_file()), path)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"{self.path} holds no SentencePiece model: {error.strerror}\n"
+                f"  name the file, or a folder with one of {', '.join(_SENTENCEPIECE_NAMES)}"
+            ) from error
+        pieces = (f"▁<extra_id_{index}>" for index in reversed(range(self.extra_ids)))
+        return content + b"".join(_piece_record(piece) for piece in pieces)
+
+    @cached_property
+    def _model(self) -> Any:
+        import sentencepiece
+
+        try:
+            model = sentencepiece.SentencePieceProcessor(model_proto=self._content)
+        except RuntimeError as error:
+            raise DataError(f"{self.path} is not a SentencePiece model: {str(error)[:200]}") from error
+        if model.eos_id() < 0:
+            raise DataError(
+                f"the SentencePiece model {self.path} has no EOS piece\n  train it with one: text-to-text tasks need it"
+            )
+        return model
+
+    @cached_property
+    def size(self) -> int:
+        return int(self._model.vocab_size())
+
+    @property
+    def pad_id(self) -> int:
+        return max(0, int(self._model.pad_id()))
+
+    @property
+    def eos_id(self) -> int:
+        return self._eos_id
+
+    @cached_property
+    def _eos_id(self) -> int:
+        return int(self._model.eos_id())
+
+    @property
+    def unk_id(self) -> int:
+        return int(self._model.unk_id())
+
+    @cached_property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        found: list[int] = []
+        for index in reversed(range(self.size)):
+            if self._model.id_to_piece(index).lstrip("▁") != f"<extra_id_{len(found)}>":
+                break
+            found.append(index)
+        return tuple(found)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of pieces, scores, kinds and normaliser. A model with sentinels in its file equals the same model to which
+        they are added here, so scores of user-defined pieces, which decide nothing, do not count."""
+        state = hashlib.blake2b(digest_size=16)
+        model = self._model
+        for index in range(self.size):
+            kinds = (model.IsControl, model.IsUnknown, model.IsByte, model.IsUnused)
+            kind = [int(is_kind(index)) for is_kind in kinds]
+            piece = model.id_to_piece(index)
+            score = 0.0 if piece.lstrip("▁").startswith("<extra_id_") else model.get_score(index)
+            state.update(f"{piece}\n{kind}\n".encode() + struct.pack("<f", score))
+        state.update(repr((self.pad_id, self.eos_id, self.unk_id)).encode())
+        for number, value in _model_settings(self._content):
+            state.update(repr((number, value)).encode())
+        return state.hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        return self._model.encode(text, out_type=int)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._model.encode(list(texts), out_type=int)
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._model.decode(ids)
+
+
+class ByteVocabulary(Vocabulary):
+    """ByT5's: the bytes of UTF-8 behind pad 0, EOS 1 and UNK 2.
+
+    Without extra ids the sentinels count down from 258, as in the released models, and reuse the ids of the 11 bytes
+    that UTF-8 never uses.
+    """
+
+    def __init__(self, extra_ids: int = 0) -> None:
+        _check_extra_ids(extra_ids)
+        self.extra_ids = extra_ids
+
+    @property
+    def size(self) -> int:
+        return _BYTE_OFFSET + _NUM_BYTES + self.extra_ids
+
+    @property
+    def pad_id(self) -> int:
+        return 0
+
+    @property
+    def eos_id(self) -> int:
+        return 1
+
+    @property
+    def unk_id(self) -> int:
+        return 2
+
+    @property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        return tuple(range(self.size - 1, self.size - 1 - (self.extra_ids or _NUM_NEVER_USED_BYTES), -1))
+
+    @property
+    def fingerprint(self) -> str:
+        return _digest(["bytes", self.extra_ids])
+
+    def encode(self, text: str) -> list[int]:
+        return [byte + _BYTE_OFFSET for byte in text.encode()]
+
+    def _decode(self, ids: list[int]) -> str:
+        kept = bytes(index - _BYTE_OFFSET for index in ids if _BYTE_OFFSET <= index < _BYTE_OFFSET + _NUM_BYTES)
+        return kept.decode(errors="ignore")
+
+
+class TokenizerJsonVocabulary(_Loaded):
+    """A `tokenizer.json` of Hugging Face. Control pieces spelled out in a text are text, sentinels are sentinels."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        extra_ids: int = 0,
+        *,
+        pad: str = "<pad>",
+        eos: str = "</s>",
+        unk: str = "<unk>",
+        sentinels: Sequence[str] = (),
+    ) -> None:
+        """
+        Args:
+            path: `tokenizer.json`, or a folder with one.
+            extra_ids: Ids to add behind the vocabulary as sentinels; text never encodes to them.
+            pad: Piece that fills rows.
+            eos: Piece that ends a sequence.
+            unk: Piece for what has no id; where there is none, that of `pad` serves.
+            sentinels: Pieces of the vocabulary that serve as sentinels, in the order of use. Default: `<extra_id_0>`,
+                `<extra_id_1>`, … as far as there are such.
+        """
+        _check_extra_ids(extra_ids)
+        if extra_ids and sentinels:
+            raise ConfigError("give extra_ids or sentinels, not both: it would not be clear which are used first")
+        self.path, self.extra_ids, self.sentinels = Path(path), extra_ids, tuple(sentinels)
+        self.pad, self.eos, self.unk = pad, eos, unk
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        path = self.path / "tokenizer.json" if self.path.is_dir() else self.path
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}\n  name a tokenizer.json") from error
+
+    @cached_property
+    def _model(self) -> Any:
+        import tokenizers
+
+        try:
+            model = tokenizers.Tokenizer.from_str(self._bytes.decode())
+        except Exception as error:  # the library raises bare Exception
+            raise DataError(f"{self.path} is not a tokenizer.json: {str(error)[:200]}") from error
+        model.no_padding()
+        model.no_truncation()
+        return model
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return self._model.get_vocab()
+
+    def _id_of(self, piece: str, role: str) -> int:
+        if piece not in self._ids:
+            raise DataError(f"{self.path} has no piece {piece!r}\n  name its {role} piece by {role}=...")
+        return self._ids[piece]
+
+    @cached_property
+    def _base_size(self) -> int:
+        return max(self._ids.values(), default=-1) + 1
+
+    @property
+    def size(self) -> int:
+        return self._base_size + self.extra_ids
+
+    @cached_property
+    def pad_id(self) -> int:
+        return self._id_of(self.pad, "pad")
+
+    @cached_property
+    def eos_id(self) -> int:
+        return self._id_of(self.eos, "eos")
+
+    @cached_property
+    def unk_id(self) -> int:
+        return self._ids.get(self.unk, self.pad_id)
+
+    @cached_property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        if self.extra_ids:
+            return tuple(range(self.size - 1, self._base_size - 1, -1))
+        if self.sentinels:
+            return tuple(self._id_of(piece, "sentinels") for piece in self.sentinels)
+        found: list[int] = []
+        while (piece := f"<extra_id_{len(found)}>") in self._ids:
+            found.append(self._ids[piece])
+        return tuple(found)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        content = json.loads(self._bytes)
+        roles = [self.pad_id, self.eos_id, self.unk_id, self.extra_ids, self.sentinel_ids]
+        return _digest(["tokenizer.json", {k: v for k, v in content.items() if k not in _NOT_OF_IDS}, roles])
+
+    def encode(self, text: str) -> list[int]:
+        return self._model.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._model.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def _decode(self, ids: list[int]) -> str:
+        known = [index for index in ids if index < self._base_size and index != self.pad_id]
+        return self._model.decode(known, skip_special_tokens=False)
+
+
+_NOT_OF_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
+"""Sections of a tokenizer.json that do not change the ids of a text."""
+
+
+class PassThroughVocabulary(Vocabulary):
+    """For features that are ids or numbers already. `encode` takes ids spelled out, "3 14 15"."""
+
+    def __init__(self, size: int, eos_id: int = 1) -> None:
+        """
+        Args:
+            size: Ids are below this.
+            eos_id: Ends a sequence.
+        """
+        self._size, self._eos_id = size, eos_id
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def pad_id(self) -> int:
+        return 0
+
+    @property
+    def eos_id(self) -> int:
+        return self._eos_id
+
+    @property
+    def unk_id(self) -> int:
+        return 0
+
+    @property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def fingerprint(self) -> str:
+        return _digest(["pass-through", self._size, self._eos_id])
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            ids = [int(word) for word in text.split()]
+        except ValueError as error:
+            raise DataError(f"{text[:80]!r} is not a row of ids, which this vocabulary needs: {error}") from error
+        if wrong := [index for index in ids if not 0 <= index < self._size]:
+            raise DataError(f"id {wrong[0]} is outside a vocabulary of {self._size} ids")
+        return ids
+
+    def _decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+def check_equal(task_name: str, of_task: Vocabulary, of_model: Vocabulary) -> None:
+    """Raises ConfigError with both descriptions where a task's vocabulary is not that of the model."""
+    if of_task != of_model:
+        raise ConfigError(
+            f"task {task_name!r} and the model have different vocabularies\n"
+            f"  task:  {of_task.describe()}\n"
+            f"  model: {of_model.describe()}\n"
+            "  give both the same tokenizer and the same number of extra ids"
+        )
+
+
+def _check_extra_ids(extra_ids: int) -> None:
+    if extra_ids < 0:
+        raise ConfigError(f"extra_ids is {extra_ids}; it is a number of sentinels, at least 0")
+
+
+def _cached_names(kind: type) -> set[str]:
+    return {name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, cached_property)}
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _piece_record(piece: str) -> bytes:
+    """A user-defined piece as a field of SentencePiece's ModelProto (pieces = 1; piece 1, score 2, type 3)."""
+    name = piece.encode()
+    body = b"\x0a" + _varint(len(name)) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + _varint(_USER_DEFINED)
+    return b"\x0a" + _varint(len(body)) + body
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _model_settings(content: bytes) -> Iterator[tuple[str, Any]]:
+    """What a ModelProto says besides its pieces and decides ids: the algorithm (trainer_spec = 2, model_type = 3, and
+    treat_whitespace_as_suffix = 24, byte_fallback = 35) and the normaliser (normalizer_spec = 3) but for its name."""
+    for number, value in _fields(content):
+        if number == 2 and isinstance(value, bytes):
+            yield from ((f"trainer {inner}", item) for inner, item in _fields(value) if inner in (3, 24, 35))
+        elif number == 3 and isinstance(value, bytes):
+            yield from ((f"normalizer {inner}", item) for inner, item in _fields(value) if inner != 1)
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """Numbers and raw values of the fields of a protocol buffer."""
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = content[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    while position < len(content):
+        number, kind = divmod(varint(), 8)
+        if kind == 0:
+            yield number, varint()
+            continue
+        length = varint() if kind == 2 else {1: 8, 5: 4}[kind]
+        yield number, content[position : position + length]
+        position += length

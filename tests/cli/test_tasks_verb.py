@@ -1,0 +1,110 @@
+"""`pretrainkit tasks`: tasks of a user's module are listed, shown and cached."""
+
+import json
+
+import pytest
+
+from pretrainkit.data.task import REGISTRY
+
+MODULE = """
+from pathlib import Path
+
+from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, keep_if, tokenize
+from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.data.task_sources import Tsv
+from pretrainkit.data.task_steps import CacheMarker
+from pretrainkit.data.vocabulary import ByteVocabulary
+
+HERE = Path(__file__).parent
+FEATURES = {"inputs": Feature(ByteVocabulary()), "targets": Feature(ByteVocabulary())}
+for name in ("my:first", "second"):
+    add_task(
+        Task(
+            name,
+            Tsv({"train": HERE / "train.tsv"}),
+            FEATURES,
+            (
+                keep_if(lambda row: row["label"] != "bad"),
+                format_strings(inputs=name[-5:] + ": {sentence}", targets="{label}"),
+                tokenize(),
+                CacheMarker(),
+                append_eos_after_trim,
+            ),
+        )
+    )
+add_mixture(Mixture("both", [("my:first", 3), ("second", 1)]))
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "indexes"))
+    rows = "".join(f"sentence {n}\t{'bad' if n == 2 else n % 2}\n" for n in range(8))
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + rows)
+    (tmp_path / "my_tasks.py").write_text(MODULE)
+    yield tmp_path / "my_tasks.py"
+    for name in ("both", "my:first", "second"):
+        if name in REGISTRY.names():
+            REGISTRY.remove(name)
+
+
+def test_tasks_of_a_module_are_listed(cli, module):
+    result = cli("tasks", "list", "--module", module)
+    assert result.code == 0
+    assert "my:first  task     inputs, targets; splits train" in result.out
+    assert "both      mixture  inputs, targets; of my:first, second" in result.out
+    assert cli("tasks").code == 0
+
+
+def test_examples_are_shown_with_ids_and_text(cli, module):
+    result = cli("tasks", "show", "my:first", "--num", "2", "--lengths", "inputs=9,targets=4", "--module", module)
+    assert result.code == 0
+    assert "my:first: 7 examples of train" in result.out
+    assert "inputs [9]: 105 108 117 118 119 61 35 118 1\n    'first: s' + EOS" in result.out
+    assert "inputs_pretokenized: first: sentence 1" in result.out
+    assert "sentence 2" not in result.out
+
+
+def test_a_mixture_is_shown_with_its_rates(cli, module):
+    result = cli("tasks", "show", "both", "--num", "8", "--json", "--module", module)
+    found = json.loads(result.out)
+    assert found["rates"] == {"my:first": 3.0, "second": 1.0}
+    assert [example["task"] for example in found["examples"]].count("second") == 2
+    text = cli("tasks", "show", "both", "--module", module).out
+    assert " 75.00%            7" in text
+
+
+def test_a_cache_is_made_found_and_kept(cli, module, tmp_path):
+    command = ("tasks", "cache", "both", "--out", tmp_path / "caches", "--module", module, "--num-shards", "2")
+    result = cli(*command, "--workers", "2")
+    assert result.code == 0, result.err
+    assert "my:first train, 7 examples, " in result.out
+    assert (tmp_path / "caches" / "my" / "first" / "COMPLETED").is_file()
+    show = ("tasks", "show", "second", "--module", module)
+    cached = (*show, "--cache", tmp_path / "caches")
+    assert json.loads(cli(*cached, "--json").out) == json.loads(cli(*show, "--json").out)
+    assert "second: 7 examples of train, from a cache" in cli(*cached).out
+    assert "there already" in cli(*command).err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("show", "my:frst"), "the nearest names are: my:first"),
+        (("show", "second", "--split", "test"), "there is no split 'test'\n  there are: train"),
+        (("show", "second", "--lengths", "512"), "write it like inputs=512,targets=114"),
+        (("list", "--module", "no_such.py"), "there is no module"),
+        (("list", "--module", "no_such_module"), "the module no_such_module cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_wrong_input_says_what_to_do(cli, module, words, message):
+    result = cli("tasks", *words, "--module", module)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_a_module_that_fails_is_named(cli, tmp_path):
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    result = cli("tasks", "list", "--module", tmp_path / "broken.py")
+    assert result.code == 2
+    assert "cannot be imported: ModuleNotFoundError: No module named 'nothing_of_that_name'" in result.err

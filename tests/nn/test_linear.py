@@ -1,0 +1,46 @@
+"""Both libraries give the same products and gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pretrainkit.nn import linear as module
+from pretrainkit.nn.linear import Linear, linear, product
+
+
+@pytest.fixture(params=["as here", "without oneDNN"])
+def library(request, monkeypatch):
+    if request.param == "without oneDNN":
+        monkeypatch.setattr(module, "_onednn_product", lambda: None)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("shape", [(9, 5), (2, 3, 5), (0, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_and_gradients_equal_torch(shape, dtype):
+    torch.manual_seed(0)
+    x, weight = (torch.randn(size, dtype=dtype, requires_grad=True) for size in (shape, (7, 5)))
+    above = torch.randn(*shape[:-1], 7, dtype=dtype)
+    found, expected = linear(x, weight), F.linear(x, weight)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad((value * above).sum(), (x, weight)) for value in (found, expected)]
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.usefixtures("library")
+def test_strided_operands_and_gradients_are_read_right():
+    torch.manual_seed(0)
+    x, weight = torch.randn(6, 10)[:, ::2].requires_grad_(), torch.randn(5, 7).t().requires_grad_()
+    torch.testing.assert_close(product(x.detach(), weight.detach()), x.detach() @ weight.detach().t())
+    found = [torch.autograd.grad(f(x, weight).t().expand(3, 7, 6).sum(), (x, weight)) for f in (linear, F.linear)]
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_the_layer_is_a_linear_layer_under_autocast_too():
+    layer, x = Linear(5, 7), torch.randn(4, 5)
+    assert torch.equal(layer(x), linear(x, layer.weight))
+    assert layer.bias is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
