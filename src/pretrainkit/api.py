@@ -555,7 +555,7 @@ def _checked(recipe: Recipe, config: Any) -> Any:
     world_size = os.environ.get("WORLD_SIZE", "1")
     num_ranks = int(world_size) if world_size.isdecimal() else 1  # init_world complains about what is no number
     check_config(config, num_ranks)
-    if not config.data.train:
+    if not config.has_training_data:
         raise ConfigError(
             "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"
             "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"

@@ -327,6 +327,11 @@ class RunConfig(Config):
         return None
 
     @property
+    def has_training_data(self) -> bool:
+        """Whether anything to train on is named."""
+        return bool(self.data.train)
+
+    @property
     def has_held_out_data(self) -> bool:
         """Whether there is anything to evaluate on."""
         return bool(self.data.valid)

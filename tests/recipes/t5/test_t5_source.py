@@ -149,6 +149,52 @@ def test_packed_rows_are_of_a_fixed_number(folders):
         bind(run_of(folders, data={"packed_rows": 9}))
 
 
+TASKS = """
+from pathlib import Path
+from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
+from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.data.task_sources import JsonLines
+from pretrainkit.data.vocabulary import ByteVocabulary
+
+HERE = Path(__file__).parent
+BYTES = ByteVocabulary()
+for name in ("copy", "shout"):
+    files = {split: str(HERE / f"{split}.jsonl") for split in ("train", "validation")}
+    steps = (format_strings(inputs=f"{name}: {{text}}", targets="{text}"), tokenize(), append_eos_after_trim)
+    features = {"inputs": Feature(BYTES), "targets": Feature(BYTES)}
+    add_task(Task(f"t5_source_{name}", JsonLines(files), features, steps))
+add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout", 1)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    for split, num in (("train", 40), ("validation", 6)):
+        lines = [json.dumps({"text": f"{split} {number}"}) for number in range(num)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "own_tasks.py").write_text(TASKS)
+    return str(folder / "own_tasks.py")
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
+    data = {"train": (), "valid": (), "task": "t5_source_both", "modules": (module,), "packing": packing}
+    config = run_of(["", "", ""], data=data | {"input_length": 32, "target_length": 24})
+    bound = bind(config)
+    assert bound.model.vocab_size == 384
+    source = open_source(bound, "train")
+    shares = np.bincount(RECIPE.build_order(bound, source).records(np.arange(400)).source) / 400
+    np.testing.assert_allclose(shares, [0.75, 0.25])
+    batch = source.build(records(2))
+    assert bytes((batch["encoder_input_tokens"][0][:13] - 3).astype(np.uint8)) == b"copy: train 0"
+    pretrainkit.train(config, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/eval.jsonl").read_text().splitlines()]
+    assert 3 < lines[-1]["nll_per_target_token"] < 8
+    with pytest.raises(ConfigError, match="both say what to read"):
+        bind(run_of(["", "", ""], data=data | {"train": "x"}))
+
+
 def test_span_corruption_trains_from_token_shards(folders, tmp_path):
     config = run_of(folders, data={"train": f"{folders[0]},{folders[1]}"})
     out = tmp_path / "run"

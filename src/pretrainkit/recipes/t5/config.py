@@ -114,6 +114,17 @@ class T5DataConfig(DataConfig):
     target_length: PositiveInt = 114
     """Most tokens of a target, with its end mark: the width of the decoder's rows. 114 is what span corruption makes of
     512 at its default rates."""
+    task: str | None = None
+    """Name of a task or mixture to train on, in place of token shards in `train`."""
+    modules: tuple[str, ...] = ()
+    """Modules that define tasks: dotted names, or paths of .py files."""
+    caches: tuple[str, ...] = ()
+    """Folders of pretrainkit tasks cache, searched in this order; without one that fits tasks are made as they are
+    read."""
+    train_split: str = "train"
+    """Of the tasks, to train on."""
+    valid_split: str = "validation"
+    """Of the tasks, held out."""
     denoising: DenoisingConfig = DenoisingConfig()
     """What becomes of unlabelled text."""
     packing: bool = False
@@ -134,6 +145,16 @@ class T5Run(RunConfig):
     """What is predicted."""
     data: T5DataConfig
     """What the model is fed."""
+
+    @property
+    def has_training_data(self) -> bool:
+        """Whether there is anything to train on."""
+        return self.data.task is not None or bool(self.data.train)
+
+    @property
+    def has_held_out_data(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return self.data.task is not None or bool(self.data.valid)
 
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""
@@ -156,11 +177,17 @@ class T5Run(RunConfig):
         """Objectives that the kind of model cannot learn, and fields that nothing reads."""
         found = []
         kind, denoising = self.model.kind, self.data.denoising
+        if self.data.task is not None and (self.data.train or self.data.valid):
+            found.append(
+                f"data.task={self.data.task} and data.train or data.valid both say what to read\n  give one of them"
+            )
         if not self.data.packing and self.data.packed_rows is not None:
             found.append(
                 f"data.packed_rows={self.data.packed_rows} is only read where data.packing=true\n"
                 "  leave it out, or set data.packing=true"
             )
+        if self.data.task is not None:
+            return found
         has_inputs = {denoiser.inputs is not None for denoiser in denoising.all}
         if kind != "decoder_only" and False in has_inputs:
             found.append(

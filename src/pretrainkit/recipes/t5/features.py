@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots
 from pretrainkit.errors import DataError
+from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.packing import Placement, best_fit, one_per_row
 from pretrainkit.recipes.t5.ragged import Ragged, joined
 
@@ -124,6 +125,31 @@ def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packe
         "encoder_loss_weights": rows.lay("inputs", (inputs.values == mask_id).astype(np.float32)),
         **rows.numbering("encoder", "inputs"),
     }
+
+
+def lay_out(config: T5Run, inputs: Ragged | None, targets: Ragged, *, mask_id: int) -> Arrays:
+    """Rows for the kind of model and the layout that a config asks for, and `num_examples` (1,) float32 where rows hold
+    several.
+
+    Args:
+        config: With the lengths of rows.
+        inputs: None for language models.
+        targets: As many as inputs.
+        mask_id: For encoders alone.
+    """
+    data, kind = config.data, config.model.kind
+    packer = best_fit_rows(data.packed_rows) if data.packing else None
+    if inputs is None:
+        batch = language_model(targets, data.target_length, packer=packer)
+    elif kind == "encoder_only":
+        batch = encoder(inputs, targets, data.input_length, mask_id=mask_id, packer=packer)
+    elif kind == "encoder_decoder":
+        batch = encoder_decoder(inputs, targets, data.input_length, data.target_length, packer=packer)
+    else:
+        batch = prefix_language_model(inputs, targets, data.input_length + data.target_length, packer=packer)
+    if packer is not None:
+        batch["num_examples"] = np.array([len(targets)], np.float32)
+    return batch
 
 
 def best_fit_rows(num_rows: int | None = None) -> Packer:

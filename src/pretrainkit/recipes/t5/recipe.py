@@ -47,14 +47,19 @@ class T5(Recipe):
         """Over the components of the source: each folder of shards with each denoiser."""
         from pretrainkit.data.order import Order
         from pretrainkit.recipes.t5.source import DenoisingSource
+        from pretrainkit.recipes.t5.task_source import TaskBatches
 
-        assert isinstance(source, DenoisingSource)
+        assert isinstance(source, (DenoisingSource, TaskBatches))
         data = config.data
         if data.order == "lanes":
             raise ConfigError("data.order=lanes needs examples that come from documents\n  use data.order=shuffle")
         return Order(
             source.sizes, weights=source.weights, mode=data.order, seed=config.seed, batch_size=data.batch_size
         )
+
+    def tokenizer_folder(self, config: T5Run) -> Path | None:
+        """Beside the token shards. Tasks bring their vocabularies themselves."""
+        return super().tokenizer_folder(config) if config.data.train else None
 
     def build_model(self, config: T5Run) -> nn.Module:
         from pretrainkit.recipes.t5.model import build

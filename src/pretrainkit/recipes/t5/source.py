@@ -22,6 +22,7 @@ from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds, describe
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segment_index
+from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
@@ -135,25 +136,9 @@ class DenoisingSource(BatchSource):
         return (merged(inputs, len(records)) if has_inputs else None), merged(targets, len(records))
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """Rows as `features.py` describes them, and `num_examples` (1,) float32 where several share a row."""
-        data, kind = self.config.data, self.config.model.kind
-        inputs, targets = self.examples(records)
-        packer = features.best_fit_rows(data.packed_rows) if data.packing else None
-        if kind == "encoder_only":
-            assert inputs is not None
-            mask_id = self.components[0].denoiser.ids.sentinels[0]
-            batch = features.encoder(inputs, targets, data.input_length, mask_id=mask_id, packer=packer)
-        elif kind == "encoder_decoder":
-            assert inputs is not None
-            batch = features.encoder_decoder(inputs, targets, data.input_length, data.target_length, packer=packer)
-        elif inputs is None:
-            batch = features.language_model(targets, data.target_length, packer=packer)
-        else:
-            length = data.input_length + data.target_length
-            batch = features.prefix_language_model(inputs, targets, length, packer=packer)
-        if packer is not None:
-            batch["num_examples"] = np.array([len(records)], np.float32)
-        return batch
+        """See `features.lay_out`."""
+        mask_ids = self.components[0].denoiser.ids.sentinels
+        return features.lay_out(self.config, *self.examples(records), mask_id=mask_ids[0] if mask_ids else -1)
 
     def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
         """Each component that has examples in the batch, with their rows."""
@@ -176,6 +161,8 @@ def bind(config: T5Run) -> T5Run:
         DataError: Folders are missing or broken, were made with different tokenizers, hold nothing, or held-out
             documents are in the training data.
     """
+    if config.data.task is not None:
+        return bind_tasks(config)
     train, valid = (
         [TokenShards.open(source.path) for source in sources] for sources in (config.data.train, config.data.valid)
     )
@@ -208,7 +195,16 @@ def bind(config: T5Run) -> T5Run:
     return config
 
 
-def open_source(config: T5Run, split: Split) -> DenoisingSource:
+def open_source(config: T5Run, split: Split) -> DenoisingSource | TaskBatches:
+    """The examples of a split of a bound config: of its tasks, or of its token shards.
+
+    Raises:
+        DataError: There are none, or files are missing or broken.
+    """
+    return open_tasks(config, split) if config.data.task is not None else open_shards(config, split)
+
+
+def open_shards(config: T5Run, split: Split) -> DenoisingSource:
     """The examples of a split of a bound config.
 
     Raises:

@@ -1,0 +1,184 @@
+"""Examples of tasks and mixtures for the T5 recipe: inputs and targets as the tasks' steps make them.
+
+Dimensions: B examples.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.bound_task import BoundTask
+from pretrainkit.data.identity import identity
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.data.task import REGISTRY, Task, check_alike
+from pretrainkit.data.user_modules import import_modules
+from pretrainkit.data.vocabulary import Vocabulary
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.t5.config import T5Run, round_vocab
+from pretrainkit.recipes.t5.features import lay_out
+from pretrainkit.recipes.t5.ragged import Ragged, ragged
+
+Split = Literal["train", "valid"]
+_SUMMARY_EXAMPLES = 64
+_FEATURES = {"inputs", "targets"}
+
+
+class TaskBatches(BatchSource):
+    """All examples of the tasks of a mixture, or of one task.
+
+    An example's randomness is that of its task: a function of the seed, the task's name, the epoch and the index. The
+    epoch of held-out examples is always the first, and their seed 0.
+    """
+
+    def __init__(
+        self, config: T5Run, split: Split, tasks: Sequence[BoundTask], weights: Sequence[float], identity_of_tasks: str
+    ) -> None:
+        """
+        Args:
+            config: A bound config.
+            split: Whether epochs differ.
+            tasks: Bound to their data.
+            weights: Their rates.
+            identity_of_tasks: Changes whenever their examples would.
+        """
+        self.config, self.split, self.tasks = config, split, tuple(tasks)
+        self._weights, self._identity = tuple(weights), identity_of_tasks
+        self.has_inputs = "inputs" in self.tasks[0].features
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Examples per task."""
+        return tuple(map(len, self.tasks))
+
+    @property
+    def weights(self) -> list[float | None]:
+        """Of the tasks, for the order."""
+        return list(self._weights)
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        data = self.config.data
+        parts = [self.split, self._identity, f"{data.input_length} {data.target_length} {self.config.seed}"]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """Figures for logs and the report; mean lengths from the first examples of each task."""
+        shares = np.array(self._weights) / sum(self._weights)
+        shown = []
+        for task, size, share in zip(self.tasks, self.sizes, shares.tolist(), strict=True):
+            some = [task.example(index) for index in range(min(size, _SUMMARY_EXAMPLES))]
+            lengths = {
+                f"mean_{name[:-1]}_length": float(np.mean([len(one.get(name, ())) for one in some] or [0]))
+                for name in ("inputs", "targets")
+            }
+            shown.append({"task": task.name, "split": task.split, "examples": size, "share": share, **lengths})
+        return {"fingerprint": self.fingerprint, "examples": sum(self.sizes), "components": shown}
+
+    def lengths(self, records: Records) -> NDArray[np.int64]:
+        """(B,) upper bound: how long an example is comes out when it is made."""
+        data = self.config.data
+        return np.full(len(records), data.input_length * self.has_inputs + data.target_length, np.int64)
+
+    def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
+        """Inputs (None: the tasks have none) and targets, before they get rows."""
+        epochs = records.epoch.tolist() if self.split == "train" else [0] * len(records)
+        found = [
+            self.tasks[source].example(index, epoch)
+            for source, index, epoch in zip(records.source.tolist(), records.index.tolist(), epochs, strict=True)
+        ]
+        targets = ragged([one["targets"] for one in found])
+        return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        """See `features.lay_out`."""
+        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id)
+
+    @property
+    def _mask_id(self) -> int:
+        sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
+        return sentinels[0] if sentinels else -1
+
+
+def bind_tasks(config: T5Run) -> T5Run:
+    """Fill in `model.vocab_size` from the tasks' vocabulary, and check the config against them.
+
+    Raises:
+        ConfigError: There is no such task, or model and tasks do not fit each other.
+        DataError: The tasks lack the split to train on.
+    """
+    tasks, vocabulary = _tasks(config)
+    size = vocabulary.size
+    if config.model.vocab_size is None:
+        model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
+        config = config.model_copy(update={"model": model})
+    problems = config.problems()
+    assert config.model.vocab_size is not None
+    if config.model.vocab_size < size:
+        problems.append(
+            f"model.vocab_size is {config.model.vocab_size}, but the tasks' vocabulary has {size} ids\n"
+            f"  set model.vocab_size={round_vocab(size)}, or null to take it from the tasks"
+        )
+    for task in tasks:
+        names = set(task.features)
+        if not names <= _FEATURES or "targets" not in names:
+            problems.append(
+                f"task {task.name!r} has the features {', '.join(sorted(names))}; T5 reads inputs and targets\n"
+                "  rekey them in a step of the task"
+            )
+        if "inputs" not in names and config.model.kind != "decoder_only":
+            problems.append(
+                f"task {task.name!r} has no inputs, but model.kind={config.model.kind} reads some\n"
+                "  set model.kind=decoder_only"
+            )
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def open_tasks(config: T5Run, split: Split) -> TaskBatches:
+    """The examples of a split of a config bound by `bind_tasks`. Held out are all tasks that have the split, also those
+    of rate 0.
+
+    Raises:
+        DataError: No task has the split, or files are missing.
+    """
+    tasks, _ = _tasks(config)
+    data, name = config.data, str(config.data.task)
+    wanted = data.train_split if split == "train" else data.valid_split
+    lengths = {"inputs": data.input_length, "targets": data.target_length}
+    if split == "train":
+        bound = REGISTRY.bind(name, wanted, lengths, seed=config.seed, caches=data.caches)
+        members, weights = bound.tasks, bound.weights
+    else:
+        with_split = [task for task in tasks if wanted in task.splits]
+        members = tuple(task.bind(wanted, lengths, caches=data.caches) for task in with_split)
+        weights = (1.0,) * len(members)
+    if not members:
+        raise DataError(f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have")
+    kept = {member.name for member in members}
+    parts = [
+        f"{task.name} {task.fingerprint(wanted)} {[identity(step) for step in task.preprocessors]}"
+        for task in tasks
+        if task.name in kept
+    ]
+    return TaskBatches(config, split, members, weights, "\n".join(parts))
+
+
+def _tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
+    """The tasks, and the vocabulary that all their features share."""
+    import_modules(config.data.modules)
+    tasks = REGISTRY.tasks(str(config.data.task))
+    check_alike(tasks)
+    vocabularies = {name: feature.vocabulary for name, feature in tasks[0].features.items() if name in _FEATURES}
+    if len(set(vocabularies.values())) > 1:
+        raise ConfigError(
+            f"inputs and targets of {tasks[0].name!r} have different vocabularies, but a T5 has one table for both\n"
+            "  give both features the same vocabulary"
+        )
+    if "targets" not in vocabularies:
+        raise ConfigError(f"task {tasks[0].name!r} has no feature 'targets'\n  rekey one to it")
+    return tasks, vocabularies["targets"]
