@@ -191,6 +191,8 @@ def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
     pretrainkit.train(config, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run/eval.jsonl").read_text().splitlines()]
     assert 3 < lines[-1]["nll_per_target_token"] < 8
+    for name in ("t5_source_copy", "t5_source_shout"):
+        assert 3 < lines[-1][f"nll_per_target_token/{name}"] < 8
     with pytest.raises(ConfigError, match="both say what to read"):
         bind(run_of(["", "", ""], data=data | {"train": "x"}))
 

@@ -346,3 +346,13 @@ def describe(config: DenoiserConfig) -> str:
         return f"the denoiser {config.inputs or 'lm'}"
     of = f" of {config.mean_span_length} tokens" if config.mask == "random_spans" else ""
     return f"{config.mask}{of} at {config.noise_density}"
+
+
+def label(config: DenoiserConfig) -> str:
+    """For names of metrics, such as "random_spans-3-0.15"."""
+    parts = [config.mask]
+    if config.mask == "random_spans":
+        parts.append(f"{config.mean_span_length:g}")
+    if config.mask != "everything":
+        parts.append(f"{config.noise_density:g}")
+    return "-".join(parts)

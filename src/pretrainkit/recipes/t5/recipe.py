@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import Recipe, Split
+from pretrainkit.training.recipe import Evaluator, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
+    from pretrainkit.dist.env import World
     from pretrainkit.recipes.t5.objective import T5Objective
+    from pretrainkit.training.precision import Precision
 
 
 class T5(Recipe):
@@ -56,6 +58,11 @@ class T5(Recipe):
         return Order(
             source.sizes, weights=source.weights, mode=data.order, seed=config.seed, batch_size=data.batch_size
         )
+
+    def build_evaluator(self, config: T5Run, world: World, precision: Precision) -> Evaluator | None:
+        from pretrainkit.recipes.t5.held_out import build_evaluator
+
+        return build_evaluator(config, world, precision)
 
     def tokenizer_folder(self, config: T5Run) -> Path | None:
         """Beside the token shards. Tasks bring their vocabularies themselves."""

@@ -19,7 +19,7 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
-from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds, describe
+from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segment_index
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks
@@ -67,6 +67,18 @@ class DenoisingSource(BatchSource):
     def sizes(self) -> tuple[int, ...]:
         """Segments per component."""
         return tuple(len(component.index) for component in self.components)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the components, for metrics: the number of the folder, where there are several, and the denoiser's."""
+        folders = list(dict.fromkeys(component.shards.folder for component in self.components))
+        several = len(folders) > 1
+        return [
+            f"{folders.index(one.shards.folder)}-{label(one.denoiser.config)}"
+            if several
+            else label(one.denoiser.config)
+            for one in self.components
+        ]
 
     @property
     def weights(self) -> list[float | None]:

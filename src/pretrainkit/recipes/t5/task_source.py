@@ -50,9 +50,14 @@ class TaskBatches(BatchSource):
         self.has_inputs = "inputs" in self.tasks[0].features
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:  # type: ignore[override]
+    def sizes(self) -> tuple[int, ...]:
         """Examples per task."""
         return tuple(map(len, self.tasks))
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tasks."""
+        return [task.name for task in self.tasks]
 
     @property
     def weights(self) -> list[float | None]:
@@ -60,7 +65,7 @@ class TaskBatches(BatchSource):
         return list(self._weights)
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         data = self.config.data
         parts = [self.split, self._identity, f"{data.input_length} {data.target_length} {self.config.seed}"]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
