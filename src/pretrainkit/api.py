@@ -487,7 +487,7 @@ def _run(
         config = with_num_steps(config, loader)
         evaluate_model = _evaluator(recipe, config, world, None) if config.has_held_out_data else None
         torch.manual_seed(initial_seed(config.seed))
-        model = recipe.build_model(config).to(world.device)
+        model = _fresh_model(recipe, config, world, filled_later=resuming)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
         precision = resolve_precision(config.precision, world.device)
@@ -548,6 +548,20 @@ def _run(
         return metrics
     finally:
         world.close()
+
+
+def _fresh_model(recipe: Recipe, config: Any, world: World, *, filled_later: bool) -> nn.Module:
+    """The model on this rank's device; without values where a checkpoint brings them, so that a resumed run needs no
+    published weights that it started from."""
+    import torch
+
+    from pretrainkit.dist.weights import allocate
+
+    if not filled_later:
+        return recipe.build_model(config).to(world.device)
+    with torch.device("meta"):
+        model = recipe.build_model(config)
+    return allocate(model, str(world.device))
 
 
 def _checked(recipe: Recipe, config: Any) -> Any:

@@ -84,6 +84,10 @@ class CaptionTokenizer:
         """Changes whenever ids could."""
         return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
 
+    def save(self, path: Path) -> None:
+        """Write it as a `tokenizer.json`."""
+        self._model.save(str(path))
+
     def special_ids(self) -> set[int]:
         """Of control tokens."""
         return {index for index, token in self._model.get_added_tokens_decoder().items() if token.special}

@@ -68,6 +68,9 @@ class TimmConfig(TowerConfig):
     """Of `timm.create_model`, also `local-dir:FOLDER` and `hf-hub:NAME`."""
     pretrained: bool = True
     """Start from its published weights."""
+    architecture: dict[str, Any] | None = None
+    """Of a folder or a name on the hub: the contents of its config.json; null: filled in when a run starts, so that the
+    run can be used without it."""
     image_size: PositiveInt | None = None
     """Handed to encoders that take one; null: their own."""
     options: dict[str, bool | int | float | str | tuple[int | float | str, ...]] = Field(default_factory=dict)
