@@ -22,6 +22,8 @@ MICROBATCH_SIZE = 64
 CHECKPOINT_STEPS = 50
 KILL_AFTER_STEP = 70
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+TOKENIZER_SETTINGS = ("--kind", "wordpiece", "--vocab-size", "140")
+"""Nearly all 40 words are one piece each. (Of the 318 pieces of a unigram vocabulary 256 would be bytes.)"""
 NUM_CHAPTERS = 7
 PROMPTS = [
     "a big red circle at the top of a grey ground",
@@ -48,8 +50,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
     say(2, NUM_CHAPTERS, "Vocabulary", "word pieces from the captions")
     pretrainkit("data", "captions", *sets, "--out", folder / "captions.jsonl")
     pretrainkit("corpus", "count-words", folder / "captions.jsonl", "--out", folder / "words.tsv")
-    settings = ("--kind", "wordpiece", "--vocab-size", 140)
-    pretrainkit("tokenizer", "train", folder / "words.tsv", *settings, "--out", folder / "tokenizer")
+    pretrainkit("tokenizer", "train", folder / "words.tsv", *TOKENIZER_SETTINGS, "--out", folder / "tokenizer")
 
     say(
         3,
