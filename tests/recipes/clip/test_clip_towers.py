@@ -75,6 +75,12 @@ def test_unknown_encoders_and_options_are_named(timm):
         build_image_tower(tiny_timm(options={"depht": 2}))
 
 
+def test_images_of_a_size_that_timm_refuses_are_one_message(timm):
+    tower = build_image_tower(tiny_timm())
+    with pytest.raises(ConfigError, match=r"40 x 40 pixels.*vit_tiny(.|\n)*model\.image\.image_size=40"):
+        tower(torch.zeros(1, 3, 40, 40))
+
+
 def test_partial_freezing_of_timm(timm):
     names = learned(build_image_tower(tiny_timm(num_trainable_layers=1)))
     assert {name.split(".")[1] for name in names} == {"blocks", "norm"}
@@ -117,7 +123,7 @@ def timm_folder(timm, tmp_path):
 
     arguments = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 7}
     encoder = timm.create_model("vit_tiny_patch16_224", **arguments)
-    published = {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.3] * 3, "num_classes": 7}
+    published = {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.3] * 3, "num_classes": 7, "classifier": "head"}
     content = {"architecture": "vit_tiny_patch16_224", "model_args": arguments, "pretrained_cfg": published}
     (tmp_path / "vision").mkdir()
     (tmp_path / "vision/config.json").write_text(json.dumps(content))

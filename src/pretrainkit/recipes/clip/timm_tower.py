@@ -59,7 +59,14 @@ class TimmTower(ImageTower):
         return self
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        features = self.encoder(pixels_BCHW)
+        try:
+            features = self.encoder(pixels_BCHW)
+        except AssertionError as error:  # how timm refuses a size
+            size = pixels_BCHW.shape[-1]
+            raise ConfigError(
+                f"images are {size} x {size} pixels, which model.image.name={self.config.name} refuses: {error}\n"
+                f"  set model.image.image_size={size}, or the sizes of data.train_transforms and data.valid_transforms"
+            ) from error
         return features[:, 0] if features.ndim == 3 else features
 
 
