@@ -122,6 +122,31 @@ def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
                 _check_images(trained, held_out)
 
 
+def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
+    """Every held-out row is needed, so what can be seen without decoding is not left to the first evaluation.
+
+    Args:
+        valid: The held-out sets.
+        num_examples: Only the first so many rows of each are used; None: all.
+
+    Raises:
+        DataError: A caption is empty, or the file of an image is missing.
+    """
+    for pairs in valid:
+        bad = []
+        for row in range(len(pairs) if num_examples is None else min(num_examples, len(pairs))):
+            if not pairs.caption(row):
+                bad.append(f"{pairs.describe(row)}: it has no caption")
+            elif pairs.lacks_image(row):
+                bad.append(f"{pairs.describe(row)}: there is no such image")
+        if bad:
+            raise DataError(
+                f"{len(bad):,} of {len(pairs):,} held-out rows cannot be used, such as {bad[0]}\n"
+                "  evaluation must see every row: mend or remove them; all that are bad are listed by pretrainkit data "
+                f"check {pairs.path}"
+            )
+
+
 def _check_images(trained: Pairs, held_out: Pairs) -> None:
     own = held_out.image_names.combine_chunks().cast(pa.large_string())
     names = pc.unique(own)
