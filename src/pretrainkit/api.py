@@ -472,7 +472,9 @@ def _run(
 ) -> dict[str, float]:
     """Everything between a config and the last metrics, for `train` and `resume`."""
     recipe = find_recipe(config.recipe)
-    if not resuming:
+    if resuming:
+        config = _with_kept_tokenizer(recipe, config, folder)
+    else:
         _refuse_idle_evaluation(config, origins)
     config = _checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
 
@@ -652,6 +654,18 @@ def _keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
     if origin is not None and origin.is_dir() and not target.exists():
         with new_folder(target) as aside:  # the folder may be that of a whole model
             shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
+
+
+def _with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The config with the run's own copy of its tokenizer where the original is gone."""
+    kept = folder.path / "tokenizer"
+    try:
+        recipe.tokenizer_folder(config)
+    except DataError:
+        if not kept.is_dir():
+            raise
+        return recipe.with_tokenizer(config, kept.resolve())
+    return config
 
 
 def _refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:

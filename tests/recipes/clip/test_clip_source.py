@@ -300,6 +300,14 @@ def test_held_out_rows_that_cannot_be_used_are_refused_before_training(tokenizer
     bind(run.model_copy(update={"evaluate": run.evaluate.model_copy(update={"num_examples": 3})}))
 
 
+def test_sets_of_several_caption_keys_are_told_apart_too(tokenizer, tmp_path):
+    folder = write_csv_set(tmp_path / "s", "train", rows(8, 1))
+    drawn = {"path": str(folder), "caption_key": {"caption": 3, "image": 1}}
+    bind(run_of(tokenizer, [drawn]))
+    with pytest.raises(ConfigError, match="lists .* 2 times"):
+        bind(run_of(tokenizer, [drawn, drawn]))
+
+
 def test_small_sets_may_wrap(tokenizer, two_sets):
     bind(run_of(tokenizer, two_sets, batch_size=16, order="debias", small_set="wrap"))
 

@@ -93,6 +93,14 @@ def test_fact_36_a_run_with_mixup_and_debias_that_was_killed_is_resumed_bit_for_
     assert [name for name in straight if not torch.equal(resumed[name], straight[name])] == []
 
 
+def test_a_run_is_resumed_with_its_copy_of_a_tokenizer_that_is_gone(given, tmp_path):
+    tokenizer = make_tokenizer(tmp_path / "tokenizer")
+    config = api.load_config("clip/tiny", [*SETTINGS, given[0], f"data.tokenizer={tokenizer}", "num_steps=2"])
+    api.train(config, tmp_path / "run", device="cpu")
+    tokenizer.rename(tmp_path / "moved")
+    assert "loss" in api.resume(tmp_path / "run", ["num_steps=3"], device="cpu")
+
+
 def test_evaluation_that_is_asked_for_without_held_out_data_is_refused(given, tmp_path):
     resolved = api.resolve_config("clip/tiny", [*SETTINGS, *given, "evaluate.every_steps=2"])
     with pytest.raises(ConfigError, match=r"evaluate\.every_steps=2, but there is nothing to evaluate on"):

@@ -41,6 +41,8 @@ def text_problems(config: ClipRun, tokenizer: CaptionTokenizer) -> list[str]:
     if text.kind == "transformer":
         size: int | None = text.vocab_size
         longest: int | None = text.max_positions
+    elif text.architecture is not None:
+        size, longest = text.architecture.get("vocab_size"), text.architecture.get("max_position_embeddings")
     else:
         about = (tokenizer.folder if config.data.tokenizer is None else find_folder(text.name)) / "config.json"
         content = json.loads(about.read_bytes()) if about.is_file() else {}
@@ -75,11 +77,11 @@ def name_problems(data: ClipDataConfig) -> list[str]:
                 f"{count} sets of data.valid are called {name!r}, so their metrics could not be told apart\n"
                 "  give them names: data.valid=[{path: ..., name: ...}, ...]"
             )
-    listed = Counter(source.model_copy(update={"weight": None, "name": None}) for source in data.train)
-    for source, count in listed.items():
+    listed = Counter((source.path, source.model_dump_json(exclude={"weight", "name"})) for source in data.train)
+    for (path, _), count in listed.items():
         if count > 1:
             problems.append(
-                f"data.train lists {source.path} {count} times\n  list it once, with a larger weight to see more of it"
+                f"data.train lists {path} {count} times\n  list it once, with a larger weight to see more of it"
             )
     return problems
 
