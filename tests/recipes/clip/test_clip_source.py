@@ -1,6 +1,7 @@
 """Pairs as the loader uses them: slices of batches, bad rows, and what is refused before a run."""
 
 import logging
+import re
 import zlib
 from collections import Counter
 
@@ -300,11 +301,17 @@ def test_held_out_rows_that_cannot_be_used_are_refused_before_training(tokenizer
     bind(run.model_copy(update={"evaluate": run.evaluate.model_copy(update={"num_examples": 3})}))
 
 
+def test_a_tokenizer_is_given_by_its_folder(tokenizer, two_sets):
+    file = next(tokenizer.iterdir())
+    with pytest.raises(DataError, match=rf"is a file\n.*data\.tokenizer={re.escape(str(tokenizer))}"):
+        bind(run_of(file, two_sets))
+
+
 def test_sets_of_several_caption_keys_are_told_apart_too(tokenizer, tmp_path):
     folder = write_csv_set(tmp_path / "s", "train", rows(8, 1))
     drawn = {"path": str(folder), "caption_key": {"caption": 3, "image": 1}}
     bind(run_of(tokenizer, [drawn]))
-    with pytest.raises(ConfigError, match="lists .* 2 times"):
+    with pytest.raises(ConfigError, match=r"lists .* 2 times"):
         bind(run_of(tokenizer, [drawn, drawn]))
 
 
