@@ -472,6 +472,10 @@ def _run(
 ) -> dict[str, float]:
     """Everything between a config and the last metrics, for `train` and `resume`."""
     recipe = find_recipe(config.recipe)
+    if resuming:
+        config = _with_kept_tokenizer(recipe, config, folder)
+    else:
+        _refuse_idle_evaluation(config, origins)
     config = _checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
 
     import torch
@@ -664,6 +668,31 @@ def _keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
     if origin is not None and origin.is_dir() and not target.exists():
         with new_folder(target) as aside:  # the folder may be that of a whole model
             shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
+
+
+def _with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The config with the run's own copy of its tokenizer where the original is gone."""
+    kept = folder.path / "tokenizer"
+    try:
+        recipe.tokenizer_folder(config)
+    except DataError:
+        if not kept.is_dir():
+            raise
+        return recipe.with_tokenizer(config, kept.resolve())
+    return config
+
+
+def _refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:
+    """Presets say when to evaluate, whether or not there is something to evaluate on; who asks for it must have it."""
+    asked = [
+        f"evaluate.{name}={value}"
+        for name in ("every_steps", "every_epochs")
+        if (value := getattr(config.evaluate, name)) is not None and origins.get(f"evaluate.{name}") == "command line"
+    ]
+    if asked and not config.has_held_out_data:
+        raise ConfigError(
+            f"{asked[0]}, but there is nothing to evaluate on\n  give held-out data, data.valid=..., or leave it out"
+        )
 
 
 def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:

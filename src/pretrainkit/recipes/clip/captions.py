@@ -173,6 +173,10 @@ def find_folder(name: str) -> Path:
     folder = Path(name)
     if folder.is_dir():
         return folder
+    if folder.is_file():
+        raise DataError(
+            f"the tokenizer {name} is a file\n  give the folder that holds it: data.tokenizer={folder.parent}"
+        )
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DataError(f"there is no tokenizer folder {name}\n  check data.tokenizer")
     from huggingface_hub import snapshot_download
