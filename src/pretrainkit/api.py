@@ -472,6 +472,10 @@ def _run(
 ) -> dict[str, float]:
     """Everything between a config and the last metrics, for `train` and `resume`."""
     recipe = find_recipe(config.recipe)
+    if resuming:
+        config = _with_kept_tokenizer(recipe, config, folder)
+    else:
+        _refuse_idle_evaluation(config, origins)
     config = _checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
 
     import torch
@@ -487,7 +491,7 @@ def _run(
         config = with_num_steps(config, loader)
         evaluate_model = _evaluator(recipe, config, world, None) if config.has_held_out_data else None
         torch.manual_seed(initial_seed(config.seed))
-        model = recipe.build_model(config).to(world.device)
+        model = _fresh_model(recipe, config, world, filled_later=resuming)
         if config.init_from is not None and not resuming:
             _load_initial(model, config)
         precision = resolve_precision(config.precision, world.device)
@@ -548,6 +552,20 @@ def _run(
         return metrics
     finally:
         world.close()
+
+
+def _fresh_model(recipe: Recipe, config: Any, world: World, *, filled_later: bool) -> nn.Module:
+    """The model on this rank's device; without values where a checkpoint brings them, so that a resumed run needs no
+    published weights that it started from."""
+    import torch
+
+    from pretrainkit.dist.weights import allocate
+
+    if not filled_later:
+        return recipe.build_model(config).to(world.device)
+    with torch.device("meta"):
+        model = recipe.build_model(config)
+    return allocate(model, str(world.device))
 
 
 def _checked(recipe: Recipe, config: Any) -> Any:
@@ -650,6 +668,31 @@ def _keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
     if origin is not None and origin.is_dir() and not target.exists():
         with new_folder(target) as aside:  # the folder may be that of a whole model
             shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
+
+
+def _with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The config with the run's own copy of its tokenizer where the original is gone."""
+    kept = folder.path / "tokenizer"
+    try:
+        recipe.tokenizer_folder(config)
+    except DataError:
+        if not kept.is_dir():
+            raise
+        return recipe.with_tokenizer(config, kept.resolve())
+    return config
+
+
+def _refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:
+    """Presets say when to evaluate, whether or not there is something to evaluate on; who asks for it must have it."""
+    asked = [
+        f"evaluate.{name}={value}"
+        for name in ("every_steps", "every_epochs")
+        if (value := getattr(config.evaluate, name)) is not None and origins.get(f"evaluate.{name}") == "command line"
+    ]
+    if asked and not config.has_held_out_data:
+        raise ConfigError(
+            f"{asked[0]}, but there is nothing to evaluate on\n  give held-out data, data.valid=..., or leave it out"
+        )
 
 
 def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:

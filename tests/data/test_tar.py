@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pretrainkit.data.tar import TarReader, cached_table, expand_braces, members
+from pretrainkit.data.tar import TarReader, cached_table, cached_tables, expand_braces, members
 from pretrainkit.errors import DataError
 
 
@@ -78,6 +78,19 @@ def test_a_table_is_made_once_until_its_archive_or_settings_change(tmp_path):
     cached_table(path, "other", make)
     assert cached_table(path, "s", make).num_rows == 1
     assert not list(tmp_path.glob(".*"))  # nothing half-written stays
+
+
+def test_long_indexing_says_how_far_it_is(tmp_path, caplog):
+    paths = [write_tar(tmp_path / f"{number}.tar", {"a": b"1"}) for number in range(3)]
+
+    def index(seconds: float) -> list[str]:
+        caplog.clear()
+        tables = cached_tables(paths, "s", lambda path: pa.table({"n": [path.stem]}), seconds_between_lines=seconds)
+        assert [table["n"][0].as_py() for table in tables] == ["0", "1", "2"]
+        return [record.message for record in caplog.records]
+
+    assert index(60) == []
+    assert [f"{number} of 3 archives" in line for number, line in enumerate(index(0), 1)] == [True] * 3
 
 
 def test_a_table_goes_to_the_cache_where_the_folder_of_the_archive_is_not_writable(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ def toy(seed, num_images=50, num_classes=7, num_templates=3, width=6):
 
 
 @given(seed=st.integers(0, 2**31))
-def test_one_template_is_retrieval_with_class_ids_as_groups(seed):
+def test_fact_41_one_template_is_retrieval_with_class_ids_as_groups(seed):
     image_ND, text_CPD, labels = toy(seed, num_templates=1)
     text_CD = torch.nn.functional.normalize(text_CPD[:, 0], dim=1)
     rank_N = ranks(Rows(image_ND, labels), Rows(text_CD, np.arange(7)))
@@ -28,7 +28,7 @@ def test_one_template_is_retrieval_with_class_ids_as_groups(seed):
 
 
 @given(seed=st.integers(0, 2**31))
-def test_several_templates_are_normalised_averaged_and_normalised(seed):
+def test_fact_41_several_templates_are_normalised_averaged_and_normalised(seed):
     image_ND, text_CPD, labels = toy(seed)
     rows = []
     for captions in text_CPD.double().numpy():

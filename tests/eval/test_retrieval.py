@@ -50,7 +50,7 @@ def test_ranks_equal_those_of_a_slow_sort(seed, num_images):
 
 
 @given(seed=st.integers(0, 2**31), num_images=st.integers(1, 25))
-def test_the_six_percentages_equal_those_of_a_slow_count(seed, num_images):
+def test_fact_40_the_six_percentages_equal_those_of_a_slow_count(seed, num_images):
     images, texts = toy_set(seed, num_images)
     found = retrieval(images, texts, with_ranks=True)
     total = 0.0
@@ -86,7 +86,7 @@ class OneOf(World):
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_the_shares_of_all_ranks_add_up_to_the_ranks_of_one(world_size):
+def test_fact_39_the_shares_of_all_ranks_add_up_to_the_ranks_of_one(world_size):
     images, texts = real_valued()
     for queries, gallery in ((images, texts), (texts, images)):
         alone = ranks(queries, gallery)
@@ -94,7 +94,7 @@ def test_the_shares_of_all_ranks_add_up_to_the_ranks_of_one(world_size):
         assert np.array_equal(sum(shares), alone)
 
 
-def test_the_size_of_the_chunks_changes_nothing(monkeypatch):
+def test_fact_39_the_size_of_the_chunks_changes_nothing(monkeypatch):
     images, texts = real_valued()
     whole = [ranks(images, texts), ranks(texts, images)]
     for num_bytes in (2**20, 2**14, 2**11, 700):
@@ -119,7 +119,7 @@ def test_no_array_of_all_pairs_is_made():
     assert peak <= 2**20 < 8 * len(images.ids_N) * len(texts.ids_N)
 
 
-def test_a_perfect_model_has_rsum_600_and_rank_1():
+def test_fact_38_a_perfect_model_has_rsum_600_and_rank_1():
     vectors = torch.eye(40)
     ids = np.arange(40)[::-1].copy()
     texts = Rows(vectors.repeat_interleave(5, 0), ids.repeat(5))
@@ -128,7 +128,7 @@ def test_a_perfect_model_has_rsum_600_and_rank_1():
     assert found["I2T-median_rank"] == found["T2I-mean_rank"] == 1
 
 
-def test_images_count_once_and_captions_each_time():
+def test_fact_38_images_count_once_and_captions_each_time():
     images, texts = toy_set(1, 12)
     again = np.r_[np.arange(12), 3, 3, 7]
     assert retrieval(images.take(again), texts) == retrieval(images, texts)

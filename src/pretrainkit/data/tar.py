@@ -11,7 +11,9 @@ import re
 import secrets
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,6 +154,20 @@ def cached_table(path: Path, settings: str, make: Callable[[], pa.Table]) -> pa.
         return table if kept is None else kept
     _logger.warning("the index of %s is not kept, so the next start makes it again (%s)", path, "; ".join(failures))
     return table
+
+
+def cached_tables(
+    paths: Sequence[Path], settings: str, make: Callable[[Path], pa.Table], *, seconds_between_lines: float = 10
+) -> list[pa.Table]:
+    """`cached_table` for each archive. Where that takes long, because they are gone through for the first time, a line
+    now and then says how far it is."""
+    tables, shown = [], time.monotonic()
+    for number, path in enumerate(paths):
+        if time.monotonic() - shown >= seconds_between_lines:
+            shown = time.monotonic()
+            _logger.warning("indexing %s: %d of %d archives (once; the index is kept)", path, number + 1, len(paths))
+        tables.append(cached_table(path, settings, partial(make, path)))
+    return tables
 
 
 def _cache_folder() -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pretrainkit.demo.shapes import write_sets
 from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+from pretrainkit.recipes.clip.torchvision_shim import import_transformers
 
 NUM_TRAIN = 1300
 NUM_VALID = 100
@@ -21,6 +22,8 @@ MICROBATCH_SIZE = 64
 CHECKPOINT_STEPS = 50
 KILL_AFTER_STEP = 70
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+TOKENIZER_SETTINGS = ("--kind", "wordpiece", "--vocab-size", "140")
+"""Nearly all 40 words are one piece each. (Of the 318 pieces of a unigram vocabulary 256 would be bytes.)"""
 NUM_CHAPTERS = 7
 PROMPTS = [
     "a big red circle at the top of a grey ground",
@@ -47,7 +50,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
     say(2, NUM_CHAPTERS, "Vocabulary", "word pieces from the captions")
     pretrainkit("data", "captions", *sets, "--out", folder / "captions.jsonl")
     pretrainkit("corpus", "count-words", folder / "captions.jsonl", "--out", folder / "words.tsv")
-    pretrainkit("tokenizer", "train", folder / "words.tsv", "--vocab-size", 300, "--out", folder / "tokenizer")
+    pretrainkit("tokenizer", "train", folder / "words.tsv", *TOKENIZER_SETTINGS, "--out", folder / "tokenizer")
 
     say(
         3,
@@ -116,12 +119,12 @@ def _ask_transformers(export: Path, images: Path, prompt: str) -> str:
     """The file name of the image that fits `prompt` best, as any user of transformers would find it."""
     import torch
     from PIL import Image
-    from transformers import CLIPModel, CLIPProcessor
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    model, processor = CLIPModel.from_pretrained(export), CLIPProcessor.from_pretrained(export)
+    transformers = import_transformers()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    model = transformers.CLIPModel.from_pretrained(export)
+    processor = transformers.CLIPProcessor.from_pretrained(export)
     paths = sorted(images.iterdir())
     inputs = processor(text=[prompt], images=[Image.open(path) for path in paths], return_tensors="pt", padding=True)
     with torch.no_grad():

@@ -91,30 +91,53 @@ def parallelize(model: nn.Module, config: ParallelSettings, world: World, comput
 
 
 def _shard(model: nn.Module, blocks: list[nn.Module], world: World, compute_dtype: torch.dtype) -> nn.Module:
-    """FSDP2: each block is a group of its own; the root's group is the rest, tied embeddings and head together."""
+    """FSDP2: each block is a group of its own; the root's group is the rest, tied embeddings and head together.
+
+    A module of nothing but single numbers, such as a temperature, stays in float32: rounded, it would move every logit.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.world_size,), mesh_dim_names=("data",))
     policy = MixedPrecisionPolicy()
-    if world.device.type != "cpu" and compute_dtype != torch.float32:
+    if _computes_in(compute_dtype, world):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     for block in blocks:
         _send_weights(block, world)
         fully_shard(block, mesh=mesh, mp_policy=policy)
     _send_weights(model, world)
+    for numbers in [module for module in model.modules() if _holds_numbers(module)]:
+        fully_shard(numbers, mesh=mesh)
     # The root's parameters are needed at both ends of the step: gathering them twice would only cost time.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     model.register_forward_hook(_reshard_after_evaluation)
     return model
 
 
-def _reshard_after_evaluation(model: nn.Module, inputs: object, output: object) -> None:
-    """Without a backward pass, which would do it, the root would keep its gathered weights whatever becomes of them."""
+def _computes_in(dtype: torch.dtype, world: World) -> bool:
+    """Whether FSDP2 gathers weights in this number format rather than in float32."""
+    return world.device.type != "cpu" and dtype != torch.float32
+
+
+def _holds_numbers(module: nn.Module) -> bool:
+    """Whether it has parameters, and all of them are single numbers."""
+    sizes = [parameter.numel() for parameter in module.parameters()]
+    return bool(sizes) and max(sizes) == 1
+
+
+def _gathered_by_hand(model: nn.Module) -> list[Any]:
+    """The groups of a sharded model that are used outside of a forward pass of their own."""
     from torch.distributed.fsdp import FSDPModule
 
+    groups = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    return [module for module in groups if module is model or _holds_numbers(cast(nn.Module, module))]
+
+
+def _reshard_after_evaluation(model: nn.Module, inputs: object, output: object) -> None:
+    """Without a backward pass, which would do it, the root would keep its gathered weights whatever becomes of them."""
     if not torch.is_grad_enabled():
-        cast(FSDPModule, model).reshard()
+        for group in _gathered_by_hand(model):
+            group.reshard()
 
 
 def _send_weights(module: nn.Module, world: World) -> None:
@@ -188,9 +211,8 @@ def gather_root_weights(model: nn.Module) -> None:
     For computation on them outside the model's own forward pass, such as a loss with a temperature.
     """
     if is_sharded(model):
-        from torch.distributed.fsdp import FSDPModule
-
-        cast(FSDPModule, model).unshard()
+        for group in _gathered_by_hand(model):
+            group.unshard()
 
 
 def averages_gradients(model: nn.Module) -> bool:

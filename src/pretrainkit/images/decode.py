@@ -205,12 +205,14 @@ def _read(data: Data) -> bytes | bytearray | memoryview:
 
 
 def _open(content: bytes | bytearray | memoryview, name: str) -> Image:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         return Image.open(io.BytesIO(content))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, str(error)) from error
+    except UnidentifiedImageError as error:  # its own text is the address of a buffer
+        raise _broken(name, "the file is empty" if not len(content) else "of no known image format") from error
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise _broken(name, error) from error
 
@@ -233,7 +235,7 @@ def _rgb(opened: Image) -> Pixels:
     return np.asarray(opened if opened.mode == "RGB" else opened.convert("RGB"))
 
 
-def _broken(name: str, error: Exception) -> ImageError:
+def _broken(name: str, error: Exception | str) -> ImageError:
     return ImageError(f"image {name} is broken: {error}\n  replace the file or leave its row out", "broken")
 
 

@@ -9,6 +9,8 @@ import importlib.metadata
 import pkgutil
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import BaseModel
@@ -86,6 +88,11 @@ class Recipes:
             raise ConfigError(
                 f"there is no preset {name!r}\n  presets are written recipe/preset, like bert/tiny; files end in yaml\n"
                 "  all presets: pretrainkit recipes"
+            )
+        if recipe_name not in entries() and (Path(name) / "config.yaml").is_file():
+            raise ConfigError(
+                f"{name} is a run, not a preset\n  to go on with it: pretrainkit resume {quote(name)}; to train anew "
+                f"with its settings: pretrainkit train {quote(f'{name}/config.yaml')}"
             )
         recipe = find_recipe(recipe_name)
         if preset_name not in recipe.presets:

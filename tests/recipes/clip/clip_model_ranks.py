@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from clip_models import captions, images, run_config, text, vit
 from torch import Tensor
 
+import pretrainkit.dist.parallelize as parallelize_module
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights, parallelize, unwrap
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, TemperatureConfig
@@ -47,6 +49,27 @@ def gradients(config, world: World, strategy: str | None, **settings) -> dict[st
     return {name: grad.full_tensor() if hasattr(grad, "full_tensor") else grad for name, grad in own.items()}
 
 
+def scale_is_not_rounded(world: World) -> None:
+    """As on a GPU, where FSDP2 gathers weights in bfloat16: 1 / 0.0703 would become another number there."""
+    value = 0.0703
+    for kind in ("parameter", "log_parameter"):
+        config = run_config(temperature=TemperatureConfig(kind=kind, value=value))
+        torch.manual_seed(0)
+        with mock.patch.object(parallelize_module, "_computes_in", lambda dtype, world: dtype != torch.float32):
+            model = parallelize(RECIPE.build_model(config), ParallelConfig(strategy="fsdp2"), world, torch.bfloat16)
+        ids, num_tokens = captions((4, 9))
+        found = model(images(2), ids, num_tokens)
+        gather_root_weights(model)
+        assert next(model.image_projection.parameters()).dtype == torch.bfloat16
+        scale = model.logit_scale()
+        assert abs(scale.item() * value - 1) < 1e-6, scale
+        (scale * found["image"].float() * found["text"].float().square()).sum().backward()
+        for parameter in model.temperature.parameters():
+            assert hasattr(parameter, "full_tensor"), "it is whole after the backward pass"
+            assert parameter.grad is not None
+            assert parameter.grad.full_tensor().abs().item() > 0
+
+
 def main() -> None:
     """Raises where a gradient differs."""
     dist.init_process_group("gloo")
@@ -61,6 +84,7 @@ def main() -> None:
                     torch.testing.assert_close(
                         gradient, expected[name], rtol=1e-4, atol=1e-5, msg=lambda found, at=where: f"{at}: {found}"
                     )
+    scale_is_not_rounded(world)
     dist.destroy_process_group()
 
 

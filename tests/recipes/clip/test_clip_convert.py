@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from clip_models import (
@@ -22,7 +23,8 @@ from clip_models import (
 from pretrainkit.api import open_model
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
-from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig
+from pretrainkit.recipes.clip.captions import CaptionTokenizer
+from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig, TimmConfig
 from pretrainkit.recipes.clip.recipe import RECIPE
 
 
@@ -147,6 +149,37 @@ def test_the_processor_gives_the_pixels_and_ids_of_evaluation(timm, transformers
         other = theirs.get_text_features(inputs["input_ids"], attention_mask=inputs["attention_mask"]).pooler_output
     assert (inputs["input_ids"][torch.arange(3), lengths - 1] == 3).all()
     torch.testing.assert_close(own, torch.nn.functional.normalize(other, dim=-1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ours", "a list of pieces"])
+def test_a_processor_cuts_captions_where_training_did(timm, transformers, tokenizer, tmp_path, kind):
+    if kind != "ours":
+        (tmp_path / "bare").mkdir()
+        pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "cat", "blue", "dog", "and"]
+        (tmp_path / "bare/vocab.txt").write_text("\n".join(pieces) + "\n")
+    folder = tokenizer if kind == "ours" else tmp_path / "bare"
+    config = run_config(max_length=7)
+    export(config, random_model(config), folder, tmp_path / "hf", transformers)
+    captions = [*CAPTIONS, "a red dog " * 9]
+    found = transformers.AutoProcessor.from_pretrained(tmp_path / "hf")(text=captions, padding=True)
+    expected = CaptionTokenizer(folder).encode(captions, 7)
+    assert found["input_ids"] == expected.input_ids.tolist()
+    assert np.array(found["attention_mask"]).sum(1).tolist() == expected.num_tokens.tolist()
+    assert RECIPE.import_huggingface(tmp_path / "hf")[0].data.max_length == 7
+
+
+def test_a_timm_folder_is_exported_with_its_arguments(timm, transformers, tokenizer, tmp_path):
+    """Which the name of the encoder alone does not say."""
+    content = {
+        "architecture": "vit_tiny_patch16_224",
+        "model_args": {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3},
+        "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.3] * 3},
+    }
+    config = run_config(
+        TimmConfig(name="local-dir:gone", architecture=content, pretrained=False), tiny_bert(tmp_path / "bert")
+    )
+    model = random_model(config)
+    assert_equal(model, export(config, model, tokenizer, tmp_path / "hf", transformers))
 
 
 def test_transforms_that_cannot_be_said_are_named(tokenizer, tmp_path, caplog):

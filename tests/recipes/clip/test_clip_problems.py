@@ -1,8 +1,12 @@
 """Settings of loss and order that cannot be meant are named before any compute."""
 
+import re
+
 import pytest
 from toy_pairs import toy_config
 
+from pretrainkit.api import load_config
+from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
 
 
@@ -37,3 +41,33 @@ def test_settings_that_fit_have_none():
         ({"mixup": {}, "label_smoothing": 0.1, "gather_group_size": 3}, {"order": "debias", "debias_draw": "balanced"}),
     ]:
         assert toy_config(objective, data).problems(world_size=3) == []
+
+
+@pytest.mark.parametrize(
+    ("temperature", "words"),
+    [
+        ({"kind": "constant", "value": 2.0}, "value=2 is beyond .*smallest=0.01 and .*largest=0.5"),
+        ({"kind": "parameter", "value": 0.005}, "value=0.005 is beyond"),
+        ({"kind": "parameter", "smallest": 0.5, "largest": 0.1}, "smallest=0.5 and .*largest=0.1 leave no temperature"),
+        ({"kind": "log_parameter", "value": 0.001}, r"value=0.001 is beyond model.temperature.smallest=0.01\n"),
+    ],
+)
+def test_a_temperature_that_would_be_used_as_another_is_one_problem(temperature, words):
+    problems = tiny({"temperature": temperature}).problems()
+    assert len(problems) == 1
+    assert re.search(words, problems[0])
+
+
+def test_a_model_of_which_nothing_learns_is_one_problem():
+    frozen = {
+        "image": {"trainable": False},
+        "text": {"trainable": False},
+        "projection": {"image_trainable": False, "text_trainable": False},
+        "temperature": {"kind": "constant"},
+    }
+    assert "nothing of the model learns" in tiny(frozen).problems()[0]
+    assert tiny({**frozen, "text": {"trainable": True}}).problems() == []
+
+
+def tiny(model: dict) -> ClipRun:
+    return load_config({"extends": "clip/tiny", "model": model})

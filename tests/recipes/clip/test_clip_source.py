@@ -1,6 +1,7 @@
 """Pairs as the loader uses them: slices of batches, bad rows, and what is refused before a run."""
 
 import logging
+import re
 import zlib
 from collections import Counter
 
@@ -241,7 +242,7 @@ def test_bad_rows_stop_a_run_that_does_not_replace_and_every_evaluation(tokenize
     told = rows(8, 1)
     told[3]["caption"] = ""
     write_csv_set(spoilt, "valid", [{**row, "image": f"9{row['image'][1:]}"} for row in told])
-    held_out = open_source(bind(run_of(tokenizer, [spoilt], [spoilt])), "valid")
+    held_out = open_source(run_of(tokenizer, [spoilt], [spoilt]), "valid")
     with pytest.raises(DataError, match=r"row 3 \(9003\.png\): empty caption: there is no text\n  evaluation must see"):
         held_out.build(all_records(held_out))
 
@@ -284,6 +285,34 @@ def test_the_vocabulary_comes_from_the_tokenizer(tokenizer, two_sets):
 def test_settings_that_do_not_fit_are_refused_with_the_numbers(tokenizer, two_sets, changes, message):
     with pytest.raises(ConfigError, match=message):
         bind(run_of(tokenizer, two_sets, **changes))
+
+
+@pytest.mark.parametrize("damage", ["no caption", "no image"])
+def test_held_out_rows_that_cannot_be_used_are_refused_before_training(tokenizer, two_sets, tmp_path, damage):
+    told = rows(8, 1, first=50)
+    if damage == "no caption":
+        told[3]["caption"] = " "
+    folder = write_csv_set(tmp_path / "s", "valid", told)
+    if damage == "no image":
+        (folder / "valid" / "0053.png").unlink()
+    run = run_of(tokenizer, two_sets, [folder])
+    with pytest.raises(DataError, match=r"1 of 8 held-out rows .*row 3 \(0053\.png\)"):
+        bind(run)
+    bind(run.model_copy(update={"evaluate": run.evaluate.model_copy(update={"num_examples": 3})}))
+
+
+def test_a_tokenizer_is_given_by_its_folder(tokenizer, two_sets):
+    file = next(tokenizer.iterdir())
+    with pytest.raises(DataError, match=rf"is a file\n.*data\.tokenizer={re.escape(str(tokenizer))}"):
+        bind(run_of(file, two_sets))
+
+
+def test_sets_of_several_caption_keys_are_told_apart_too(tokenizer, tmp_path):
+    folder = write_csv_set(tmp_path / "s", "train", rows(8, 1))
+    drawn = {"path": str(folder), "caption_key": {"caption": 3, "image": 1}}
+    bind(run_of(tokenizer, [drawn]))
+    with pytest.raises(ConfigError, match=r"lists .* 2 times"):
+        bind(run_of(tokenizer, [drawn, drawn]))
 
 
 def test_small_sets_may_wrap(tokenizer, two_sets):

@@ -1,5 +1,6 @@
 """Towers of timm and transformers, from tiny configurations built here."""
 
+import json
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pretrainkit
 from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip.architecture import bind_model
+from pretrainkit.recipes.clip.config import TimmConfig
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
@@ -73,6 +75,12 @@ def test_unknown_encoders_and_options_are_named(timm):
         build_image_tower(tiny_timm(options={"depht": 2}))
 
 
+def test_images_of_a_size_that_timm_refuses_are_one_message(timm):
+    tower = build_image_tower(tiny_timm())
+    with pytest.raises(ConfigError, match=r"40 x 40 pixels.*vit_tiny(.|\n)*model\.image\.image_size=40"):
+        tower(torch.zeros(1, 3, 40, 40))
+
+
 def test_partial_freezing_of_timm(timm):
     names = learned(build_image_tower(tiny_timm(num_trainable_layers=1)))
     assert {name.split(".")[1] for name in names} == {"blocks", "norm"}
@@ -106,6 +114,50 @@ def test_tables_outside_the_state_dict_survive_building_without_memory(timm, nam
     size = 56 if name.startswith("eva") else 224
     pixels = torch.randn(1, 3, size, size)
     assert torch.equal(empty(pixels), tower(pixels))
+
+
+@pytest.fixture
+def timm_folder(timm, tmp_path):
+    """As timm saves encoders: config.json with the arguments of the constructor, and weights."""
+    from safetensors.torch import save_file
+
+    arguments = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 7}
+    encoder = timm.create_model("vit_tiny_patch16_224", **arguments)
+    published = {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.3] * 3, "num_classes": 7, "classifier": "head"}
+    content = {"architecture": "vit_tiny_patch16_224", "model_args": arguments, "pretrained_cfg": published}
+    (tmp_path / "vision").mkdir()
+    (tmp_path / "vision/config.json").write_text(json.dumps(content))
+    tensors = {name: tensor.contiguous() for name, tensor in encoder.state_dict().items()}
+    save_file(tensors, tmp_path / "vision/model.safetensors")
+    return tmp_path / "vision"
+
+
+def test_an_encoder_of_timm_comes_from_a_folder_with_its_weights(timm_folder):
+    from safetensors.torch import load_file
+
+    tower = build_image_tower(TimmConfig(name=f"local-dir:{timm_folder}"))
+    assert tower.mean_and_deviation == ((0.4,) * 3, (0.3,) * 3)
+    weights = load_file(timm_folder / "model.safetensors")
+    found = tower.encoder.state_dict()
+    assert found.keys() == {name for name in weights if not name.startswith("head.")}
+    assert all(torch.equal(found[name], weights[name]) for name in found)
+
+
+def test_a_bound_config_needs_the_folder_of_timm_no_more(timm_folder, monkeypatch):
+    monkeypatch.chdir(timm_folder.parent)
+    config = bind_model(run_config(TimmConfig(name="local-dir:vision"), text()))
+    assert config.model.image.name == f"local-dir:{timm_folder}"
+    assert bind_model(config) is config
+    tower = build_image_tower(config.model.image).eval()
+    timm_folder.rename(timm_folder.with_name("gone"))
+    with torch.device("meta"):
+        empty = build_image_tower(config.model.image).eval()
+    assert empty.mean_and_deviation == tower.mean_and_deviation
+    allocate(empty, "cpu").load_state_dict(tower.state_dict())
+    pixels = torch.randn(1, 3, 32, 32)
+    assert torch.equal(empty(pixels), tower(pixels))
+    with pytest.raises(ConfigError, match=r"model\.image\.name=local-dir:vision"):
+        bind_model(run_config(TimmConfig(name="local-dir:vision"), text()))
 
 
 def small(kind):

@@ -98,7 +98,7 @@ def run_ranks(folder, strategy, num):
 
 
 @pytest.mark.parametrize(("strategy", "num"), [("ddp", 2), ("fsdp2", 3)])
-def test_metrics_are_the_same_on_any_number_of_ranks(tmp_path, strategy, num):
+def test_fact_39_metrics_are_the_same_on_any_number_of_ranks(tmp_path, strategy, num):
     alone = metrics_of(ToyEncoder())
     found = run_ranks(tmp_path, strategy, num)
     for one in found:

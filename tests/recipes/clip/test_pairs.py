@@ -101,6 +101,18 @@ def test_an_absent_image_is_missing_and_an_absent_caption_empty(tmp_path):
         pairs.read_image(2)
 
 
+@pytest.mark.parametrize("name", ["", "x" * 300 + ".png", "0001.png/more.png"])
+def test_what_cannot_be_a_file_is_a_missing_image(tmp_path, name):
+    told = rows(2, 1)
+    folder = write_csv_set(tmp_path / "s", "train", told)
+    table = folder / "train_anno.csv"
+    table.write_text(table.read_text().replace("0000.png", name))
+    pairs = opened(folder)
+    assert [pairs.lacks_image(row) for row in range(2)] == [True, False]
+    with pytest.raises(MissingImage):
+        pairs.read_image(0)
+
+
 # ---- the same in every format ----
 
 
@@ -257,6 +269,13 @@ def test_lists_of_captions_in_a_data_set_become_pairs(tmp_path, monkeypatch):
     assert pairs.image_ids.tolist() == [5, 5, 6]
     with pytest.raises(DataError, match="no column 'text' for the caption; it has img, sentences, image_id"):
         opened(tmp_path / "s", caption_key="text")
+
+
+def test_a_column_that_holds_no_images_is_refused_when_the_set_is_opened(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'pretrainkit[hub]'")
+    datasets.Dataset.from_dict({"image": [[1, 2], [3]], "caption": ["a", "b"]}).save_to_disk(str(tmp_path / "s"))
+    with pytest.raises(DataError, match=r"column 'image' holds .*int64.*, not images\n.*image_key"):
+        opened(tmp_path / "s")
 
 
 def test_a_missing_split_names_those_there_are(tmp_path):

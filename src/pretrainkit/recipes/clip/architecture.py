@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig
+from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TimmConfig
 
 _BERT_BASE = {
     "model_type": "bert",
@@ -26,17 +26,48 @@ _KNOWN = {"bert-base-uncased": _BERT_BASE, "google-bert/bert-base-uncased": _BER
 """Those of our presets, which so can be built and counted without network."""
 
 
+_LOCAL, _HUB = "local-dir", "hf-hub"
+"""Where timm finds encoders that it does not know by name."""
+
+
 def bind_model(config: ClipRun) -> ClipRun:
-    """The config with the architecture of its transformers encoder filled in.
+    """The config with the architectures of its foreign encoders filled in, as far as they lie in a folder or on a hub.
 
     Raises:
         ConfigError: There is no such encoder.
     """
-    text = config.model.text
-    if not isinstance(text, HuggingFaceTextConfig) or text.architecture is not None:
-        return config
-    text = text.model_copy(update={"architecture": read_architecture(text.name)})
-    return config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
+    image, text = config.model.image, config.model.text
+    updates: dict[str, Any] = {}
+    if isinstance(image, TimmConfig) and image.architecture is None and ":" in image.name:
+        updates["image"] = bind_timm(image)
+    if isinstance(text, HuggingFaceTextConfig) and text.architecture is None:
+        updates["text"] = text.model_copy(update={"architecture": read_architecture(text.name)})
+    return config.model_copy(update={"model": config.model.model_copy(update=updates)}) if updates else config
+
+
+def bind_timm(config: TimmConfig) -> TimmConfig:
+    """With the contents of the config.json that `name`, of the form SOURCE:PLACE, points at; a folder is then absolute.
+
+    Raises:
+        ConfigError: There is none, or it is not of timm.
+    """
+    source, _, place = config.name.partition(":")
+    if source == _LOCAL:
+        place = str(Path(place).expanduser().absolute())
+        path = Path(place) / "config.json"
+    elif source.replace("_", "-") == _HUB:
+        path = _from_hub(place, "model.image.name")
+    else:
+        raise ConfigError(
+            f"model.image.name={config.name} names a place that timm does not know\n"
+            f"  give {_LOCAL}:FOLDER, {_HUB}:NAME, or a name of timm"
+        )
+    found = _content(path, f"model.image.name={config.name}", "a folder that timm wrote")
+    if "architecture" not in found:
+        raise ConfigError(
+            f"model.image.name={config.name}: {path} names no architecture of timm\n  give a folder that timm wrote"
+        )
+    return config.model_copy(update={"name": f"{source}:{place}", "architecture": found})
 
 
 def read_architecture(name: str) -> dict[str, Any]:
@@ -50,24 +81,28 @@ def read_architecture(name: str) -> dict[str, Any]:
     elif name in _KNOWN:
         return dict(_KNOWN[name])
     else:
-        path = _from_hub(name)
+        path = _from_hub(name, "model.text.name")
+    return _content(path, f"model.text.name={name}", "a folder that transformers wrote")
+
+
+def _content(path: Path, given: str, wanted: str) -> dict[str, Any]:
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, json.JSONDecodeError) as error:
-        raise ConfigError(
-            f"model.text.name={name}: {path} cannot be read: {error}\n  give a folder that transformers wrote"
-        ) from None
+        raise ConfigError(f"{given}: {path} cannot be read: {error}\n  give {wanted}") from None
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, field: str) -> Path:
+    """The config.json of NAME or NAME@REVISION."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    name, _, revision = name.partition("@")
     try:
-        return Path(hf_hub_download(name, "config.json"))
+        return Path(hf_hub_download(name, "config.json", revision=revision or None))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
-            f"model.text.name={name} is no folder here, and the hub does not give it: {reason}\n"
-            "  give the path of a folder that transformers wrote, or a name on the hub where there is network"
+            f"{field}={name} is no folder here, and the hub does not give it: {reason}\n"
+            "  give the path of a folder, or a name on the hub where there is network"
         ) from None

@@ -63,9 +63,10 @@ class BadRows:
             num_rows = min(len(self._pairs), max(self._num_seen, _FEW_ROWS))
         if num_bad > self._max_fraction * num_rows:
             counts = Counter(REASONS[reason] for reason in self._rows.values())
+            are = "row is" if num_bad == 1 else "rows are"
             raise DataError(
                 f"{explain(self._pairs, row, error)}\n"
-                f"  with it {num_bad} rows are bad ({', '.join(f'{n} {name}' for name, n in counts.items())}), more "
+                f"  with it {num_bad} {are} bad ({', '.join(f'{n} {name}' for name, n in counts.items())}), more "
                 f"than data.max_bad_fraction={self._max_fraction:g} of {num_rows:,}\n"
                 "  list them with pretrainkit data check; mend the set, or allow more"
             )

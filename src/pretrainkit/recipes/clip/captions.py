@@ -84,6 +84,10 @@ class CaptionTokenizer:
         """Changes whenever ids could."""
         return hashlib.blake2b(self._model.to_str().encode(), digest_size=16).hexdigest()
 
+    def save(self, path: Path) -> None:
+        """Write it as a `tokenizer.json`."""
+        self._model.save(str(path))
+
     def special_ids(self) -> set[int]:
         """Of control tokens."""
         return {index for index, token in self._model.get_added_tokens_decoder().items() if token.special}
@@ -169,6 +173,10 @@ def find_folder(name: str) -> Path:
     folder = Path(name)
     if folder.is_dir():
         return folder
+    if folder.is_file():
+        raise DataError(
+            f"the tokenizer {name} is a file\n  give the folder that holds it: data.tokenizer={folder.parent}"
+        )
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DataError(f"there is no tokenizer folder {name}\n  check data.tokenizer")
     from huggingface_hub import snapshot_download

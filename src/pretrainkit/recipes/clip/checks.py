@@ -41,6 +41,8 @@ def text_problems(config: ClipRun, tokenizer: CaptionTokenizer) -> list[str]:
     if text.kind == "transformer":
         size: int | None = text.vocab_size
         longest: int | None = text.max_positions
+    elif text.architecture is not None:
+        size, longest = text.architecture.get("vocab_size"), text.architecture.get("max_position_embeddings")
     else:
         about = (tokenizer.folder if config.data.tokenizer is None else find_folder(text.name)) / "config.json"
         content = json.loads(about.read_bytes()) if about.is_file() else {}
@@ -75,11 +77,11 @@ def name_problems(data: ClipDataConfig) -> list[str]:
                 f"{count} sets of data.valid are called {name!r}, so their metrics could not be told apart\n"
                 "  give them names: data.valid=[{path: ..., name: ...}, ...]"
             )
-    listed = Counter(source.model_copy(update={"weight": None, "name": None}) for source in data.train)
-    for source, count in listed.items():
+    listed = Counter((source.path, source.model_dump_json(exclude={"weight", "name"})) for source in data.train)
+    for (path, _), count in listed.items():
         if count > 1:
             problems.append(
-                f"data.train lists {source.path} {count} times\n  list it once, with a larger weight to see more of it"
+                f"data.train lists {path} {count} times\n  list it once, with a larger weight to see more of it"
             )
     return problems
 
@@ -120,6 +122,31 @@ def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
                 )
             if held_out.has_names and trained.has_names:
                 _check_images(trained, held_out)
+
+
+def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:
+    """Every held-out row is needed, so what can be seen without decoding is not left to the first evaluation.
+
+    Args:
+        valid: The held-out sets.
+        num_examples: Only the first so many rows of each are used; None: all.
+
+    Raises:
+        DataError: A caption is empty, or the file of an image is missing.
+    """
+    for pairs in valid:
+        bad = []
+        for row in range(len(pairs) if num_examples is None else min(num_examples, len(pairs))):
+            if not pairs.caption(row):
+                bad.append(f"{pairs.describe(row)}: it has no caption")
+            elif pairs.lacks_image(row):
+                bad.append(f"{pairs.describe(row)}: there is no such image")
+        if bad:
+            raise DataError(
+                f"{len(bad):,} of {len(pairs):,} held-out rows cannot be used, such as {bad[0]}\n"
+                "  evaluation must see every row: mend or remove them; all that are bad are listed by pretrainkit data "
+                f"check {pairs.path}"
+            )
 
 
 def _check_images(trained: Pairs, held_out: Pairs) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import TextTransformerConfig, VitConfig
-from pretrainkit.tokenizers.special import SpecialIds
 
 State = Mapping[str, Tensor]
 
@@ -32,7 +32,7 @@ def refuse_vision(config: VitConfig) -> None:
         )
 
 
-def refuse_text(config: TextTransformerConfig, special: SpecialIds) -> None:
+def refuse_text(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> None:
     """InputError where `CLIPTextModel` computes something else."""
     if not config.causal or config.pool != "eos":
         raise InputError(
@@ -40,7 +40,12 @@ def refuse_text(config: TextTransformerConfig, special: SpecialIds) -> None:
             f"model.text.causal={str(config.causal).lower()} with model.text.pool={config.pool} cannot be expressed\n"
             "  use --format safetensors"
         )
-    if special.sep == _LEGACY_EOS:
+    if not tokenizer.suffix:
+        raise InputError(
+            f"transformers' CLIP reads the end token, which the tokenizer in {tokenizer.folder} does not put there\n"
+            "  use --format safetensors"
+        )
+    if tokenizer.suffix[-1] == _LEGACY_EOS:
         raise InputError(
             f"the end token has the id {_LEGACY_EOS}, with which transformers' CLIP reads the token of the highest id\n"
             "  use --format safetensors, or train with a tokenizer whose end token has another id"
@@ -58,16 +63,16 @@ def vision_values(config: VitConfig) -> dict[str, Any]:
     }
 
 
-def text_values(config: TextTransformerConfig, special: SpecialIds) -> dict[str, Any]:
+def text_values(config: TextTransformerConfig, tokenizer: CaptionTokenizer) -> dict[str, Any]:
     """`text_config` of `config.json`."""
     return {
         "model_type": "clip_text_model",
         **_shared_values(config),
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_positions,
-        "pad_token_id": special.pad,
-        "bos_token_id": special.cls,
-        "eos_token_id": special.sep,
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.prefix[0] if tokenizer.prefix else None,
+        "eos_token_id": tokenizer.suffix[-1],
     }
 
 

@@ -68,6 +68,9 @@ class TimmConfig(TowerConfig):
     """Of `timm.create_model`, also `local-dir:FOLDER` and `hf-hub:NAME`."""
     pretrained: bool = True
     """Start from its published weights."""
+    architecture: dict[str, Any] | None = None
+    """Of a folder or a name on the hub: the contents of its config.json; null: filled in when a run starts, so that the
+    run can be used without it."""
     image_size: PositiveInt | None = None
     """Handed to encoders that take one; null: their own."""
     options: dict[str, bool | int | float | str | tuple[int | float | str, ...]] = Field(default_factory=dict)
@@ -166,6 +169,20 @@ class TemperatureConfig(Config):
     project_back: bool = True
     """A learned temperature beyond a limit is set to it after each update, or its gradient would vanish for good."""
 
+    def problems(self) -> list[str]:
+        """Limits in the wrong order, or a first temperature beyond them, which would be used as the limit."""
+        has_largest = self.kind != "log_parameter"
+        limits = f"model.temperature.smallest={self.smallest:g}"
+        if has_largest:
+            limits += f" and model.temperature.largest={self.largest:g}"
+        if has_largest and self.smallest > self.largest:
+            return [f"{limits} leave no temperature between them\n  exchange them"]
+        if self.value < self.smallest or (has_largest and self.value > self.largest):
+            return [
+                f"model.temperature.value={self.value:g} is beyond {limits}\n  start within the limits, or move them"
+            ]
+        return []
+
 
 class ClipModelConfig(Config):
     """Two towers with a projection each."""
@@ -178,6 +195,18 @@ class ClipModelConfig(Config):
     """To the common space."""
     temperature: TemperatureConfig = TemperatureConfig()
     """Of the logits."""
+
+    @property
+    def has_learning_part(self) -> bool:
+        """Whether a tower, a projection or the temperature is trained."""
+        is_trained = (
+            self.image.trainable,
+            self.text.trainable,
+            self.projection.image_trainable,
+            self.projection.text_trainable,
+            self.temperature.kind != "constant",
+        )
+        return any(is_trained)
 
 
 class MixupConfig(Config):
@@ -413,7 +442,14 @@ class ClipRun(RunConfig):
     """Evaluation while training."""
 
     def problems(self, world_size: int = 1) -> list[str]:
-        return [*super().problems(world_size), *self.objective.problems(world_size), *self.data.order_problems()]
+        found = [*super().problems(world_size), *self.objective.problems(world_size), *self.data.order_problems()]
+        found += self.model.temperature.problems()
+        if not self.model.has_learning_part and self.objective.loss != "siglip":  # whose bias is learned
+            found.append(
+                "nothing of the model learns: both towers and both projections are kept as they are, and the "
+                "temperature is constant\n  let one learn, such as model.projection.image_trainable=true"
+            )
+        return found
 
     @property
     def has_held_out_data(self) -> bool:

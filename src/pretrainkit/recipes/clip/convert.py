@@ -22,6 +22,7 @@ from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip import clip_layout as clip
+from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import (
     ClipRun,
     HuggingFaceTextConfig,
@@ -35,8 +36,6 @@ from pretrainkit.recipes.clip.dual_layout import check_equal, dual_folder, read_
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.presets import vit_b_16
 from pretrainkit.recipes.clip.tensors import projections, tower_state, with_prefix, without_prefix
-from pretrainkit.tokenizers.load import load_tokenizer
-from pretrainkit.tokenizers.special import SpecialIds
 
 logger = logging.getLogger(__name__)
 
@@ -59,17 +58,15 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
     _refuse(config)
     if tokenizer is None:
         raise InputError("there is no tokenizer beside the model, which says where captions end\n  export a run")
-    special = load_tokenizer(tokenizer).special
+    words = CaptionTokenizer(tokenizer)
     dual_encoder = cast(DualEncoder, model)
     is_clip = isinstance(config.model.image, VitConfig) and isinstance(config.model.text, TextTransformerConfig)
-    values, tensors = (_clip_folder if is_clip else dual_folder)(config, dual_encoder, special)
+    values, tensors = (_clip_folder if is_clip else dual_folder)(config, dual_encoder, words)
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", tensors)
         _write_json(folder / "config.json", values)
         _write_processor(config, dual_encoder, folder, "CLIPProcessor" if is_clip else "VisionTextDualEncoderProcessor")
-        for path in tokenizer.iterdir():
-            if path.is_file() and path.name not in _OTHER_FILES:
-                shutil.copyfile(path, folder / path.name)
+        _write_tokenizer(words, config.data.max_length, folder)
         if not is_clip:
             check_equal(config, dual_encoder, folder)
 
@@ -89,13 +86,15 @@ def _refuse(config: ClipRun) -> None:
         )
 
 
-def _clip_folder(config: ClipRun, model: DualEncoder, special: SpecialIds) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _clip_folder(
+    config: ClipRun, model: DualEncoder, tokenizer: CaptionTokenizer
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """`config.json` and tensors of a `CLIPModel`."""
     image, text = config.model.image, config.model.text
     assert isinstance(image, VitConfig)
     assert isinstance(text, TextTransformerConfig)
     clip.refuse_vision(image)
-    clip.refuse_text(text, special)
+    clip.refuse_text(text, tokenizer)
     dim = config.model.projection.dim
     values = {
         "model_type": _CLIP,
@@ -103,7 +102,7 @@ def _clip_folder(config: ClipRun, model: DualEncoder, special: SpecialIds) -> tu
         "projection_dim": dim,
         "logit_scale_init_value": math.log(1 / config.model.temperature.value),
         "vision_config": {**clip.vision_values(image), "projection_dim": dim},
-        "text_config": {**clip.text_values(text, special), "projection_dim": dim},
+        "text_config": {**clip.text_values(text, tokenizer), "projection_dim": dim},
     }
     tensors = {
         **with_prefix("vision_model.", clip.vision_to_transformers(tower_state(model, "image"), image)),
@@ -113,7 +112,27 @@ def _clip_folder(config: ClipRun, model: DualEncoder, special: SpecialIds) -> tu
     return values, tensors
 
 
-# ------------------------------------------------------------------------------------------------- image processor
+# ----------------------------------------------------------------------------------------------------- processor
+
+
+def _write_tokenizer(tokenizer: CaptionTokenizer, max_length: int, folder: Path) -> None:
+    """Its files, with settings by which a processor of transformers cuts captions where training did."""
+    for path in tokenizer.folder.iterdir():
+        if path.is_file() and path.name not in _OTHER_FILES:
+            shutil.copyfile(path, folder / path.name)
+    path = folder / "tokenizer_config.json"
+    about = json.loads(path.read_text("utf-8")) if path.is_file() else _usual_settings(tokenizer)
+    if not (folder / "tokenizer.json").is_file():
+        tokenizer.save(folder / "tokenizer.json")
+    _write_json(path, {**about, "model_max_length": max_length, "truncation": True})
+
+
+def _usual_settings(tokenizer: CaptionTokenizer) -> dict[str, Any]:
+    """Of a tokenizer that comes without settings, such as a bare list of pieces."""
+    ids = {"pad_token": tokenizer.pad_id, "mask_token": tokenizer.mask_id}
+    ids |= {"cls_token": next(iter(tokenizer.prefix), None), "sep_token": next(iter(tokenizer.suffix[-1:]), None)}
+    tokens = {role: tokenizer.pieces[index] for role, index in ids.items() if index is not None}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
 
 
 def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processor_class: str) -> None:
@@ -251,8 +270,10 @@ def _complete(
     updates["valid_transforms"] = _transforms_of(processor, size)
     if "image_mean" in processor:
         updates["normalize"] = (tuple(processor["image_mean"]), tuple(processor["image_std"]))
+    longest = [base.data.max_length, _longest_caption(folder)]
     if isinstance(text, TextTransformerConfig):
-        updates["max_length"] = min(base.data.max_length, text.max_positions)
+        longest.append(text.max_positions)
+    updates["max_length"] = min(filter(None, longest))
     value = math.exp(-log_scale.item())
     temperature = TemperatureConfig(value=value, smallest=min(value, base.model.temperature.smallest))
     model = base.model.model_copy(
@@ -264,6 +285,13 @@ def _complete(
         }
     )
     return base.model_copy(update={"model": model, "data": base.data.model_copy(update=updates)})
+
+
+def _longest_caption(folder: Path) -> int | None:
+    """In tokens, as the tokenizer beside the model says; None: it says nothing."""
+    path = folder / "tokenizer_config.json"
+    length = json.loads(path.read_text("utf-8")).get("model_max_length") if path.is_file() else None
+    return length if isinstance(length, int) else None
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

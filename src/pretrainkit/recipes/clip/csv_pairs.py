@@ -30,6 +30,9 @@ class CsvPairs(Pairs):
     def read_image(self, row: int) -> bytes:
         return read_file(self.images / self.image_names[row].as_py())
 
+    def lacks_image(self, row: int) -> bool:
+        return not has_file(self.images / self.image_names[row].as_py())
+
     def image_bytes(self, row: int) -> int:
         path = self.images / self.image_names[row].as_py()
         try:
@@ -39,12 +42,22 @@ class CsvPairs(Pairs):
 
 
 def read_file(path: Path) -> bytes:
-    """Raises MissingImage where there is no file of that name."""
+    """Raises MissingImage where no file of that name can be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as error:
         raise MissingImage(f"{path}: there is no such file") from error
+    except OSError as error:  # no permission, a name that is too long, a failing disk
+        raise MissingImage(f"{path}: {error.strerror}") from error
+
+
+def has_file(path: Path) -> bool:
+    """Whether there is a file of that name; one that cannot be a name is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def open_csv(source: ClipSourceConfig, split: Split) -> CsvPairs:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.clip import clip_layout as clip
+from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import (
     ClipRun,
     HuggingFaceTextConfig,
@@ -27,9 +28,8 @@ from pretrainkit.recipes.clip.config import (
 from pretrainkit.recipes.clip.huggingface_tower import HuggingFaceTower
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.tensors import projections, tower_state, with_prefix, without_prefix
-from pretrainkit.recipes.clip.timm_tower import TimmTower
+from pretrainkit.recipes.clip.timm_tower import PUBLISHED, TimmTower, registered
 from pretrainkit.recipes.clip.torchvision_shim import import_transformers
-from pretrainkit.tokenizers.special import SpecialIds
 
 State = Mapping[str, Tensor]
 
@@ -39,7 +39,9 @@ _ALLOWED = 1e-4
 """Largest difference of an entry of an embedding of length 1 that the check of an export lets pass."""
 
 
-def dual_folder(config: ClipRun, model: DualEncoder, special: SpecialIds) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def dual_folder(
+    config: ClipRun, model: DualEncoder, tokenizer: CaptionTokenizer
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """`config.json` and tensors.
 
     Raises:
@@ -55,8 +57,8 @@ def dual_folder(config: ClipRun, model: DualEncoder, special: SpecialIds) -> tup
         vision_values = _timm_values(image, cast(TimmTower, model.image))
         vision = with_prefix("timm_model.", tower_state(model, "image"))
     if isinstance(text, TextTransformerConfig):
-        clip.refuse_text(text, special)
-        text_values: dict[str, Any] = clip.text_values(text, special)
+        clip.refuse_text(text, tokenizer)
+        text_values: dict[str, Any] = clip.text_values(text, tokenizer)
         words = clip.text_to_transformers(tower_state(model, "text"), text)
     else:
         text_values, words = _with_pooler(text, cast(HuggingFaceTower, model.text), tower_state(model, "text"))
@@ -74,19 +76,17 @@ def dual_folder(config: ClipRun, model: DualEncoder, special: SpecialIds) -> tup
 
 def _timm_values(config: TimmConfig, tower: TimmTower) -> dict[str, Any]:
     published = tower.encoder.pretrained_cfg
-    architecture = published["architecture"] if ":" in config.name else config.name
+    name, stored = registered(tower.config)
     arguments = {key: value for key, value in tower.arguments.items() if key != "patch_drop_rate"}
     return {
         "model_type": "timm_wrapper",
-        "architecture": architecture,
-        "model_args": {**config.options, **arguments},
+        "architecture": name,
+        "model_args": {**stored, **config.options, **arguments},
         "do_pooling": True,
         "hidden_size": tower.width,
         "num_classes": 0,
         "label_names": [],
-        "pretrained_cfg": {
-            name: published[name] for name in ("input_size", "mean", "std", "interpolation", "crop_pct")
-        },
+        "pretrained_cfg": {name: published[name] for name in PUBLISHED},
     }
 
 

@@ -90,7 +90,7 @@ def held_out_metrics(
         the mean over sets; for each folder of classes `<folder>_zeroshot_acc1` and `_acc5` (percent); `temperature`.
     """
     embed = Embed(model, config.batch_size, world, autocast, num_threads)
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = {"RSUM": 0.0} if pairs else {}  # the headline of a report
     with evaluation_mode(model), torch.no_grad():
         gather_root_weights(model)
         metrics["temperature"] = 1 / float(unwrap(model).logit_scale())  # type: ignore[operator]

@@ -78,6 +78,12 @@ def open_huggingface(source: ClipSourceConfig, split: Split) -> HuggingFacePairs
         texts = [chosen_column(present, source.caption_key, _CAPTIONS, "caption", where)]
     if isinstance(dataset.features[image], datasets.Image):
         dataset = dataset.cast_column(image, datasets.Image(decode=False))
+    elif not _may_be_images(dataset.features[image], datasets):
+        raise DataError(
+            f"{where}: column {image!r} holds {dataset.features[image]}, not images\n"
+            "  images are files (an Image, bytes, {bytes, path}) or paths of files: name another column with "
+            "image_key, or cast this one"
+        )
     numbers = [name for name in ("image_id", "caption_id") if name in present]
     plain = dataset.select_columns([*texts, *numbers]).with_format("arrow")[:]
     columns = {f"caption_{n}": _chunked(plain.column(text)) for n, text in enumerate(texts)}
@@ -109,6 +115,13 @@ def _load(datasets: Any, source: ClipSourceConfig, split: Split) -> Any:
             f"{', '.join(found)}\n  name one with split: NAME beside its path"
         )
     return found[name]
+
+
+def _may_be_images(feature: Any, datasets: Any) -> bool:
+    """Whether values of a column are bytes, paths, or structs of these."""
+    if isinstance(feature, dict):
+        return bool({"bytes", "path"} & feature.keys())
+    return isinstance(feature, datasets.Value) and feature.dtype in ("string", "large_string", "binary", "large_binary")
 
 
 def _chunked(column: pa.ChunkedArray) -> pa.Array:

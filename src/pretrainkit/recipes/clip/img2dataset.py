@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
-from pretrainkit.recipes.clip.csv_pairs import read_file
+from pretrainkit.recipes.clip.csv_pairs import has_file, read_file
 from pretrainkit.recipes.clip.pairs import Pairs, Split, caption_columns, caption_weights, split_names
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS, open_tars
 
@@ -26,6 +26,9 @@ class FolderPairs(Pairs):
 
     def read_image(self, row: int) -> bytes:
         return read_file(self._images_folder / self.image_names[row].as_py())
+
+    def lacks_image(self, row: int) -> bool:
+        return not has_file(self._images_folder / self.image_names[row].as_py())
 
 
 def open_img2dataset(source: ClipSourceConfig, split: Split) -> Pairs:

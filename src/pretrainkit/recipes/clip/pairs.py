@@ -84,6 +84,10 @@ class Pairs(ABC):
         """Size of the file as stored, without reading it where that can be told. Raises MissingImage."""
         return len(self.read_image(row))
 
+    def lacks_image(self, row: int) -> bool:
+        """Whether the file of a row is known to be missing without a look into it."""
+        return False
+
     def __len__(self) -> int:
         return self.table.num_rows
 

@@ -254,6 +254,7 @@ def bind(config: ClipRun) -> ClipRun:
     if problems := checks.size_problems(data, train):
         raise ConfigError(problems)
     checks.check_held_out(train, valid)
+    checks.check_whole(valid, config.evaluate.num_examples)
     return config
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pretrainkit.data.tar import Member, TarReader, cached_table, expand_braces, members
+from pretrainkit.data.tar import Member, TarReader, cached_tables, expand_braces, members
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
 from pretrainkit.recipes.clip.pairs import (
@@ -92,10 +92,7 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
     keys = tuple(caption_columns(source, USUAL_CAPTIONS))
     is_drawn = isinstance(source.caption_key, dict)
     settings = json.dumps([endings, keys, is_drawn])
-    tables = [
-        cached_table(path, settings, lambda path=path: index_archive(path, endings, keys, is_drawn))  # type: ignore[misc]
-        for path in archives
-    ]
+    tables = cached_tables(archives, settings, lambda path: index_archive(path, endings, keys, is_drawn))
     return TarPairs(set_name(source), archives, tables, caption_weights(source), source.path)
 
 

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError, MissingPackageError
+from pretrainkit.recipes.clip.architecture import bind_timm
 from pretrainkit.recipes.clip.config import TimmConfig
 from pretrainkit.recipes.clip.foreign import repeated_modules, without_weights
 from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
 from pretrainkit.recipes.clip.towers import ImageTower
 
+PUBLISHED = ("input_size", "mean", "std", "interpolation", "crop_pct")
+"""What timm knows of an encoder's inputs, as far as it matters here."""
 _IMAGE_SIZE, _PATCH_DROPOUT = "img_size", "patch_drop_rate"
 
 
@@ -29,6 +32,9 @@ class TimmTower(ImageTower):
     def __init__(self, config: TimmConfig) -> None:
         super().__init__()
         timm = import_timm()
+        if config.architecture is None and ":" in config.name:
+            config = bind_timm(config)
+        self.config = config
         self.arguments = arguments = constructor_arguments(timm, config)
         self.freezes_batch_norm = config.freeze_batch_norm
         if torch.get_default_device().type == "meta":
@@ -53,7 +59,14 @@ class TimmTower(ImageTower):
         return self
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        features = self.encoder(pixels_BCHW)
+        try:
+            features = self.encoder(pixels_BCHW)
+        except AssertionError as error:  # how timm refuses a size
+            size = pixels_BCHW.shape[-1]
+            raise ConfigError(
+                f"images are {size} x {size} pixels, which model.image.name={self.config.name} refuses: {error}\n"
+                f"  set model.image.image_size={size}, or the sizes of data.train_transforms and data.valid_transforms"
+            ) from error
         return features[:, 0] if features.ndim == 3 else features
 
 
@@ -93,9 +106,24 @@ def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any
     return found
 
 
+def registered(config: TimmConfig) -> tuple[str, dict[str, Any]]:
+    """timm's own name of the encoder, and the arguments that a folder or a hub adds where `options` do not."""
+    if config.architecture is None:
+        return config.name, {}
+    stored = config.architecture.get("model_args") or {}
+    given = {"num_classes", *config.options}
+    return config.architecture["architecture"], {key: value for key, value in stored.items() if key not in given}
+
+
 def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **arguments: Any) -> Any:
+    name = config.name
+    if config.architecture is not None and not pretrained:  # not from the folder, which may be gone
+        name, stored = registered(config)
+        published = config.architecture.get("pretrained_cfg", config.architecture)
+        overlay = {key: published[key] for key in PUBLISHED if key in published}
+        arguments = {**stored, **arguments, "pretrained_cfg_overlay": overlay}
     try:
-        return timm.create_model(config.name, pretrained=pretrained, num_classes=0, **arguments, **config.options)
+        return timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments, **config.options)
     except (RuntimeError, TypeError, ValueError, OSError) as error:
         raise ConfigError(
             f"timm cannot make model.image.name={config.name} with {config.options or 'no options'}: {error}\n"

@@ -1,0 +1,116 @@
+"""Whole runs on generated sets, with everything random switched on."""
+
+import json
+
+import pytest
+import torch
+from pair_sets import make_tokenizer, rows, write_csv_set
+from torch import Tensor
+
+pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'pretrainkit[vision]'")
+
+from pretrainkit import api
+from pretrainkit.errors import ConfigError
+from pretrainkit.training.checkpoint import read_weights
+from pretrainkit.training.checkpoint_files import newest_valid
+from pretrainkit.training.watch import Watcher
+
+SETTINGS = [
+    "model.image.image_size=16",
+    "model.image.hidden_size=24",
+    "model.image.num_heads=3",
+    "model.image.intermediate_size=32",
+    "model.image.patch_dropout=0.4",
+    "model.text.hidden_size=16",
+    "model.text.num_heads=2",
+    "model.text.intermediate_size=32",
+    "model.text.attention_dropout=0.2",
+    "model.projection.dim=12",
+    "objective.mixup={}",
+    "data.order=debias",
+    "data.text_augment={}",
+    "data.train_transforms=[{op: random_resize_crop, size: 16}, {op: autoaug}]",
+    "data.valid_transforms=[{op: resize, size: 16}]",
+    "data.batch_size=8",
+    "data.microbatch_size=4",
+    "num_steps=6",
+    "schedule.num_warmup_steps=1",
+    "checkpoint.every_steps=3",
+    "checkpoint.asynchronous=false",
+    "log.every_steps=1",
+]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory) -> list[str]:
+    """Settings that name two sets and a tokenizer."""
+    root = tmp_path_factory.mktemp("whole")
+    for name, num_images in (("one", 12), ("two", 9)):
+        write_csv_set(root / name, "train", rows(num_images, 2))
+    return [f"data.train={root}/one,{root}/two", f"data.tokenizer={make_tokenizer(root / 'tokenizer')}"]
+
+
+class Killed(Exception):
+    """As if the process had ended there."""
+
+
+class KilledAt(Watcher):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def stepped(self, step: int, num_steps: int) -> None:
+        if step == self.step:
+            raise Killed
+
+
+def metric_lines(run, first: int) -> list[dict]:
+    """Of steps from `first`, without what depends on the clock."""
+    lines = {line["step"]: line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
+    timed = ("second", "data_wait", "padding")
+    return [
+        {name: value for name, value in line.items() if not any(word in name for word in timed)}
+        for step, line in lines.items()
+        if step >= first
+    ]
+
+
+def saved_last(run) -> dict[str, Tensor]:
+    """Weights and the state of the optimizer."""
+    folder = newest_valid(run / "checkpoints")
+    assert folder is not None
+    return read_weights(folder, prefix="")
+
+
+def test_fact_36_a_run_with_mixup_and_debias_that_was_killed_is_resumed_bit_for_bit(given, tmp_path):
+    config = api.load_config("clip/tiny", [*SETTINGS, *given])
+    api.train(config, tmp_path / "straight", device="cpu")
+    with pytest.raises(Killed):
+        api.train(config, tmp_path / "killed", device="cpu", watcher=KilledAt(4))
+    api.resume(tmp_path / "killed", device="cpu")
+    assert metric_lines(tmp_path / "killed", 1) == metric_lines(tmp_path / "straight", 1)
+    resumed, straight = (saved_last(tmp_path / name) for name in ("killed", "straight"))
+    assert resumed.keys() == straight.keys()
+    assert [name for name in straight if not torch.equal(resumed[name], straight[name])] == []
+
+
+def test_a_run_is_resumed_with_its_copy_of_a_tokenizer_that_is_gone(given, tmp_path):
+    tokenizer = make_tokenizer(tmp_path / "tokenizer")
+    config = api.load_config("clip/tiny", [*SETTINGS, given[0], f"data.tokenizer={tokenizer}", "num_steps=2"])
+    api.train(config, tmp_path / "run", device="cpu")
+    tokenizer.rename(tmp_path / "moved")
+    assert "loss" in api.resume(tmp_path / "run", ["num_steps=3"], device="cpu")
+
+
+def test_evaluation_that_is_asked_for_without_held_out_data_is_refused(given, tmp_path):
+    resolved = api.resolve_config("clip/tiny", [*SETTINGS, *given, "evaluate.every_steps=2"])
+    with pytest.raises(ConfigError, match=r"evaluate\.every_steps=2, but there is nothing to evaluate on"):
+        api.train(resolved.config, tmp_path / "run", origins=resolved.origins, device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_given_as_a_preset_is_told_how_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "config.yaml").write_text("recipe: clip\n")
+    with pytest.raises(ConfigError, match=r"runs/mine is a run, not a preset\n.*pretrainkit resume runs/mine"):
+        api.load_config("runs/mine")
