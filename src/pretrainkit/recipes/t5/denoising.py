@@ -350,7 +350,7 @@ def describe(config: DenoiserConfig) -> str:
 
 def label(config: DenoiserConfig) -> str:
     """For names of metrics, such as "random_spans-3-0.15"."""
-    parts = [config.mask]
+    parts: list[str] = [config.mask]
     if config.mask == "random_spans":
         parts.append(f"{config.mean_span_length:g}")
     if config.mask != "everything":

@@ -78,6 +78,11 @@ class T5(Recipe):
 
         return T5Objective(config)
 
+    def sample(self, config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
+        from pretrainkit.recipes.t5.sample import sample
+
+        return list(sample(config, model, source, num))
+
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""
         from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss
