@@ -17,7 +17,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
-from pretrainkit.training.recipe import Recipe
+from pretrainkit.training.recipe import ImportedConfig, Recipe
 from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
 
@@ -75,8 +75,8 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str]
 
 def import_config(
     path: str | Path, recipe: str | None = None, settings: Iterable[str] = (), nproc: int = 1
-) -> tuple[RunConfig, list[str]]:
-    """A config file of the system that a recipe succeeds, as a config of ours and notes on what has no effect here.
+) -> ImportedConfig:
+    """A config file of the system that a recipe succeeds, as a config or command of ours.
 
     Args:
         path: The file.

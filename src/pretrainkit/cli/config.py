@@ -1,5 +1,6 @@
 """`pretrainkit config`."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -87,11 +88,14 @@ def import_file(
     from pretrainkit.config.docs import to_commented_yaml
     from pretrainkit.errors import InputError
 
-    config, notes = api.import_config(file, recipe, settings or [], nproc)
-    api.check_config(config, nproc)
-    text = to_commented_yaml(config)
-    for note in notes:
+    imported = api.import_config(file, recipe, settings or [], nproc)
+    for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
+    if imported.config is None:
+        print(f"{file} needs no config here; the same is done by:\n  {shlex.join(imported.command)}")
+        return
+    api.check_config(imported.config, nproc)
+    text = to_commented_yaml(imported.config)
     if out is None:
         print(text, end="")
         return

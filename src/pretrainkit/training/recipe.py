@@ -37,6 +37,17 @@ class ImageEncoder:
     """Pixels of each side that it is made for."""
 
 
+@dataclass(frozen=True)
+class ImportedConfig:
+    """A config file of another system in our terms: a run, or a command where no run is meant."""
+
+    config: RunConfig | None
+    notes: list[str]
+    """What in it has no effect here, and why."""
+    command: tuple[str, ...] = ()
+    """Words of a command line; empty where there is a config."""
+
+
 class Recipe(ABC):
     """One folder of `recipes/`, or a third party's entry point in the group `pretrainkit.recipes`."""
 
@@ -158,8 +169,8 @@ class Recipe(ABC):
         """The system whose config files `import_config` reads."""
         return None
 
-    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> tuple[RunConfig, list[str]]:
-        """A config file of another system as ours, and notes on what in it has no effect here."""
+    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
+        """A config file of another system as ours."""
         raise InputError(f"recipe {self.name!r} reads no config files of other systems\n  name another recipe")
 
     @property

@@ -6,6 +6,7 @@ import pytest
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip import presets
+from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.original_config import DEFAULTS, MUST_STAY, WITHOUT_EFFECT, import_config
 
 DGA = Path(__file__).with_name("zerovl_yaml") / "zerovl_dga.yaml"
@@ -13,6 +14,12 @@ BASELINE = ["runner.name=clip", "runner.val_interval_steps=100", "data.train_typ
 BASELINE += ["loss.name=NCE", "loss.nce_loss.gather_backward=false"]
 HALF = ["transforms.normalize.mean=[0.5,0.5,0.5]", "transforms.normalize.std=[0.5,0.5,0.5]"]
 LEARNED = ["loss.temperature.name=parameter"]
+
+
+def config_of(*arguments) -> ClipRun:
+    imported = import_config(*arguments)
+    assert isinstance(imported.config, ClipRun)
+    return imported.config
 
 
 def without_paths(run):
@@ -34,7 +41,7 @@ def without_paths(run):
     ids=["zerovl_dga", "zerovl", "zerovl_14m_eval", "zerovl_100m_eval"],
 )
 def test_the_files_equal_our_presets(settings, preset, nproc):
-    config, _ = import_config(DGA, [*settings, "wandb.project=pretrainkit"], nproc)
+    config = config_of(DGA, [*settings, "wandb.project=pretrainkit"], nproc)
     assert without_paths(config) == without_paths(preset())
     assert config.problems(nproc) == []
 
@@ -57,13 +64,13 @@ def test_every_key_is_converted_or_named_as_without_effect():
             extra[0] = f"{key}=const"
         if key == "loss.nce_loss.gather_backward":
             extra = [f"{key}=false", "runner.name=clip"]
-        reference, _ = import_config(DGA, extra[1:])
+        reference = config_of(DGA, extra[1:])
         try:
-            changed, notes = import_config(DGA, extra)
+            imported = import_config(DGA, extra)
         except ConfigError:
             continue  # refused with a message: not ignored either
-        if changed == reference and not any(
-            key in note or str(other[type(default)](default)) in note for note in notes
+        if imported.config == reference and not any(
+            key in note or str(other[type(default)](default)) in note for note in imported.notes
         ):
             unread.append(key)
     assert unread == []
@@ -89,24 +96,24 @@ def test_what_has_no_counterpart_is_refused_by_name(word, expected):
 
 
 def test_lists_may_be_given_unquoted_and_an_integer_for_a_float():
-    config, _ = import_config(DGA, ["data.train_name=[sbu,cc3m,vg]", "loss.temperature.value=1"])
+    config = config_of(DGA, ["data.train_name=[sbu,cc3m,vg]", "loss.temperature.value=1"])
     assert [source.path for source in config.data.train] == ["data/sbu", "data/cc3m", "data/vg"]
     assert config.model.temperature.value == 1.0
 
 
 def test_warm_up_in_epochs_wins_over_the_share():
-    config, _ = import_config(DGA, ["optim.lr.warmup_epoch=1"])
+    config = config_of(DGA, ["optim.lr.warmup_epoch=1"])
     assert config.schedule.warmup_share == 1 / 20
 
 
 def test_steps_of_an_epoch_may_be_fixed():
-    config, _ = import_config(DGA, ["data.train_steps=100"])
+    config = config_of(DGA, ["data.train_steps=100"])
     assert (config.num_steps, config.data.num_epochs) == (2000, None)
 
 
 def test_rules_for_parameters_become_groups():
     rules = "optim.param_group_rules={no_decay: {regex: 'bias|cls_token', param: {weight_decay: 0.0}}}"
-    config, _ = import_config(DGA, [rules])
+    config = config_of(DGA, [rules])
     assert [(g.pattern, g.weight_decay, g.lr_scale) for g in config.optimizer.groups] == [("bias|cls_token", 0.0, 1.0)]
 
 
@@ -115,3 +122,26 @@ def test_no_other_python_tag_is_read(tmp_path):
     path.write_text("epoch: !!python/object/apply:os.getcwd []\n")
     with pytest.raises(ConfigError, match="not valid YAML"):
         import_config(path)
+
+
+def test_fact_35_the_file_of_the_linear_probe_becomes_a_command(tmp_path):
+    path = tmp_path / "imagenet.yaml"
+    path.write_text(
+        "epoch: 90\n"
+        "data: {name: imagenet_local, data_path: ./imagenet, batch_size: 16384, num_workers: 4,\n"
+        "  batch_size_val: 16384, train_name: [imagenet1k], valid_name: [imagenet1k]}\n"
+        "optim: {name: LARS, param: {momentum: 0.9, weight_decay: 0.0},\n"
+        "  lr: {name: cosine_schedule_with_warmup, init: 6.4, warmup_proportion: 0.1111}}\n"
+        "model: {classifier: {num_classes: 1000}}\n"
+        "wandb: {train_record_keys: [loss, lr, train_acc1, train_acc5]}\n"
+        "ckpt: {external_resume: zerovl_100m, only_load_image_encoder: true}\n"
+        "transforms: {train_transforms: [random_resize_crop, autoaug], valid_transforms: [resize, center_crop],\n"
+        "  random_resize_crop: {size: 224, scale: [0.08, 1.0]},\n"
+        "  normalize: {mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}}\n"
+    )
+    imported = import_config(path)
+    assert imported.config is None
+    words = "pretrainkit probe zerovl_100m --data ./imagenet --method linear --epochs 90 --batch-size 16384 --lr 6.4"
+    assert " ".join(imported.command) == f"{words} --threads 4"
+    with pytest.raises(ConfigError, match=r"optim\.lr\.warmup_proportion=0\.5 has no counterpart"):
+        import_config(path, ["optim.lr.warmup_proportion=0.5"])

@@ -29,6 +29,7 @@ from pretrainkit.recipes.clip.config import (
     TextAugmentConfig,
     TimmConfig,
 )
+from pretrainkit.training.recipe import ImportedConfig
 from pretrainkit.training.run import (
     CheckpointConfig,
     LogConfig,
@@ -210,6 +211,35 @@ WITHOUT_EFFECT = {
 }
 """Keys that are read and change nothing here, with the reason."""
 
+PROBE_DEFAULTS: dict[str, Any] = {
+    "model.classifier.num_classes": 512,
+    "optim.name": "LARS",
+    "optim.param": {"momentum": 0.9, "weight_decay": 0.0},
+    "optim.lr.init": 6.4,
+    "optim.lr.warmup_proportion": 0.1111,
+    "epoch": 90,
+    "ckpt.only_load_image_encoder": True,
+    "transforms.train_transforms": ["random_resize_crop", "autoaug"],
+    "transforms.random_resize_crop.scale": [0.08, 1.0],
+    "transforms.valid_transforms": ["resize", "center_crop"],
+    "transforms.resize.size": 256,
+    "data.name": "imagenet_local",
+}
+"""What ZeroVL's `linear_prob` task has besides, or otherwise, where its file does not say."""
+PROBE_MUST_STAY: dict[str, tuple[Any, ...]] = {
+    "model.name": ("clip", "linear_prob"),
+    "data.name": ("imagenet_local", "local"),
+    "ckpt.only_load_image_encoder": (True, False),
+    "optim.name": ("LARS",),
+    "optim.param": ({"momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.9, "weight_decay": 0}),
+    "optim.lr.name": ("cosine_schedule_with_warmup",),
+    "optim.lr.warmup_proportion": (0.1111,),
+    "transforms.train_transforms": (["random_resize_crop", "autoaug"],),
+    "transforms.random_resize_crop.scale": ([0.08, 1.0], (0.08, 1.0)),
+    "transforms.valid_transforms": (["resize", "center_crop"],),
+}
+"""What `pretrainkit probe` does without being told; anything else is for its Python function."""
+
 SCHEDULES: dict[str, Any] = {
     "cosine_schedule_with_warmup": "cosine",
     "cosine_schedule_with_warmup_min_lr_scale": "cosine",
@@ -220,47 +250,61 @@ SCHEDULES: dict[str, Any] = {
 OPTIMIZERS: dict[str, Any] = {"adamw": "adamw", "sgd": "sgd", "lars": "lars"}
 
 
-def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> tuple[ClipRun, list[str]]:
-    """Read a file of ZeroVL's `clip` task.
+def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> ImportedConfig:
+    """Read a file of ZeroVL's `clip` or `linear_prob` task; the latter becomes a command of ours.
 
     Args:
         path: The YAML file; the tag `!!python/tuple` is understood, no other is.
         settings: `dotted.key=value`, as on ZeroVL's command line.
         nproc: Ranks it is meant for: ZeroVL's sizes of microbatches are over all ranks, ours are of one.
 
-    Returns:
-        The config, and notes on what the file says that changes nothing here.
-
     Raises:
         ConfigError: Every unknown key and every value without a counterpart.
     """
-    values: dict[str, Any] = {**DEFAULTS, **WHOLE_MAPPINGS}
-    given = _read(path)
-    problems = _lay(given, values)
-    for word in settings:
-        parts, value = parse_override(word)
-        for part in reversed(parts):
-            value = {part: value}
-        problems += _lay(value, values)
+    given = [_read(path), *map(_nested, settings)]
+    is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))
+    values: dict[str, Any] = {**DEFAULTS, **WHOLE_MAPPINGS, **(PROBE_DEFAULTS if is_probe else {})}
+    problems = [problem for tree in given for problem in _lay(tree, values)]
+    must_stay = MUST_STAY | (PROBE_MUST_STAY if is_probe else {})
     problems += [
         f"{path}: {key}={values[key]!r} has no counterpart\n  it works with {' or '.join(map(repr, fine))}"
-        for key, fine in MUST_STAY.items()
+        for key, fine in must_stay.items()
         if values[key] not in fine
     ]
     if problems:
         raise ConfigError(problems)
+    written = {key for key in flatten(given[0]) if key in WITHOUT_EFFECT}
+    notes = [f"{key}: {WITHOUT_EFFECT[key]}" for key in sorted(written)]
+    if is_probe:
+        return ImportedConfig(None, notes, _probe_command(values))
     try:
         config = _convert(values, nproc)
     except ValidationError as error:
         raise ConfigError(f"{path}: {error}") from None
-    written = {key for key in flatten(given) if key in WITHOUT_EFFECT}
-    notes = [f"{key}: {WITHOUT_EFFECT[key]}" for key in sorted(written)]
     notes.append(f"ckpt.dir: give the run's folder with --out {values['ckpt.dir']}/{values['data.exp_name']}")
     if values["runner.name"] == "clip_bsgs" and not values["loss.nce_loss.gather_backward"]:
         notes.append("loss.nce_loss.gather_backward: accumulation always takes the true gradient, in ZeroVL too")
     if values["dist.fp16"]:
         notes.append("dist.fp16: bfloat16 where the hardware has it; for ZeroVL's format: precision.compute=float16")
-    return config, notes
+    return ImportedConfig(config, notes)
+
+
+def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a linear probe is here. Classes, normalization and image size are known from the data and the model."""
+    model = v["ckpt.external_resume"] or f"timm:{v['model.image_encoder.tag']}"
+    settings = ("--method", "linear", "--epochs", v["epoch"], "--batch-size", v["data.batch_size"])
+    return (
+        *("pretrainkit", "probe", str(model), "--data", str(v["data.data_path"])),
+        *map(str, settings),
+        *("--lr", str(v["optim.lr.init"]), "--threads", str(v["data.num_workers"])),
+    )
+
+
+def _nested(word: str) -> dict[str, Any]:
+    parts, value = parse_override(word)
+    for part in reversed(parts):
+        value = {part: value}
+    return value
 
 
 def _read(path: Path) -> Mapping[str, Any]:

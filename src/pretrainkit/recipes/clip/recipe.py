@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, ImageEncoder, Recipe, Split
+from pretrainkit.training.recipe import Evaluator, ImageEncoder, ImportedConfig, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,7 +121,7 @@ class Clip(Recipe):
     def reads_configs_of(self) -> str:
         return "ZeroVL"
 
-    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> tuple[ClipRun, list[str]]:
+    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
         from pretrainkit.recipes.clip.original_config import import_config
 
         return import_config(path, settings, nproc)
