@@ -32,7 +32,7 @@ BENCHMARKS = (
     "images",
     "start",
 )
-LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "80", "--rounds", "1")}
+LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "80", "--rounds", "3")}
 """What --large adds: the size that the target of shuffling speaks of, for which 6 GB of disk must be free, and text
 enough that the start of the worker processes does not count."""
 LIMIT_SECONDS = 600
