@@ -6,7 +6,8 @@ interleaved rounds.
 Images are made on the fly, 500 x 375 pixels with the spectrum of photographs (amplitude ~ 1 / frequency), JPEG quality
 90; or the files given by --images, as they are. Both sides start from the bytes of the file. "pixels" ends with uint8
 (3, S, S), which is what our models take: they normalize on the device. "tensor" is how the other side is used: ToTensor
-and Normalize follow. Ours decodes a JPEG at a half or less where the part drawn allows it; the rows "whole" do not.
+and Normalize follow. "training" is how the clip recipe trains: libjpeg-turbo rounds coarsely. Ours decodes a JPEG at a
+half or less where the part drawn allows it; the rows "whole" do not.
 
 The second table has the decoders alone, the third the resizers: what the choice was made from.
 """
@@ -49,11 +50,11 @@ def make_images(num: int) -> list[bytes]:
     return files
 
 
-def ours(ops: list[ImageTransform], margin: float | None = 1.0) -> Engine:
+def ours(ops: list[ImageTransform], margin: float | None = 1.0, *, is_fast: bool = False) -> Engine:
     transform, rng = compose(ops), np.random.default_rng(0)
 
     def run(content: bytes) -> np.ndarray:
-        return np.ascontiguousarray(transform.load(content, rng, margin=margin).transpose(2, 0, 1))
+        return np.ascontiguousarray(transform.load(content, rng, margin=margin, is_fast=is_fast).transpose(2, 0, 1))
 
     return run
 
@@ -84,6 +85,7 @@ def pipelines() -> dict[str, dict[str, Engine]]:
 
 def both(ops: list[ImageTransform], peers: list[Callable[[object], object]]) -> dict[str, Engine]:
     return {
+        "ours, training": ours(ops, is_fast=True),
         "ours, pixels": ours(ops),
         "ours, pixels, whole": ours(ops, margin=None),
         "Pillow and torchvision v1, pixels": theirs(*peers, is_tensor=False),

@@ -223,7 +223,7 @@ TARGETS = (
     Target(
         "images, crop and AutoAugment, file to what the model takes: times Pillow and torchvision v1 with Normalize",
         "images",
-        lambda rows: cell(rows, "ours, pixels", _TIMES_PEER, _AUGMENTED) / cell(rows, _PEER, _TIMES_PEER, _AUGMENTED),
+        lambda rows: cell(rows, "ours, training", _TIMES_PEER, _AUGMENTED) / cell(rows, _PEER, _TIMES_PEER, _AUGMENTED),
         least=1.8,
     ),
     Target("pretrainkit --help: CPU-s", "start", lambda rows: cell(rows, "pretrainkit --help", "CPU-s"), most=0.15),

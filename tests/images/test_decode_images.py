@@ -203,3 +203,10 @@ def test_without_pillow_the_install_line_is_shown(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'pretrainkit\[vision\]'"):
         decode(b"")
+
+
+def test_fast_decoding_is_close_to_exact_decoding_and_of_the_same_size():
+    image = open_image(encoded(smooth_image(160, 120), quality=90))
+    exact, fast = image.decode().astype(int), image.decode(is_fast=True).astype(int)
+    assert fast.shape == exact.shape
+    assert abs(fast - exact).mean() < 3

@@ -79,19 +79,21 @@ class EncodedImage:
     is_turbo: bool
     """Whether simplejpeg decodes it."""
 
-    def decode(self, wanted: tuple[int, int] | None = None) -> Pixels:
+    def decode(self, wanted: tuple[int, int] | None = None, *, is_fast: bool = False) -> Pixels:
         """The pixels.
 
         Args:
             wanted: (width, height) that will be enough: a JPEG is decoded at the smallest halving of its size that has
                 at least these. None: at its full size.
+            is_fast: Let libjpeg-turbo round coarsely and repeat colours where they are stored at half the size: a tenth
+                less time, and 1 to 2 of 255 off on average. Nothing changes where simplejpeg is missing.
 
         Raises:
             ImageError: The file is damaged or cut off.
         """
         scale = self._scale(wanted)
         width, height = (self.width, self.height) if self.orientation < 5 else (self.height, self.width)
-        image = self._with_turbo(width, height, scale) if self.is_turbo else None
+        image = self._with_turbo(width, height, scale, is_fast) if self.is_turbo else None
         if image is None:
             image = self._with_pillow(width, height, scale)
         return image if self.orientation == 1 else np.ascontiguousarray(_UPRIGHT[self.orientation](image))
@@ -102,12 +104,18 @@ class EncodedImage:
         largest = min(self.width // wanted[0], self.height // wanted[1])
         return max(scale for scale in (1, 2, 4, 8) if scale <= max(largest, 1))
 
-    def _with_turbo(self, width: int, height: int, scale: int) -> Pixels | None:
+    def _with_turbo(self, width: int, height: int, scale: int, is_fast: bool) -> Pixels | None:
         """None: it complains, if only about a stray byte; Pillow shall judge."""
         turbo = _simplejpeg()
         assert turbo is not None
         try:
-            return turbo.decode_jpeg(self.content, min_width=-(-width // scale), min_height=-(-height // scale))
+            return turbo.decode_jpeg(
+                self.content,
+                min_width=-(-width // scale),
+                min_height=-(-height // scale),
+                fastdct=is_fast,
+                fastupsample=is_fast,
+            )
         except ValueError:
             return None
 

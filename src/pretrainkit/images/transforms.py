@@ -105,7 +105,9 @@ class Compose:
         height, width, _ = image_HW3.shape
         return _apply(self.draw(width, height, rng), image_HW3)
 
-    def load(self, data: Data | EncodedImage, rng: np.random.Generator, *, margin: float | None = 1.0) -> Pixels:
+    def load(
+        self, data: Data | EncodedImage, rng: np.random.Generator, *, margin: float | None = 1.0, is_fast: bool = False
+    ) -> Pixels:
         """The same from a file or its content, decoding no more than needed.
 
         The draws are those of `__call__` on the decoded file. So are the pixels, unless the file is a JPEG so large
@@ -117,6 +119,7 @@ class Compose:
             rng: Of this example.
             margin: What is decoded is at least so many times as large as what it is resized to. None: JPEG is always
                 decoded whole.
+            is_fast: See `EncodedImage.decode`.
 
         Raises:
             ImageError: The file is missing, damaged or too large.
@@ -125,7 +128,7 @@ class Compose:
         steps = self.draw(encoded.width, encoded.height, rng)
         first = steps[0]
         wanted = first.wanted(margin) if isinstance(first, Window) and margin is not None else None
-        return _apply(steps, encoded.decode(wanted))
+        return _apply(steps, encoded.decode(wanted, is_fast=is_fast))
 
     def draw(self, width: int, height: int, rng: np.random.Generator) -> tuple[Step, ...]:
         """What to do to an image of a size."""

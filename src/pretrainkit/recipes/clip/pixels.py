@@ -30,11 +30,12 @@ class PixelReader:
     """Decodes and transforms. uint8, to be normalized by the model; float32 and normalized where boxes are erased, for
     what they are filled with is not a colour."""
 
-    def __init__(self, ops: Sequence[ImageTransform], normalize: Normalize | None) -> None:
+    def __init__(self, ops: Sequence[ImageTransform], normalize: Normalize | None, *, is_fast: bool = False) -> None:
         """
         Args:
             ops: In their order.
             normalize: Mean and deviation of the colours; needed for random_erasing only.
+            is_fast: Decode JPEG a tenth faster and 1 to 2 of 255 off.
 
         Raises:
             ConfigError: Images would keep different sizes, or what random_erasing needs is missing.
@@ -45,7 +46,7 @@ class PixelReader:
                 "random_erasing works on normalized pixels, but data.normalize is not set\n"
                 "  give mean and deviation of red, green and blue: data.normalize=[[0.5,0.5,0.5],[0.5,0.5,0.5]]"
             )
-        self._normalize = normalize
+        self._normalize, self._is_fast = normalize, is_fast
         self.size = self._transform.size
         """Pixels of each side."""
 
@@ -61,7 +62,7 @@ class PixelReader:
             BrokenImage, OversizedImage: It cannot be decoded.
         """
         with explained():
-            pixels_HW3 = self._transform.load(data, generator)
+            pixels_HW3 = self._transform.load(data, generator, is_fast=self._is_fast)
         erasing = self._transform.erasing
         if erasing is None:
             out[...] = pixels_HW3.transpose(2, 0, 1)

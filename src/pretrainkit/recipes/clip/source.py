@@ -62,7 +62,8 @@ class ClipSource(BatchSource):
         data = config.data
         self.config, self.split, self.sets, self.tokenizer = config, split, tuple(sets), tokenizer
         self._ops = data.train_transforms if split == "train" else data.valid_transforms
-        self._pixels = PixelReader(self._ops, data.normalize)
+        self._is_fast = data.fast_decoding and split == "train"
+        self._pixels = PixelReader(self._ops, data.normalize, is_fast=self._is_fast)
         augment = data.text_augment if split == "train" else None
         self._augment = None if augment is None else CaptionAugment(augment, tokenizer)
         self._is_strict = split == "valid" or data.on_bad_sample == "error"
@@ -81,6 +82,7 @@ class ClipSource(BatchSource):
         parts = [pairs.fingerprint for pairs in self.sets]
         parts += [self.split, self.tokenizer.fingerprint, str(data.max_length), data.on_bad_sample]
         parts += [op.model_dump_json() for op in self._ops]
+        parts += ["fast decoding"] if self._is_fast else []
         if self._augment is not None:
             parts.append(self._augment.config.model_dump_json())
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
