@@ -1,7 +1,7 @@
 """From JPEG files to augmented pixels on one core: ours against Pillow with torchvision's transforms. CPU time,
 interleaved rounds.
 
-    python benchmarks/images.py [--rounds 7] [--num-images 64] [--images FILE...] [--quick]
+    python benchmarks/images.py [--rounds 15] [--num-images 64] [--images FILE...] [--quick]
 
 Images are made on the fly, 500 x 375 pixels with the spectrum of photographs (amplitude ~ 1 / frequency), JPEG quality
 90; or the files given by --images, as they are. Both sides start from the bytes of the file. "pixels" ends with uint8
@@ -176,7 +176,7 @@ def table(seconds: dict[str, list[float]], num: int, reference: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--num-images", type=int, default=64)
     parser.add_argument("--images", type=Path, nargs="*", default=[], help="JPEG files to use instead of made ones")
     parser.add_argument("--quick", action="store_true", help="few images, one round: to see that it runs")
