@@ -176,7 +176,7 @@ def _open(
 ) -> "dict[Literal['train', 'valid'], Pairs]":
     """The splits asked for; of both, those that are there."""
     from pretrainkit.recipes.clip.config import ClipSourceConfig
-    from pretrainkit.recipes.clip.pairs import open_pairs
+    from pretrainkit.recipes.clip.open_pairs import open_pairs
 
     source = ClipSourceConfig(path=path, format=format.value, image_key=image_key, caption_key=caption_key)
     if split is not SplitName.both:

@@ -12,8 +12,9 @@ from pyarrow import parquet
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.config import ClipSourceConfig, set_name
+from pretrainkit.recipes.clip.open_pairs import detect_format, open_pairs
 from pretrainkit.recipes.clip.pack import pack
-from pretrainkit.recipes.clip.pairs import MissingImage, Pairs, detect_format, open_pairs
+from pretrainkit.recipes.clip.pairs import MissingImage, Pairs
 
 
 def opened(path, split="train", **settings) -> Pairs:

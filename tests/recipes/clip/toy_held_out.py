@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.recipes.clip.evaluate import ClassSet, PairSet
+from pretrainkit.recipes.clip.held_out import ClassSet, PairSet
 
 WIDTH, LENGTH, PIXELS = 8, 5, 6
 

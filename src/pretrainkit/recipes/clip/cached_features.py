@@ -30,7 +30,8 @@ from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.frozen_towers import Tower, cached_towers
 from pretrainkit.recipes.clip.held_out import caption_batches, every_image
 from pretrainkit.recipes.clip.model import DualEncoder
-from pretrainkit.recipes.clip.pairs import Pairs, open_pairs
+from pretrainkit.recipes.clip.open_pairs import open_pairs
+from pretrainkit.recipes.clip.pairs import Pairs
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.recipes.clip.source import ClipSource
 from pretrainkit.training.precision import Precision

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pretrainkit.dist.env import World
@@ -23,47 +22,13 @@ from pretrainkit.eval.embed import BuildRows, embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import Rows, first_of_each, first_of_each_up_to, retrieval
 from pretrainkit.recipes.clip.config import ClipEvaluateConfig, ClipRun
+from pretrainkit.recipes.clip.held_out import ClassSet, PairSet, class_sets, pair_sets
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.recipe import Evaluator
 
 
-@dataclass(frozen=True)
-class PairSet:
-    """Held-out pairs."""
-
-    name: str
-    """In the names of metrics."""
-    image_ids_N: NDArray[np.int64]
-    """Of each row: rows of one image share it."""
-    images: BuildRows
-    """Rows to a batch with `image`."""
-    captions: BuildRows
-    """Rows to a batch with `input_ids` and `num_tokens`."""
-    texts: Callable[[NDArray[np.int64]], list[str]]
-    """Rows to captions, for people."""
-
-
-@dataclass(frozen=True)
-class ClassSet:
-    """Images with a class, and captions for each class."""
-
-    name: str
-    """In the names of metrics."""
-    labels_I: NDArray[np.int64]
-    """The class of each image."""
-    num_classes: int
-    """C."""
-    num_templates: int
-    """P; caption c * P + p is class c in template p."""
-    images: BuildRows
-    """Rows to a batch with `image`."""
-    captions: BuildRows
-    """Captions to a batch with `input_ids` and `num_tokens`."""
-
-
 def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
     """A function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`."""
-    from pretrainkit.recipes.clip.held_out import class_sets, pair_sets
 
     pairs, classes = pair_sets(config), class_sets(config)
     autocast = precision.autocast if config.evaluate.precision == "as_training" else nullcontext

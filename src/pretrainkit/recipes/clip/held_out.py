@@ -4,6 +4,7 @@ Dimensions: B rows of a batch.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,47 @@ from pretrainkit.images.class_folders import class_folders, class_names
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, class_set_name, set_name
 from pretrainkit.recipes.clip.csv_pairs import read_file
-from pretrainkit.recipes.clip.evaluate import ClassSet, PairSet
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, open_pairs
+from pretrainkit.recipes.clip.open_pairs import open_pairs
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.training.objective import HostBatch
 
 _IMAGES = stream_key(0, "clip", "held-out images")
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Held-out pairs."""
+
+    name: str
+    """In the names of metrics."""
+    image_ids_N: NDArray[np.int64]
+    """Of each row: rows of one image share it."""
+    images: BuildRows
+    """Rows to a batch with `image`."""
+    captions: BuildRows
+    """Rows to a batch with `input_ids` and `num_tokens`."""
+    texts: Callable[[NDArray[np.int64]], list[str]]
+    """Rows to captions, for people."""
+
+
+@dataclass(frozen=True)
+class ClassSet:
+    """Images with a class, and captions for each class."""
+
+    name: str
+    """In the names of metrics."""
+    labels_I: NDArray[np.int64]
+    """The class of each image."""
+    num_classes: int
+    """C."""
+    num_templates: int
+    """P; caption c * P + p is class c in template p."""
+    images: BuildRows
+    """Rows to a batch with `image`."""
+    captions: BuildRows
+    """Captions to a batch with `input_ids` and `num_tokens`."""
 
 
 def pair_sets(config: ClipRun) -> list[PairSet]:

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.recipes.clip.base_tower import Color, ImageTower, TextTower
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.projections import Projection, build_projection
 from pretrainkit.recipes.clip.temperature import Temperature
-from pretrainkit.recipes.clip.towers import Color, ImageTower, TextTower, build_image_tower, build_text_tower
+from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
 
 _NORM_EPSILON = 1e-8
 """Added to the length of an embedding, so that zeros stay zeros."""

@@ -15,7 +15,8 @@ from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import first_of_each, first_of_each_up_to, nearest
 from pretrainkit.images.thumbnail import thumbnail
-from pretrainkit.recipes.clip.evaluate import Embed, PairSet
+from pretrainkit.recipes.clip.evaluate import Embed
+from pretrainkit.recipes.clip.held_out import PairSet
 
 _NUM_IMAGES = 100
 """To retrieve from: enough that a right answer is no accident, few enough for a large model on a CPU."""

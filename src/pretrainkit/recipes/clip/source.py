@@ -18,7 +18,8 @@ from pretrainkit.recipes.clip.bad_rows import BadRows, EmptyCaption, explain, re
 from pretrainkit.recipes.clip.caption_augment import CaptionAugment
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClipRun
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, open_pairs
+from pretrainkit.recipes.clip.open_pairs import open_pairs
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.rng import Keys, fold, stream_key, uniform
 

@@ -1,0 +1,72 @@
+"""Opens a set of pairs in whatever format it has."""
+
+from pathlib import Path
+from typing import Literal
+
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.clip.config import ClipSourceConfig
+from pretrainkit.recipes.clip.pairs import SPLIT_NAMES, Pairs, Split, split_names
+
+
+def open_pairs(source: ClipSourceConfig, split: Split) -> Pairs:
+    """One split of a set in whatever format it has.
+
+    Raises:
+        DataError: It does not exist, or its files are not what the format says.
+        MissingPackageError: `datasets` is needed and not installed.
+    """
+    kind = detect_format(source, split) if source.format == "auto" else source.format
+    if kind == "csv":
+        from pretrainkit.recipes.clip.csv_pairs import open_csv
+
+        return open_csv(source, split)
+    if kind == "webdataset":
+        from pretrainkit.recipes.clip.tar_pairs import open_tars
+
+        return open_tars(source, split)
+    if kind == "img2dataset":
+        from pretrainkit.recipes.clip.img2dataset import open_img2dataset
+
+        return open_img2dataset(source, split)
+    from pretrainkit.recipes.clip.huggingface_pairs import open_huggingface
+
+    return open_huggingface(source, split)
+
+
+def detect_format(source: ClipSourceConfig, split: Split) -> Literal["csv", "webdataset", "img2dataset", "huggingface"]:
+    """By what the folder holds.
+
+    Raises:
+        DataError: Nothing is there, or nothing that is known.
+    """
+    path = Path(source.path)
+    if not path.is_dir():
+        if ".tar" in path.name or path.name.endswith("}"):
+            return "webdataset"
+        raise DataError(
+            f"data.{split}: there is no folder {source.path}\n"
+            "  check the spelling; a data set of the Hugging Face hub needs format: huggingface beside its path"
+        )
+    folders = [path, *(path / name for name in split_names(source, split))]
+    if any((path / f"{name}_anno.csv").is_file() for names in SPLIT_NAMES.values() for name in names) or any(
+        (path / f"{name}_anno.csv").is_file() for name in split_names(source, split)
+    ):
+        return "csv"
+    if any((folder / name).is_file() for folder in folders for name in ("dataset_dict.json", "dataset_info.json")):
+        return "huggingface"
+    for folder in filter(Path.is_dir, folders):
+        if any(folder.glob("*_stats.json")):
+            return "img2dataset"
+        if any(folder.glob("*.tar")):
+            return "webdataset"
+    for folder in filter(Path.is_dir, [*folders, path / "data"]):
+        if any(folder.glob("*.parquet")):
+            is_sharded = any(
+                file.with_suffix("").is_dir() or file.with_suffix(".tar").is_file() for file in folder.glob("*.parquet")
+            )
+            return "img2dataset" if is_sharded else "huggingface"
+    raise DataError(
+        f"data.{split}: {source.path} is no set of image-text pairs\n"
+        f"  expected there: {split_names(source, split)[0]}_anno.csv with a folder of images beside it, *.tar "
+        "(webdataset), *_stats.json (img2dataset), or *.parquet or a saved data set (Hugging Face)"
+    )
