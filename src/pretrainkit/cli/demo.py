@@ -24,7 +24,7 @@ def demo(
         typer.Option(help="Folder to write, default runs/demo or runs/demo-clip; an earlier demo in it is replaced."),
     ] = None,
     num_steps: Annotated[
-        int | None, typer.Option(min=300, help="Optimizer updates, default 1200 (bert) or 420 (clip).")
+        int | None, typer.Option(min=300, help="Optimizer updates, default 900 (bert) or 420 (clip).")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="End with one JSON object of the headline numbers.")] = False,
 ) -> None:

@@ -14,7 +14,7 @@ from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed
 from pretrainkit.errors import DataError
 
 VOCAB_SIZE = 4096
-NUM_STEPS = 1200
+NUM_STEPS = 900
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 225
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
