@@ -301,7 +301,17 @@ def load_model(path: str | Path) -> nn.Module:
 def generate(
     path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
 ) -> list[dict[str, Any]]:
-    """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
+    """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers.
+
+    Args:
+        path: A run, checkpoint or export.
+        prompts: Texts.
+        averaged: The average of the weights that `ema_decay` keeps.
+        options: The recipe's `generate_options`.
+
+    Returns:
+        Per prompt a dict of plain values; "text" is what the command line prints.
+    """
     opened = open_model(path, averaged=averaged)
     for name in options:
         if name not in opened.recipe.generate_options:
@@ -309,7 +319,7 @@ def generate(
                 f"recipe {opened.recipe.name!r} has no option {name!r} to generate with\n"
                 f"  it has {', '.join(opened.recipe.generate_options)}"
             )
-    if opened.tokenizer is None:
+    if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(opened.config):
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
     return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
 

@@ -158,10 +158,22 @@ class Recipe(ABC):
         """The image tower of a trained model, to be probed."""
         raise InputError(f"recipe {self.name!r} has no image encoder to probe\n  give a model that reads images")
 
+    def has_own_vocabulary(self, config: Any) -> bool:
+        """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""
+        return False
+
     def generate(
-        self, config: Any, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
+        self, config: Any, model: nn.Module, tokenizer: Any, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """One answer per prompt, as plain values for people and JSON."""
+        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown.
+
+        Args:
+            config: Bound.
+            model: In evaluation mode.
+            tokenizer: Folder of its tokenizer; None only where `has_own_vocabulary`.
+            prompts: Texts.
+            options: Those of `generate_options` that were given.
+        """
         raise InputError(f"recipe {self.name!r} cannot generate\n  load the model in Python: load_model(RUN)")
 
     @property

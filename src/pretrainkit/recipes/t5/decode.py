@@ -360,9 +360,7 @@ class _Beams:
         self.done_score = torch.full_like(self.live_log, _IMPOSSIBLE)
         """float32 (A, N): log-probabilities over the brevity penalty."""
 
-    def extend(
-        self, log_probs_ANV: Tensor, position: int, alpha: float, end_id: int, is_given_A: Tensor
-    ) -> Tensor:
+    def extend(self, log_probs_ANV: Tensor, position: int, alpha: float, end_id: int, is_given_A: Tensor) -> Tensor:
         """A token more, which ends nothing where it is given; returns which sequences (A * N) the unfinished ones go on
         from."""
         num, num_beams, vocab_size = log_probs_ANV.shape

@@ -94,9 +94,7 @@ class Predictor:
         """The answer to each example: int32 ids up to the end mark, which is included."""
         return [best.ids for best, *_ in self.answers(examples)]
 
-    def predict_with_values(
-        self, examples: Sequence[Example]
-    ) -> tuple[list[NDArray[np.int32]], dict[str, list[Any]]]:
+    def predict_with_values(self, examples: Sequence[Example]) -> tuple[list[NDArray[np.int32]], dict[str, list[Any]]]:
         """As `predict`, with the log-probability of each answer as `scores` and of its tokens as `token_scores`."""
         found = self.predict(examples)
         tokens = self.token_scores([{**one, "targets": ids} for one, ids in zip(examples, found, strict=True)])

@@ -83,6 +83,22 @@ class T5(Recipe):
 
         return list(sample(config, model, source, num))
 
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        return ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
+
+    def has_own_vocabulary(self, config: T5Run) -> bool:
+        """The tasks that a run was trained on bring theirs."""
+        return config.data.task is not None
+
+    def generate(
+        self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `generate.py`."""
+        from pretrainkit.recipes.t5.generate import generate
+
+        return generate(config, model, tokenizer, prompts, **options)
+
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""
         from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss

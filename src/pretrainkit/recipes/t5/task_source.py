@@ -115,7 +115,7 @@ def bind_tasks(config: T5Run) -> T5Run:
         ConfigError: There is no such task, or model and tasks do not fit each other.
         DataError: The tasks lack the split to train on.
     """
-    tasks, vocabulary = _tasks(config)
+    tasks, vocabulary = run_tasks(config)
     size = vocabulary.size
     if config.model.vocab_size is None:
         model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
@@ -151,7 +151,7 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     Raises:
         DataError: No task has the split, or files are missing.
     """
-    tasks, _ = _tasks(config)
+    tasks, _ = run_tasks(config)
     data, name = config.data, str(config.data.task)
     wanted = data.train_split if split == "train" else data.valid_split
     lengths = {"inputs": data.input_length, "targets": data.target_length}
@@ -173,7 +173,7 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     return TaskBatches(config, split, members, weights, "\n".join(parts))
 
 
-def _tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
+def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
     """The tasks, and the vocabulary that all their features share."""
     import_modules(config.data.modules)
     tasks = REGISTRY.tasks(str(config.data.task))
