@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit.errors import InputError
+
 TextKey = Annotated[str, typer.Option(help="Key (JSONL) or column (parquet) that holds the text.")]
 MaxBad = Annotated[int, typer.Option(min=0, help="Broken lines and the like that may be skipped (and counted).")]
 Workers = Annotated[int | None, typer.Option(help="Processes; left out: all cores.", show_default=False)]
@@ -25,3 +27,16 @@ MaxLength = Annotated[
         min=1, help="T5: most tokens of an answer. Default: data.target_length of the run.", show_default=False
     ),
 ]
+
+
+def lengths_of(text: str | None) -> dict[str, int] | None:
+    """Tokens per feature from `inputs=512,targets=114`. Raises InputError where it is written otherwise."""
+    if text is None:
+        return None
+    found = {}
+    for part in text.split(","):
+        name, _, number = part.partition("=")
+        if not name.strip() or not number.strip().isdigit():
+            raise InputError(f"--lengths is {text!r}\n  write it like inputs=512,targets=114")
+        found[name.strip()] = int(number)
+    return found

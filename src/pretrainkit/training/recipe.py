@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
+    from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
     from pretrainkit.training.precision import Precision
 
@@ -175,6 +176,25 @@ class Recipe(ABC):
             options: Those of `generate_options` that were given.
         """
         raise InputError(f"recipe {self.name!r} cannot generate\n  load the model in Python: load_model(RUN)")
+
+    def open_inference(
+        self,
+        config: Any,
+        model: nn.Module,
+        tokenizer: Any,
+        request: InferenceRequest,
+        precision: Precision,
+    ) -> Inference:
+        """What `pretrainkit infer` asks about.
+
+        Args:
+            config: Bound.
+            model: In evaluation mode, on its device.
+            tokenizer: As for `generate`.
+            request: What is asked.
+            precision: Of forward passes.
+        """
+        raise InputError(f"recipe {self.name!r} answers no files of examples\n  try pretrainkit generate")
 
     @property
     def reads_configs_of(self) -> str | None:

@@ -43,7 +43,7 @@ def generate(
         InputError: Settings that do not go together, or a sentinel that does not exist.
     """
     vocabulary = vocabulary_of(config, tokenizer)
-    goes_on, has_end = _prompting(config, has_tokenizer=tokenizer is not None)
+    goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
     predictor = Predictor(
         config,
         model,
@@ -72,7 +72,7 @@ def generate(
     return made
 
 
-def _prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
+def prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
     """(whether prompts are beginnings of what the model says, whether they have an end mark)."""
     is_decoder = config.model.kind == "decoder_only"
     if config.data.task is None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.t5.objective import T5Objective
+    from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.precision import Precision
 
 
@@ -98,6 +99,13 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.generate import generate
 
         return generate(config, model, tokenizer, prompts, **options)
+
+    def open_inference(
+        self, config: T5Run, model: Any, tokenizer: Path | None, request: InferenceRequest, precision: Precision
+    ) -> Inference:
+        from pretrainkit.recipes.t5.inference import open_inference
+
+        return open_inference(config, model, tokenizer, request, precision.autocast)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""
