@@ -23,7 +23,9 @@ def normalize_squad(answer: str) -> str:
 
 def normalize_trivia_qa(answer: str) -> str:
     """As `normalize_squad`, but punctuation, curly and accent quotes too, becomes a space."""
-    return _without_articles(answer.lower().translate(str.maketrans(dict.fromkeys(_TRIVIA_PUNCTUATION, " "))))
+    return _without_articles(
+        answer.lower().translate(str.maketrans(_TRIVIA_PUNCTUATION, " " * len(_TRIVIA_PUNCTUATION)))
+    )
 
 
 def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:

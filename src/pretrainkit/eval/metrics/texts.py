@@ -1,6 +1,7 @@
 """Metrics of whole texts, in percent. BLEU and ROUGE need the packages of the extra [text-metrics]."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pretrainkit.errors import MissingPackageError
 from pretrainkit.eval.metrics.pairs import check_pairs
@@ -37,7 +38,7 @@ def bleu(targets: Texts, predictions: Sequence[str]) -> dict[str, float]:
         raise MissingPackageError("sacrebleu", "text-metrics", "the metric BLEU") from error
     right = [[target] if isinstance(target, str) else list(target) for target in targets]
     most = max(map(len, right))
-    references = [[texts[k] if k < len(texts) else None for texts in right] for k in range(most)]
+    references: list[Any] = [[texts[k] if k < len(texts) else None for texts in right] for k in range(most)]
     judge = sacrebleu.BLEU(tokenize="intl", smooth_method="exp")
     return {"bleu": float(judge.corpus_score(list(predictions), references).score)}
 
