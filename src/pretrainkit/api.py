@@ -17,7 +17,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
-from pretrainkit.training.recipe import ImportedConfig, Recipe
+from pretrainkit.training.recipe import Evaluation, ImportedConfig, Recipe
 from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
 
@@ -189,7 +189,6 @@ def evaluate(
         ConfigError: An override of something that cannot be changed any more.
     """
     from pretrainkit.dist.env import init_world
-    from pretrainkit.training.precision import resolve_precision
 
     opened = open_model(path, averaged=averaged)
     config = _overridden(opened, overrides)
@@ -207,7 +206,10 @@ def evaluate(
     world = init_world(device)
     try:
         model = opened.model.to(world.device)
-        return _evaluator(opened.recipe, config, world, resolve_precision(config.precision, world.device))(model)
+        found: dict[str, float] = {}
+        for evaluation in _evaluations(opened.recipe, config, world, None):
+            found |= evaluation.run(model, "")
+        return found
     finally:
         world.close()
 
@@ -489,7 +491,7 @@ def _run(
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
-        evaluate_model = _evaluator(recipe, config, world, None) if config.has_held_out_data else None
+        evaluations = _evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
         torch.manual_seed(initial_seed(config.seed))
         model = _fresh_model(recipe, config, world, filled_later=resuming)
         if config.init_from is not None and not resuming:
@@ -503,7 +505,7 @@ def _run(
             source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
         objective = recipe.build_objective(config)
         try:
-            trainer = Trainer(config, folder, world, model, objective, loader, evaluate_model, watcher)
+            trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher)
         except InputError:  # such as a disk without room for one checkpoint
             if world.is_main and not resuming:
                 folder.discard()
@@ -512,6 +514,11 @@ def _run(
             raise CheckpointError(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
                 "  restore one from a copy, or train again in another folder"
+            )
+        if trainer.stopped_early is not None:
+            raise InputError(
+                f"{folder.path} ended early at step {trainer.step}: {trainer.stopped_early}\n"
+                f"  to go on all the same: pretrainkit resume {quote(str(folder.path))} evaluate.early_stopping=null"
             )
         if trainer.step >= config.total_steps:
             raise InputError(
@@ -594,6 +601,18 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
     _keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))
 
 
+def _evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None) -> list[Evaluation]:
+    """Held-out losses, and what else the recipe evaluates."""
+    from pretrainkit.training.precision import resolve_precision
+
+    precision = resolve_precision(config.precision, world.device)
+    held_out = _evaluator(recipe, config, world, precision)
+    return [
+        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
+        *recipe.more_evaluations(config, world, precision, folder),
+    ]
+
+
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
@@ -604,9 +623,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     from pretrainkit.data.order import Order
     from pretrainkit.eval.evaluator import dealt
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
-    from pretrainkit.training.precision import resolve_precision
 
-    precision = precision or resolve_precision(config.precision, world.device)
     if (own := recipe.build_evaluator(config, world, precision)) is not None:
         return own
     source = recipe.open_data(config, "valid")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,21 @@ if TYPE_CHECKING:
 Split = Literal["train", "valid"]
 Evaluator = Callable[["nn.Module"], dict[str, float]]
 """Held-out metrics of a model, by name; a collective, the same on all ranks."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One way of evaluating while training goes on."""
+
+    run: Callable[[nn.Module, str], dict[str, float]]
+    """Metrics of a model by name; a collective, the same on all ranks. The text tells this evaluation from the others
+    of the run: the step, and "-ema" for averaged weights."""
+    every_steps: int | None
+    """After every so many updates, and after the last; None: only after the last."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is run after this many updates."""
+        return self.every_steps is not None and step % self.every_steps == 0
 
 
 @dataclass(frozen=True)
@@ -118,6 +133,19 @@ class Recipe(ABC):
         """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
         objective are added up over `open_data(config, "valid")`."""
         return None
+
+    def more_evaluations(
+        self, config: Any, world: World, precision: Precision, folder: Path | None
+    ) -> Sequence[Evaluation]:
+        """What is evaluated besides, at times of its own, such as answers by the metrics of tasks. Default: nothing.
+
+        Args:
+            config: Bound.
+            world: The ranks.
+            precision: Of the run.
+            folder: Of the run, for files that people look at; None: there is none to write to.
+        """
+        return ()
 
     def tokenizer_folder(self, config: Any) -> Path | None:
         """The tokenizer that the data of a run was made with, which the run keeps a copy of."""

@@ -239,8 +239,20 @@ class ParallelConfig(Config):
     """Recompute each block in the backward pass instead of storing its activations."""
 
 
+class KeepBestConfig(Config):
+    """Checkpoints that are kept because they evaluate well. Each is saved right after its evaluation."""
+
+    metric: str
+    """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values are good."""
+    keep: PositiveInt = 1
+    """How many."""
+
+
 class CheckpointConfig(Config):
-    """When the state is saved and what is kept. The first and the last update are always saved."""
+    """When the state is saved and what is kept. The first and the last update are always saved. A checkpoint with a
+    file PINNED in its folder is never deleted."""
 
     every_steps: PositiveInt = 1000
     """Save after every so many updates."""
@@ -248,6 +260,8 @@ class CheckpointConfig(Config):
     """Newest checkpoints to keep."""
     keep_every_steps: PositiveInt | None = None
     """Also keep, for good, every checkpoint whose step is a multiple of this."""
+    keep_best: KeepBestConfig | None = None
+    """Also keep those with the best value of a held-out metric; null: none."""
     asynchronous: bool = True
     """Write in the background while training goes on."""
 
@@ -265,6 +279,21 @@ class LogConfig(Config):
     """Project name for Weights & Biases."""
 
 
+class EarlyStoppingConfig(Config):
+    """When to end a run before num_steps."""
+
+    metric: str
+    """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values are good."""
+    patience: PositiveInt = 3
+    """Stop after so many evaluations in a row without a better value than ever before."""
+    atol: NonNegativeFloat = 0.0
+    """Better means better by more than atol + rtol x the size of the best value."""
+    rtol: NonNegativeFloat = 0.0
+    """See atol."""
+
+
 class EvaluateConfig(Config):
     """Evaluation on held-out data while training, always with the same examples and masks."""
 
@@ -272,6 +301,10 @@ class EvaluateConfig(Config):
     """Evaluate after every so many updates, and after the last; null: only after the last."""
     every_epochs: PositiveFloat | None = None
     """Instead of every_steps: after every so many passes over the data."""
+    before_training: bool = False
+    """Also before the first update."""
+    early_stopping: EarlyStoppingConfig | None = None
+    """Stop when a held-out metric gets no better; null: never."""
     num_examples: PositiveInt = 4096
     """Examples of `data.valid` to use, at most all."""
     batch_size: PositiveInt = 64
@@ -336,6 +369,11 @@ class RunConfig(Config):
         """Whether there is anything to evaluate on."""
         return bool(self.data.valid)
 
+    @property
+    def evaluates_repeatedly(self) -> bool:
+        """Whether held-out data is looked at while training goes on."""
+        return self.evaluate.every_steps is not None or self.evaluate.every_epochs is not None
+
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
         found = []
@@ -357,6 +395,11 @@ class RunConfig(Config):
             found.append(
                 f"evaluate.every_steps={self.evaluate.every_steps} and evaluate.every_epochs="
                 f"{self.evaluate.every_epochs} both say when to evaluate\n  give one of them"
+            )
+        if self.evaluate.early_stopping is not None and not self.evaluates_repeatedly:
+            found.append(
+                f"evaluate.early_stopping.metric={self.evaluate.early_stopping.metric} needs evaluations while "
+                "training, and there are none\n  set evaluate.every_steps"
             )
         if self.schedule.warmup_share is not None and self.schedule.num_warmup_steps:
             found.append(
