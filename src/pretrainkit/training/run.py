@@ -396,11 +396,7 @@ class RunConfig(Config):
                 f"evaluate.every_steps={self.evaluate.every_steps} and evaluate.every_epochs="
                 f"{self.evaluate.every_epochs} both say when to evaluate\n  give one of them"
             )
-        if self.evaluate.early_stopping is not None and not self.evaluates_repeatedly:
-            found.append(
-                f"evaluate.early_stopping.metric={self.evaluate.early_stopping.metric} needs evaluations while "
-                "training, and there are none\n  set evaluate.every_steps"
-            )
+        found += self._held_out_problems()
         if self.schedule.warmup_share is not None and self.schedule.num_warmup_steps:
             found.append(
                 f"schedule.num_warmup_steps={self.schedule.num_warmup_steps} and "
@@ -442,6 +438,24 @@ class RunConfig(Config):
             found.append(
                 f"schedule.num_decay_steps={self.schedule.num_decay_steps} is only read by schedule.name=wsd, "
                 f"not by {self.schedule.name}\n  leave it out, or set schedule.name=wsd"
+            )
+        return found
+
+    def _held_out_problems(self) -> list[str]:
+        """Decisions on metrics that nobody measures."""
+        found = []
+        best, stopping = self.checkpoint.keep_best, self.evaluate.early_stopping
+        if not self.has_held_out_data:
+            asked = [
+                *([f"checkpoint.keep_best.metric={best.metric}"] if best is not None else []),
+                *([f"evaluate.early_stopping.metric={stopping.metric}"] if stopping is not None else []),
+                *(["evaluate.before_training=true"] if self.evaluate.before_training else []),
+            ]
+            found += [f"{one}, but there is nothing to evaluate on\n  give held-out data: data.valid" for one in asked]
+        elif stopping is not None and not self.evaluates_repeatedly:
+            found.append(
+                f"evaluate.early_stopping.metric={stopping.metric} needs evaluations while training, "
+                "and there are none\n  set evaluate.every_steps"
             )
         return found
 
