@@ -13,20 +13,17 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from pretrainkit.corpus.manifest import fingerprint as json_fingerprint
 from pretrainkit.data.bound_task import BoundTask, SourceExamples, split_steps
+from pretrainkit.data.feature import Feature
 from pretrainkit.data.identity import identity
-from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined, own_rates
+from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined
 from pretrainkit.data.task_cache import find_cache
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.task_steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
-from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import ConfigError, DataError
 
 _NAME = re.compile(r"[\w.:#]+")
@@ -40,26 +37,6 @@ _METRIC_KINDS: dict[tuple[str, ...], MetricKind] = {
     ("targets", "scores"): "scores",
     ("targets", "predictions", "aux_values"): "predictions and values",
 }
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A named sequence that a task yields."""
-
-    vocabulary: Vocabulary
-    add_eos: bool = True
-    """The steps that append EOS do so."""
-    required: bool = True
-    """Every example has it."""
-    dtype: str = "int32"
-    """NumPy's name."""
-    rank: int = 1
-    """Dimensions; 1 is a sequence."""
-
-    @cached_property
-    def numpy_dtype(self) -> np.dtype:
-        """`dtype` for NumPy."""
-        return np.dtype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -378,7 +355,7 @@ class TaskRegistry:
             inside = (member,) if isinstance(member, Task) else self._tasks_of(member)
             if any(task.name not in lacking for task in inside):
                 present.append((member, rate))
-        rates = own_rates(mixture, present, sizes)
+        rates = _own_rates(mixture, present, sizes)
         parts = []
         for (member, _), rate in zip(present, rates, strict=True):
             parts.append(
@@ -433,6 +410,41 @@ def check_alike(tasks: Sequence[Task]) -> None:
                 )
     if problems:
         raise ConfigError(problems)
+
+
+def _own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | None]], sizes: Sizes) -> list[float]:
+    """The rate of each member within the mixture, before anything is said about tasks within mixtures.
+
+    Raises:
+        ConfigError: A mixture among the members has a rate that is no number, or a rate is below 0.
+    """
+    rates: list[float | None] = []
+    waiting: list[int] = []
+    for number, (member, given) in enumerate(members):
+        rate = mixture.default_rate if given is None else given
+        if isinstance(rate, (int, float)):
+            rates.append(float(rate))
+        elif isinstance(member, Mixture):
+            raise ConfigError(
+                f"mixture {mixture.name!r}: the rate of the mixture {member.name!r} must be a number\n"
+                "  give one, or name its tasks one by one"
+            )
+        elif isinstance(rate, GroupRate):
+            waiting.append(number)
+            rates.append(None)
+        else:
+            assert rate is not None
+            rates.append(float(rate(member, sizes)))
+    if waiting:
+        assert isinstance(mixture.default_rate, GroupRate)
+        tasks = [member for number in waiting if not isinstance(member := members[number][0], Mixture)]
+        for number, rate in zip(waiting, mixture.default_rate.rates(tasks, sizes), strict=True):
+            rates[number] = rate
+    found = [0.0 if rate is None else rate for rate in rates]
+    for (member, _), rate in zip(members, found, strict=True):
+        if not 0 <= rate < float("inf"):
+            raise ConfigError(f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be at least 0")
+    return found
 
 
 def metric_kind(metric: Callable[..., Any]) -> MetricKind:
