@@ -4,6 +4,7 @@ Dimensions: B examples.
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from pretrainkit.recipes.t5.ragged import Ragged, ragged
 Split = Literal["train", "valid"]
 _SUMMARY_EXAMPLES = 64
 _FEATURES = {"inputs", "targets"}
+_logger = logging.getLogger(__name__)
 
 
 class TaskBatches(BatchSource):
@@ -155,15 +157,23 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     data, name = config.data, str(config.data.task)
     wanted = data.train_split if split == "train" else data.valid_split
     lengths = {"inputs": data.input_length, "targets": data.target_length}
+    if wanted is None:
+        raise DataError("data.valid_split=null: nothing is held out\n  name a split of the tasks")
     if split == "train":
         bound = REGISTRY.bind(name, wanted, lengths, seed=config.seed, caches=data.caches)
         members, weights = bound.tasks, bound.weights
     else:
         with_split = [task for task in tasks if wanted in task.splits]
+        for task in tasks:
+            if wanted not in task.splits:
+                _logger.warning("%s: task %s has no split %s and is not evaluated", name, task.name, wanted)
         members = tuple(task.bind(wanted, lengths, caches=data.caches) for task in with_split)
         weights = (1.0,) * len(members)
     if not members:
-        raise DataError(f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have")
+        or_none = ", or to null: nothing is held out then" if split == "valid" else ""
+        raise DataError(
+            f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have{or_none}"
+        )
     kept = {member.name for member in members}
     parts = [
         f"{task.name} {task.fingerprint(wanted)} {[identity(step) for step in task.preprocessors]}"
