@@ -519,7 +519,8 @@ def _run(
                 f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
                 f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
             )
-        world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
+        summary_of_data = source.summary() if world.is_main else {}
+        world.on_main(lambda: _record(folder, config, origins, summary_of_data, trainer.step))
         if world.is_main:
             watcher.started(
                 {
@@ -533,6 +534,8 @@ def _run(
                     "epochs": loader.epochs_for(config.total_steps),
                     "first_step": trainer.step,
                     "num_steps": config.total_steps,
+                    "mixture": summary_of_data.get("mixture", []),
+                    "num_examples": config.total_steps * config.data.batch_size,
                 }
             )
         metrics = trainer.fit()

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from pretrainkit.data.shares import mean_lengths
 from pretrainkit.data.task_cache import Cacheable, find_cache
 from pretrainkit.data.task_sources import TaskSource
+from pretrainkit.data.task_steps import Example, Lengths
 from pretrainkit.errors import ConfigError, DataError
 
 
@@ -21,6 +23,10 @@ class RatedTask(Cacheable, Protocol):
     @property
     def source(self) -> TaskSource: ...
 
+    def bind(
+        self, split: str, lengths: Lengths | None = None, *, caches: Sequence[str | Path] = ()
+    ) -> Sequence[Example]: ...
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -28,6 +34,8 @@ class Sizes:
 
     split: str = "train"
     caches: tuple[str | Path, ...] = ()
+    lengths: Lengths | None = None
+    """Tokens to which features are trimmed."""
 
     def examples(self, task: RatedTask) -> int:
         """Examples of the cache at the marker, else of the source."""
@@ -44,6 +52,21 @@ class Sizes:
                 f"  make a cache (pretrainkit tasks cache {task.name} --out DIR) of a task that tokenizes {feature!r}"
             )
         return int(found)
+
+    def mean_tokens(self, task: RatedTask) -> float:
+        """Tokens of an example, inputs and targets together, as the model gets it: the mean of some examples.
+
+        Raises:
+            DataError: They have none.
+        """
+        bound = task.bind(self.split, self.lengths, caches=self.caches)
+        mean = sum(mean_lengths(bound, ("inputs", "targets")).values())
+        if not mean:
+            raise DataError(
+                f"the first examples of task {task.name!r} have neither inputs nor targets, so its rate cannot be one "
+                "of tokens\n  give rates of examples: rates_of='examples'"
+            )
+        return mean
 
 
 Rate: TypeAlias = float | Callable[[Any, Sizes], float]

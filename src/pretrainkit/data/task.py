@@ -162,6 +162,8 @@ class Mixture:
     """Names, or names with rates: a number, or a function of the task and `Sizes`. Mixtures have numbers."""
     default_rate: Rate | GroupRate | None = None
     """Of members without a rate of their own; a `GroupRate` such as `UniMax` looks at all of them together."""
+    rates_of: Literal["examples", "tokens"] = "examples"
+    """What rates are shares of. tokens: of inputs and targets together, as some examples of each task have them."""
 
     def __post_init__(self) -> None:
         problems = _name_problems(self.name)
@@ -177,6 +179,11 @@ class Mixture:
                 problems.append(f"mixture {self.name!r} has no rate for {name!r} and no default_rate")
             if isinstance(rate, (int, float)) and rate < 0:
                 problems.append(f"mixture {self.name!r}: the rate of {name!r} is {rate}; it must be at least 0")
+        if self.rates_of == "tokens" and isinstance(self.default_rate, GroupRate):
+            problems.append(
+                f"mixture {self.name!r}: {type(self.default_rate).__name__} gives rates of examples, but rates_of is "
+                "'tokens'; leave that out, or give numbers"
+            )
         if problems:
             raise ConfigError(problems)
         object.__setattr__(self, "members", pairs)
@@ -284,13 +291,24 @@ class TaskRegistry:
         """Names of `tasks(name)`."""
         return tuple(task.name for task in self.tasks(name))
 
-    def rates(self, name: str, *, split: str = "train", caches: Sequence[str | Path] = ()) -> dict[str, float]:
+    def rates(
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        caches: Sequence[str | Path] = (),
+        lengths: Lengths | None = None,
+    ) -> dict[str, float]:
         """Rate of every task of a mixture that has `split`: its own and its shares of mixtures within.
 
         Args:
             name: Of a mixture, or of a task, whose rate is 1.
             split: Whose sizes rate functions look at; members without it are left out, with a warning.
             caches: Folders whose statistics rate functions look at; without, the source is asked.
+            lengths: Tokens per feature, for rates of tokens.
+
+        Returns:
+            By name of the task, in examples.
 
         Raises:
             ConfigError: No member has the split, a rate function failed, or a mixture has a rate that is no number.
@@ -302,7 +320,7 @@ class TaskRegistry:
         lacking = [task.name for task in self._tasks_of(entry) if split not in task.splits]
         for task_name in lacking:
             _logger.warning("mixture %s: task %s has no split %s and is left out", name, task_name, split)
-        rates = self._rates(entry, Sizes(split, tuple(caches)), frozenset(lacking))
+        rates = self._rates(entry, Sizes(split, tuple(caches), lengths), frozenset(lacking))
         if not rates:
             raise ConfigError(f"no task of mixture {name!r} has the split {split!r}")
         return rates
@@ -325,7 +343,8 @@ class TaskRegistry:
             ConfigError: All rates are 0, or tasks have different vocabularies or dtypes.
             DataError: As of `Task.bind`.
         """
-        rates = {task: rate for task, rate in self.rates(name, split=split, caches=caches).items() if rate > 0}
+        found = self.rates(name, split=split, caches=caches, lengths=lengths)
+        rates = {task: rate for task, rate in found.items() if rate > 0}
         if not rates:
             raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")
         tasks = [self.get_task(task) for task in rates]
@@ -358,10 +377,17 @@ class TaskRegistry:
         rates = _own_rates(mixture, present, sizes)
         parts = []
         for (member, _), rate in zip(present, rates, strict=True):
-            parts.append(
-                ({member.name: 1.0} if isinstance(member, Task) else self._rates(member, sizes, lacking), rate)
-            )
+            within = {member.name: 1.0} if isinstance(member, Task) else self._rates(member, sizes, lacking)
+            if mixture.rates_of == "tokens" and rate > 0:
+                rate /= self._mean_tokens(within, sizes)
+            parts.append((within, rate))
         return combined(parts)
+
+    def _mean_tokens(self, rates: Mapping[str, float], sizes: Sizes) -> float:
+        """Of an example of a mixture with these rates."""
+        total = sum(rates.values())
+        drawn = {name: rate for name, rate in rates.items() if rate > 0}
+        return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
 
 
 REGISTRY = TaskRegistry()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.shares import shares, spread
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5 import features
@@ -91,10 +92,10 @@ class DenoisingSource(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report; mean lengths from the first examples of each component."""
-        shown = []
+        """Figures for logs and the report; mean lengths from some examples of each component."""
+        shown: list[dict[str, Any]] = []
         for number, component in enumerate(self.components):
-            index = np.arange(min(_SUMMARY_EXAMPLES, len(component.index)))
+            index = np.array(spread(len(component.index), _SUMMARY_EXAMPLES), np.int64)
             zeros = np.zeros(len(index), np.int64)
             keys = fold(_VALID, index)
             inputs, targets = self.examples(Records(zeros + number, zeros, index, keys))
@@ -111,9 +112,12 @@ class DenoisingSource(BatchSource):
                 }
             )
         shards = {str(component.shards.folder): component.shards for component in self.components}
+        rates = [float(size) if weight is None else weight for size, weight in zip(self.sizes, self.weights)]
+        lengths = [(one["mean_input_length"], one["mean_target_length"]) for one in shown]
         return {
             "fingerprint": self.fingerprint,
             "examples": sum(self.sizes),
+            "mixture": shares(self.names, rates, self.sizes, lengths),
             "documents": sum(one.num_documents for one in shards.values()),
             "tokens": sum(one.num_tokens for one in shards.values()),
             "components": shown,

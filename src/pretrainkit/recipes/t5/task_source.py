@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.bound_task import BoundTask
 from pretrainkit.data.identity import identity
+from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.data.task import REGISTRY, Task, check_alike
 from pretrainkit.data.user_modules import import_modules
@@ -24,7 +25,6 @@ from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
 
 Split = Literal["train", "valid"]
-_SUMMARY_EXAMPLES = 64
 _FEATURES = {"inputs", "targets"}
 _logger = logging.getLogger(__name__)
 
@@ -73,17 +73,16 @@ class TaskBatches(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report; mean lengths from the first examples of each task."""
-        shares = np.array(self._weights) / sum(self._weights)
-        shown = []
-        for task, size, share in zip(self.tasks, self.sizes, shares.tolist(), strict=True):
-            some = [task.example(index) for index in range(min(size, _SUMMARY_EXAMPLES))]
-            lengths = {
-                f"mean_{name[:-1]}_length": float(np.mean([len(one.get(name, ())) for one in some] or [0]))
-                for name in ("inputs", "targets")
-            }
-            shown.append({"task": task.name, "split": task.split, "examples": size, "share": share, **lengths})
-        return {"fingerprint": self.fingerprint, "examples": sum(self.sizes), "components": shown}
+        """Figures for logs and the report; mean lengths from some examples of each task."""
+        found = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
+        lengths = [(mean["inputs"], mean["targets"]) for mean in found]
+        rows = shares(self.names, self._weights, self.sizes, lengths)
+        return {
+            "fingerprint": self.fingerprint,
+            "examples": sum(self.sizes),
+            "split": self.tasks[0].split,
+            "mixture": rows,
+        }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) upper bound: how long an example is comes out when it is made."""
