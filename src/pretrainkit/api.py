@@ -200,9 +200,7 @@ def evaluate(
             f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
         )
     if num_examples is not None:
-        config = config.model_copy(
-            update={"evaluate": config.evaluate.model_copy(update={"num_examples": num_examples})}
-        )
+        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
     _require_same_tokenizer(opened, path, config.data.valid)
     world = init_world(device)
     try:

@@ -4,7 +4,7 @@ A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to i
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -309,6 +309,10 @@ class EvaluateConfig(Config):
     """Examples of `data.valid` to use, at most all."""
     batch_size: PositiveInt = 64
     """Examples per forward pass and rank."""
+
+    def limited_to(self, num_examples: int) -> Self:
+        """The same with at most so many examples of each set."""
+        return self.model_copy(update={"num_examples": num_examples})
 
 
 class RunConfig(Config):

@@ -2,11 +2,20 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from pretrainkit.config.base import Config
+from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
-from pretrainkit.training.run import DataConfig, RunConfig
+from pretrainkit.training.run import DataConfig, EvaluateConfig, RunConfig
 
 Activation = Literal["relu", "gelu_tanh", "gelu", "swish", "linear"]
 """gelu_tanh is `gelu_new` of Hugging Face, the one of T5 1.1; linear is no function at all."""
@@ -134,6 +143,42 @@ class T5DataConfig(DataConfig):
     """packing only: rows of every microbatch, so that shapes stay; null: as many as its examples need."""
 
 
+class InferConfig(Config):
+    """Tasks judged by their own metrics, on what the model answers."""
+
+    every_steps: PositiveInt | None = None
+    """After every so many updates, and after the last; null: together with the held-out losses."""
+    split: str | None = None
+    """Of the tasks; null: data.valid_split."""
+    num_examples: PositiveInt | None = None
+    """Of each task, from its beginning; null: all of the split."""
+    batch_size: PositiveInt = 64
+    """Examples per forward pass and rank. Metrics do not depend on it."""
+    input_length: PositiveInt | None = None
+    """Most tokens of an input; null: none is cut."""
+    target_length: PositiveInt | None = None
+    """Most tokens of an answer; null: as many as the longest target of the tasks has."""
+    decoding: DecodingConfig = DecodingConfig()
+    """How answers are made."""
+    num_written: NonNegativeInt | None = 200
+    """Examples of each task whose input, target and answer are written to RUN/evaluations/TASK-STEP.jsonl; 0: none;
+    null: all."""
+
+
+class T5EvaluateConfig(EvaluateConfig):
+    """Evaluation on held-out data while training."""
+
+    num_examples_per_task: PositiveInt | None = None
+    """Examples for the loss of each task, or denoiser, alone, at most all; null: num_examples divided by how many they
+    are."""
+    infer: InferConfig | None = InferConfig()
+    """Of runs on tasks that have metrics; null: answers are not judged."""
+
+    def limited_to(self, num_examples: int) -> Self:
+        infer = self.infer and self.infer.model_copy(update={"num_examples": num_examples})
+        return super().limited_to(num_examples).model_copy(update={"infer": infer})
+
+
 class T5Run(RunConfig):
     """One training of the T5 recipe."""
 
@@ -145,6 +190,15 @@ class T5Run(RunConfig):
     """What is predicted."""
     data: T5DataConfig
     """What the model is fed."""
+    evaluate: T5EvaluateConfig = T5EvaluateConfig()
+    """Evaluation while training."""
+
+    @property
+    def evaluates_repeatedly(self) -> bool:
+        """Whether held-out data is looked at while training goes on."""
+        infer = self.evaluate.infer
+        has_own = self.data.task is not None and infer is not None and infer.every_steps is not None
+        return has_own or super().evaluates_repeatedly
 
     @property
     def has_training_data(self) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, Recipe, Split
+from pretrainkit.training.recipe import Evaluation, Evaluator, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,6 +67,14 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.held_out import build_evaluator
 
         return build_evaluator(config, world, precision)
+
+    def more_evaluations(
+        self, config: T5Run, world: World, precision: Precision, folder: Path | None
+    ) -> Sequence[Evaluation]:
+        """Tasks by their own metrics."""
+        from pretrainkit.recipes.t5.task_evaluation import task_evaluations
+
+        return task_evaluations(config, world, precision, folder)
 
     def tokenizer_folder(self, config: T5Run) -> Path | None:
         """Beside the token shards. Tasks bring their vocabularies themselves."""

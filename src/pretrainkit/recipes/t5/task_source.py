@@ -182,6 +182,12 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     return TaskBatches(config, split, members, weights, "\n".join(parts))
 
 
+def tasks_of(config: T5Run) -> tuple[Task, ...]:
+    """The task of a run, or the tasks of its mixture, also those of rate 0."""
+    *_, tasks, _ = _tasks(config)
+    return tasks
+
+
 def _tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
     """The tasks, and the vocabulary that all their features share."""
     import_modules(config.data.modules)
