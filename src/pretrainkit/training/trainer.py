@@ -165,7 +165,7 @@ class Trainer:
                     last |= self._between_steps(stop)
                     if self.stopped_early is not None:
                         break
-            rest = [evaluation for evaluation in self.evaluations if not evaluation.is_due(self.step)]
+            rest = [evaluation for evaluation in self.evaluations if evaluation not in self._due]
             if self.best is not None and rest:  # it decides what the last save deletes
                 last |= self._evaluate(rest)
                 rest = []
@@ -266,7 +266,7 @@ class Trainer:
         if self.step == 1:
             gc.freeze()  # what lives now lives to the end; later collections need not look at it
         self._is_best = False
-        if due := [evaluation for evaluation in self.evaluations if evaluation.is_due(self.step)]:
+        if due := self._due:
             metrics = self._evaluate(due)
         is_last = self.is_over
         every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
@@ -284,6 +284,12 @@ class Trainer:
         if is_time and not is_last:
             self._save(blocking=not self.config.checkpoint.asynchronous)
         return metrics
+
+    @property
+    def _due(self) -> list[Evaluation]:
+        """What is to be evaluated after this update: with the last one all together."""
+        due = [evaluation for evaluation in self.evaluations if evaluation.is_due(self.step)]
+        return list(self.evaluations) if due and self.step == self.config.total_steps else due
 
     def _evaluate(self, evaluations: Sequence[Evaluation]) -> dict[str, float]:
         metrics: dict[str, float] = {}
