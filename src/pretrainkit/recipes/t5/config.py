@@ -1,6 +1,6 @@
 """Settings of the T5 recipe. Torch-free. Complete configs are in `presets.py`."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -35,6 +35,8 @@ class T5ModelConfig(Config):
 
     Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683; for 1.1 Shazeer 2020, https://arxiv.org/abs/2002.05202.
     """
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "init_style"})
 
     kind: Literal["encoder_decoder", "decoder_only", "encoder_only"] = "encoder_decoder"
     """encoder_decoder: T5. decoder_only: a language model, or prefix language model, of the decoder's layers without
