@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
-from pretrainkit.rendering.colors import parse_color, ramp
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.fonts import font_files
 from pretrainkit.rendering.glyph_atlas import GlyphAtlas
+from pretrainkit.rendering.painting import Ink, Shades
 
 _NO_INK = -(1 << 20)
 _NUM_CODES = 0x110000
@@ -34,7 +34,7 @@ class FreeTypeEngine:
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.atlas = GlyphAtlas()
-        self.ramp = ramp(parse_color(config.font_color), parse_color(config.background_color), rgb=config.rgb)
+        self.shades = Shades(config)
         self._freetype = _import_freetype()
         files = font_files(config.font_file, config.fallback_fonts)
         self._faces = [self._open(path, config) for path in files]
@@ -96,17 +96,14 @@ class FreeTypeLines:
     """Measured texts."""
 
     engine: FreeTypeEngine
-    slots_G: NDArray[np.int32]
-    columns_G: NDArray[np.int64]
-    """First column of each glyph's bitmap, from the left edge of its text's box."""
+    ink: Ink
+    """The glyphs that show, from the left edge of each text's box."""
     pens_G: NDArray[np.int64]
     """Where each character begins, from there too."""
     advances_G: NDArray[np.int32]
     lengths_N: NDArray[np.int64]
     """Characters of each text."""
     widths_N: NDArray[np.int64]
-    baselines_N: NDArray[np.int64]
-    """Rows of the canvas above the baseline."""
 
     @staticmethod
     def measure(
@@ -136,16 +133,20 @@ class FreeTypeLines:
             top_N[is_text_N] = np.maximum.reduceat(top_G, firsts)
             height_N[is_text_N] = top_N[is_text_N] - np.minimum.reduceat(bottom_G, firsts)
         left_G = left_N[0] if len(lengths_N) == 1 else np.repeat(left_N, lengths_N)
-        baselines_N = _baselines(engine.config, top_N, height_N, is_words=is_words)
+        ink = Ink(
+            slots_G=slots_G[is_ink_G],
+            columns_G=(start_G - left_G)[is_ink_G],
+            layers_G=None,
+            lengths_N=np.diff(np.cumsum(is_ink_G)[np.cumsum(lengths_N) - 1], prepend=0) if len(slots_G) else lengths_N,
+            baselines_N=_baselines(engine.config, top_N, height_N, is_words=is_words),
+        )
         return FreeTypeLines(
             engine=engine,
-            slots_G=slots_G,
-            columns_G=start_G - left_G,
+            ink=ink,
             pens_G=pens_G - left_G,
             advances_G=advances_G,
             lengths_N=lengths_N,
             widths_N=widths_N,
-            baselines_N=baselines_N,
         )
 
     def paint(
@@ -154,28 +155,8 @@ class FreeTypeLines:
         columns_N: Sequence[int] | NDArray[np.int64],
         stops_N: Sequence[int] | None = None,
     ) -> None:
-        atlas, shades = self.engine.atlas, self.engine.ramp
-        columns_N = np.asarray(columns_N, np.int64)
-        columns_G = self.columns_G + (columns_N[0] if len(columns_N) == 1 else np.repeat(columns_N, self.lengths_N))
-        is_ink_G = atlas.width.take(self.slots_G) > 0
-        stops_G = None if stops_N is None else np.repeat(np.asarray(stops_N, np.int64), self.lengths_N)[is_ink_G]
-        line_XP = np.empty(canvas_XP.shape[:2], np.uint8)
-        slots_G, columns_G = self.slots_G[is_ink_G], columns_G[is_ink_G]
-        baselines = set(self.baselines_N.tolist())
-        if len(baselines) <= 1:
-            atlas.paint(line_XP, slots_G, columns_G, baselines.pop() if baselines else 0, stops_G)
-        else:
-            line_XP[:] = 0
-            baseline_G, part_XP = np.repeat(self.baselines_N, self.lengths_N)[is_ink_G], np.empty_like(line_XP)
-            for baseline in baselines:
-                is_here_G = baseline_G == baseline
-                stops = None if stops_G is None else stops_G[is_here_G]
-                atlas.paint(part_XP, slots_G[is_here_G], columns_G[is_here_G], baseline, stops)
-                np.maximum(line_XP, part_XP, out=line_XP)
-        if self.engine.config.font_color == "black" and self.engine.config.background_color == "white":
-            np.subtract(255, line_XP if shades.ndim == 1 else line_XP[:, :, None], out=canvas_XP)
-        else:
-            np.take(shades, line_XP, axis=0, out=canvas_XP)
+        coverage_XP = self.ink.coverage(self.engine.atlas, canvas_XP.shape[:2], columns_N, stops_N)
+        self.engine.shades.apply(coverage_XP, canvas_XP)
 
     def edges(self, index: int) -> NDArray[np.float64]:
         end = int(self.lengths_N[: index + 1].sum())

@@ -7,8 +7,6 @@ loop over glyphs, whatever their number. Where boxes of glyphs overlap, the colu
 order of the glyphs, with the rounding of the composition asked for.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,15 +14,6 @@ ROWS = 96
 """Rows that are kept of a glyph."""
 BASELINE = 64
 """Rows of those above the baseline. What a glyph has beyond is cut off; a canvas shows far less."""
-
-Compose = Callable[[NDArray[np.uint16], NDArray[np.uint16]], NDArray[np.uint16]]
-"""Coverage of what lies there, coverage of what comes on top, to the coverage of both; all 0 to 255."""
-
-
-def over(below: NDArray[np.uint16], above: NDArray[np.uint16]) -> NDArray[np.uint16]:
-    """c + a - floor(c a / 255)."""
-    return below + above - below * above // 255
-
 
 class GlyphAtlas:
     """A store of glyph bitmaps that only grows. One thread adds at a time; reading needs no lock."""
@@ -74,7 +63,7 @@ class GlyphAtlas:
         columns_G: NDArray[np.int64],
         baseline: int,
         stops_G: NDArray[np.int64] | None = None,
-        compose: Compose = over,
+        layers_G: NDArray[np.int32] | None = None,
     ) -> None:
         """Writes the coverage of glyphs, uint8, over all of `line_XP`; what lies outside of it is cut off.
 
@@ -84,18 +73,21 @@ class GlyphAtlas:
             columns_G: First column of each glyph's bitmap.
             baseline: Rows of the line above the baseline.
             stops_G: Column at which each glyph is cut off.
-            compose: How overlapping glyphs add up.
+            layers_G: Number of each glyph's layer, ascending. Where glyphs of one layer overlap, coverage is added up to 255,
+                as Cairo does; then layers are laid over each other. None: each glyph over those before, as FreeType's
+                users do.
         """
         num_columns, P = line_XP.shape
         window_XP = self._window(BASELINE - baseline, P)
-        source_X, target_X = self._columns(slots_G, columns_G, num_columns, stops_G)
+        source_X, target_X, width_G = self._columns(slots_G, columns_G, num_columns, stops_G)
         plan_X = np.zeros(num_columns, np.int32)
         plan_X[target_X] = source_X
         window_XP.take(plan_X, axis=0, out=line_XP, mode="clip")
         times_X = np.bincount(target_X, minlength=num_columns)
         if len(target_X) and times_X.max() > 1:
-            is_shared = times_X[target_X] > 1
-            _compose_columns(line_XP, window_XP, source_X[is_shared], target_X[is_shared], compose)
+            is_shared = times_X.take(target_X) > 1
+            layer_X = None if layers_G is None else layers_G.repeat(width_G)[is_shared]
+            _compose_columns(line_XP, window_XP, source_X[is_shared], target_X[is_shared], layer_X)
 
     def _columns(
         self,
@@ -103,8 +95,9 @@ class GlyphAtlas:
         columns_G: NDArray[np.int64],
         num_columns: int,
         stops_G: NDArray[np.int64] | None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Column in the store and column on the line of every column of every glyph, those on the line only."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Column in the store and column on the line of every column of every glyph, those on the line only; and how many
+        each glyph has there."""
         width_G = self.width[slots_G]
         end_G = columns_G + width_G
         if stops_G is not None or (columns_G.size and (columns_G.min() < 0 or end_G.max() > num_columns)):
@@ -119,7 +112,7 @@ class GlyphAtlas:
         begin_G = ends_G - width_G
         source_X = index_X + np.repeat(first_G - begin_G, width_G)
         target_X = index_X + np.repeat(columns_G - begin_G, width_G)
-        return source_X, target_X
+        return source_X, target_X, width_G
 
     def _window(self, first_row: int, num_rows: int) -> NDArray[np.uint8]:
         """The rows `first_row ...` of all columns, contiguous; kept, for few are ever asked for."""
@@ -137,9 +130,9 @@ class GlyphAtlas:
 def _compose_columns(
     line_XP: NDArray[np.uint8],
     window_XP: NDArray[np.uint8],
-    source_X: NDArray[np.int32],
+    source_X: NDArray[np.int64],
     target_X: NDArray[np.int64],
-    compose: Compose,
+    layer_X: NDArray[np.int32] | None,
 ) -> None:
     """Puts together the columns that several glyphs share, in the order given."""
     order_X = np.argsort(target_X, kind="stable")
@@ -147,11 +140,28 @@ def _compose_columns(
     is_first_X = np.diff(target_X, prepend=-1) > 0
     places_U = np.flatnonzero(is_first_X)
     rank_X = np.arange(len(target_X)) - np.repeat(places_U, np.diff(places_U, append=len(target_X)))
-    unique_U = target_X[places_U]
-    coverage_UP = window_XP[source_X[places_U]].astype(np.uint16)
     which_X = np.cumsum(is_first_X) - 1
+    over = _over if layer_X is None else _cairo_over
+    layer_X = rank_X if layer_X is None else layer_X[order_X]
+    top_UP = window_XP[source_X[places_U]].astype(np.int32)
+    below_UP, layer_U = np.zeros_like(top_UP), layer_X[places_U].copy()
     for rank in range(1, int(rank_X.max()) + 1):
-        is_now = rank_X == rank
-        rows = which_X[is_now]
-        coverage_UP[rows] = compose(coverage_UP[rows], window_XP[source_X[is_now]].astype(np.uint16))
-    line_XP[unique_U] = coverage_UP.astype(np.uint8)
+        now = np.flatnonzero(rank_X == rank)
+        rows, is_new = which_X[now], layer_X[now] != layer_U[which_X[now]]
+        added = window_XP[source_X[now]].astype(np.int32)
+        done = rows[is_new]
+        below_UP[done] = over(below_UP[done], top_UP[done])
+        top_UP[done] = 0
+        layer_U[done] = layer_X[now[is_new]]
+        top_UP[rows] = np.minimum(top_UP[rows] + added, 255)
+    line_XP[target_X[places_U]] = over(below_UP, top_UP).astype(np.uint8)
+
+
+def _over(below: NDArray[np.int32], above: NDArray[np.int32]) -> NDArray[np.int32]:
+    """c + a - floor(c a / 255), as PyGame composes."""
+    return below + above - below * above // 255
+
+
+def _cairo_over(below: NDArray[np.int32], above: NDArray[np.int32]) -> NDArray[np.int32]:
+    """a + round(c (255 - a) / 255), as Cairo's pixman composes."""
+    return above + (below * (255 - above) + 127) // 255

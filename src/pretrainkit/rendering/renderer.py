@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
-from pretrainkit.rendering.colors import parse_color, ramp
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.encoding import Encoding, Span
 from pretrainkit.rendering.engine import Engine, Lines
 from pretrainkit.rendering.geometry import LEFT_MARGIN, Geometry
+from pretrainkit.rendering.painting import Shades
 from pretrainkit.rendering.parts import BigramsPart, Part, RunningPart, WordsPart
 from pretrainkit.rendering.rtl import is_rtl
 from pretrainkit.rendering.windows import overflow
@@ -35,8 +35,7 @@ class Renderer:
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.geometry: Geometry = config.geometry
-        shades = ramp(parse_color(config.font_color), parse_color(config.background_color), rgb=config.rgb)
-        self.ink, self.paper = shades[255], shades[0]
+        self.ink = Shades(config).ramp[255]
         self._engine: Engine | None = None
         self._process = -1
         self._lock = threading.Lock()
