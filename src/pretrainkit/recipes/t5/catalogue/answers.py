@@ -30,18 +30,16 @@ def number(decoded: str, *, example: Row | None = None, is_target: bool = False)
 
 
 def judged_answer(decoded: str, *, example: Row, is_target: bool = False) -> dict[str, Any]:
-    """MultiRC: whether an answer is right; with the paragraph and question it belongs to.
-
-    The released code groups by the number of the question alone, which is unique too.
-    """
-    value = ClassNumber(("False", "True"))(decoded)
-    return {"value": value, "group": (example["idx/paragraph"], example["idx/question"])}
+    """MultiRC: whether an answer is right; of targets also which question it belongs to."""
+    found: dict[str, Any] = {"value": ClassNumber(("False", "True"))(decoded)}
+    return found | ({"group": (example["idx/paragraph"], example["idx/question"])} if is_target else {})
 
 
 def entity(decoded: str, *, example: Row, is_target: bool = False) -> dict[str, Any]:
-    """ReCoRD: an answer, or all that are right."""
-    value = list(example["answers"]) if is_target else decoded
-    return {"value": value, "group": (example["idx/passage"], example["idx/query"])}
+    """ReCoRD: an answer; of targets all that are right, and which query they belong to."""
+    if not is_target:
+        return {"value": decoded}
+    return {"value": list(example["answers"]), "group": (example["idx/passage"], example["idx/query"])}
 
 
 def all_answers(decoded: str, *, example: Row, is_target: bool = False) -> str | list[str]:
