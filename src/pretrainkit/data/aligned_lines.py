@@ -39,7 +39,7 @@ class AlignedLines(TaskSource):
 
 def aligned(files: Files, *, languages: Sequence[str]) -> AlignedLines:
     """The files of the first language, and beside each the same name with that of another at its end."""
-    found = {language: {} for language in languages}
+    found: dict[str, dict[str, list[Path]]] = {language: {} for language in languages}
     for split, given in files.items():
         paths = [Path(one) for one in ((given,) if isinstance(given, (str, Path)) else given)]
         for language in languages:

@@ -412,6 +412,8 @@ class TaskRegistry:
                 found[name] = None
             else:
                 self._member(name, mixture.name)
+        if not found:
+            raise ConfigError(f"nothing of mixture {mixture.name!r} is left\n  leave out less of it")
         return tuple(found)
 
     def _tasks_of(self, mixture: Mixture) -> tuple[Task, ...]:

@@ -19,4 +19,5 @@ class WholeRows(Tsv):
         tabs = np.flatnonzero(content == ord(self.delimiter))
         num_tabs = np.searchsorted(tabs, index.ends) - np.searchsorted(tabs, index.begins)
         is_whole = num_tabs == (num_tabs[0] if len(num_tabs) else 0)
-        return np.flatnonzero(is_whole)[1:] if rows is None else rows[is_whole[rows]]
+        assert rows is not None  # there is a header
+        return rows[is_whole[rows]]

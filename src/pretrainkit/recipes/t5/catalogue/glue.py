@@ -3,10 +3,11 @@
 Source: Wang et al. 2018, https://arxiv.org/abs/1804.07461; formats as in the released `t5`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pretrainkit.data.named_data import Hub, NamedData
+from pretrainkit.data.task import Task
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
 from pretrainkit.recipes.t5.catalogue import layouts
 from pretrainkit.recipes.t5.catalogue.answers import ClassNumber, number, referent
@@ -38,9 +39,9 @@ def _classes(
     metrics: Sequence[Callable[..., Any]] = (accuracy,),
     *,
     benchmark: str | None = None,
-    **columns: str,
-) -> Any:
-    step = labelled(benchmark or name, fields, classes, **columns)
+    columns: Mapping[str, str] | None = None,
+) -> Task:
+    step = labelled(benchmark or name, fields, classes, columns)
     return text_task(f"glue_{name}_v002", data, step, postprocess=ClassNumber(tuple(classes)), metrics=metrics)
 
 
@@ -49,10 +50,10 @@ _MNLI_FIELDS = ("hypothesis", "premise")
 _WNLI = _data("wnli", layouts.GLUE, ["WNLI"])
 
 
-def _mnli(part: str) -> Any:
+def _mnli(part: str) -> Task:
     files = {split: layouts.MNLI[f"{split}_{part}"] for split in ("validation", "test")}
     data = _data(f"mnli_{part}", files, ["MNLI", "mnli"], ("validation", "test"))
-    return _classes(f"mnli_{part}", data, _MNLI_FIELDS, _ENTAILMENT, benchmark="mnli", **_MNLI_COLUMNS)
+    return _classes(f"mnli_{part}", data, _MNLI_FIELDS, _ENTAILMENT, benchmark="mnli", columns=_MNLI_COLUMNS)
 
 
 TASKS = (
@@ -64,8 +65,7 @@ TASKS = (
         _PAIR,
         ("not_equivalent", "equivalent"),
         [f1_invalid_wrong, accuracy],
-        sentence1="#1 String",
-        sentence2="#2 String",
+        columns={"sentence1": "#1 String", "sentence2": "#2 String"},
     ),
     _classes(
         "qqp",
@@ -86,7 +86,7 @@ TASKS = (
         _data("mnli", layouts.MNLI, ["MNLI"], tuple(layouts.MNLI)),
         _MNLI_FIELDS,
         _ENTAILMENT,
-        **_MNLI_COLUMNS,
+        columns=_MNLI_COLUMNS,
     ),
     *map(_mnli, layouts.MNLI_PARTS),
     _classes("qnli", _data("qnli", layouts.GLUE, ["QNLI"]), ("question", "sentence"), ("entailment", "not_entailment")),
@@ -99,7 +99,7 @@ TASKS = (
         _ENTAILMENT,
         [],
         benchmark="mnli",
-        **_MNLI_COLUMNS,
+        columns=_MNLI_COLUMNS,
     ),
     text_task(
         "glue_wnli_v002_simple_eval",

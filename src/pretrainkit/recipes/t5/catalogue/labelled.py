@@ -46,9 +46,12 @@ class LabelledFields:
         return found | _numbered(row)
 
 
-def labelled(benchmark: str, fields: Sequence[str], classes: Sequence[str], **columns: str) -> LabelledFields:
-    """`LabelledFields`; `columns` are other names that a column has, such as `premise="sentence1"`."""
-    places = {name: (name, *columns.get(name, "").split("|")) if name in columns else (name,) for name in fields}
+def labelled(
+    benchmark: str, fields: Sequence[str], classes: Sequence[str], columns: Mapping[str, str] | None = None
+) -> LabelledFields:
+    """`LabelledFields`; `columns`: field to the other name that its column may have."""
+    others = columns or {}
+    places = {name: (name, others[name]) if name in others else (name,) for name in fields}
     return LabelledFields(benchmark, places, tuple(classes))
 
 
@@ -99,9 +102,9 @@ def class_of(row: Row, classes: Sequence[str]) -> int:
         return _UNLABELLED
     if isinstance(value, str) and value in classes:
         return classes.index(value)
-    if isinstance(value, (int, float)) or str(value).isdecimal():
-        if 0 <= int(value) < len(classes):
-            return int(value)
+    is_number = isinstance(value, (int, float)) or str(value).isdecimal()
+    if is_number and 0 <= int(value) < len(classes):
+        return int(value)
     raise DataError(
         f"the label {value!r} is none of the classes {', '.join(classes)}\n"
         f"  write one of them, or its number from 0, into the column {' or '.join(LABEL)}"

@@ -49,7 +49,9 @@ SUPER_GLUE = {
 SUPER_GLUE_DIAGNOSTICS = {"test": [LocalFiles("AX-?.jsonl", JsonLines)]}
 
 SQUAD = {
-    "train": [LocalFiles(f"{stem}.json{packed}", SquadJson) for stem in ("train-v1.1", "train") for packed in ("", ".gz")],
+    "train": [
+        LocalFiles(f"{stem}.json{packed}", SquadJson) for stem in ("train-v1.1", "train") for packed in ("", ".gz")
+    ],
     "validation": [
         LocalFiles(f"{stem}.json{packed}", SquadJson)
         for stem in ("dev-v1.1", "dev", "validation", "xquad.en")
@@ -64,7 +66,11 @@ def text(split_files: Mapping[str, str]) -> Layout:
     return {
         split: [
             LocalFiles(pattern, JsonLines),
-            *(LocalFiles(f"{folder}/*.jsonl{packed}", JsonLines) for folder in _CORPUS[split] for packed in ("", ".zst")),
+            *(
+                LocalFiles(f"{folder}/*.jsonl{packed}", JsonLines)
+                for folder in _CORPUS[split]
+                for packed in ("", ".zst")
+            ),
         ]
         for split, pattern in split_files.items()
     }

@@ -30,8 +30,8 @@ _RATES = glue.RATES | super_glue.RATES
 
 
 def _rated(names: Iterable[str], *, shares_rte: bool) -> list[tuple[str, Rate | None]]:
-    """Official numbers of examples, or those there are; RTE, which GLUE and SuperGLUE have, halved in each of them where
-    both are there."""
+    """Official numbers of examples, or those there are; RTE, which GLUE and SuperGLUE have, halved in each of them
+    where both are there."""
     found: list[tuple[str, Rate | None]] = []
     for name in names:
         rate: Rate = _RATES.get(name, _BY_SIZE)

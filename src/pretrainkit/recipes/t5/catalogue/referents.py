@@ -141,7 +141,7 @@ def _with_word_marked(text: str, place: int) -> str:
 
 
 def _as_written(candidate: str, hypothesis: str) -> str | None:
-    """The candidate from its last article on, in the letters of the hypothesis, without a possessive; None: not there."""
+    """The candidate from its last article on as the hypothesis writes it, without a possessive; None: not there."""
     words = candidate.split(" ")
     first = max((words.index(article) for article in _ARTICLES if article in words), default=0)
     pattern = " ".join(rf"{re.escape(word)}[.,?!]?" for word in words[first:])

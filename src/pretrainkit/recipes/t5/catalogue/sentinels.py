@@ -25,8 +25,8 @@ _ENDS = (append_eos, append_eos_after_trim)
 def add_task_with_sentinels(task: str | Task, num_sentinels: int = 1, registry: TaskRegistry = REGISTRY) -> Task:
     """Makes the twin of a task known, and returns it.
 
-    Its first sentinels follow the inputs, which are cut before them where they are too long, and begin the targets; they
-    are taken from what is judged. `_1_sentinel` is put behind the name, before `_train`, `_dev`, `_test` or `_eval`.
+    Its first sentinels follow the inputs, which are cut before them where they are too long, and begin the targets;
+    they are taken from what is judged. `_1_sentinel` is put behind the name, before `_train`, `_dev`, `_test` or `_eval`.
 
     Raises:
         ConfigError: The task does not tokenize before it appends EOS, or the twin is there already.
@@ -64,7 +64,9 @@ class AddSentinels:
 
     num: int
 
-    def __call__(self, example: Mapping[str, Any], features: "Mapping[str, Feature]", lengths: Lengths | None) -> Example:
+    def __call__(
+        self, example: Mapping[str, Any], features: "Mapping[str, Feature]", lengths: Lengths | None
+    ) -> Example:
         made = dict(example)
         for name in ("inputs", "targets"):
             if name not in made:

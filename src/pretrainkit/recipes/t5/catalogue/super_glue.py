@@ -9,6 +9,7 @@ from typing import Any
 
 from pretrainkit.data.named_data import Hub, NamedData
 from pretrainkit.data.preprocessors import keep_if
+from pretrainkit.data.task import Task
 from pretrainkit.data.task_steps import Example, FlatMap
 from pretrainkit.eval.metrics import (
     accuracy,
@@ -51,7 +52,7 @@ def record_queries(row: Row) -> Iterator[Example]:
 
 
 def record(row: Row) -> Iterator[Example]:
-    """An example for every right answer to a query of ReCoRD, with all of them; one with `<unk>` where there is none."""
+    """An example for every right answer to a query of ReCoRD, with all of them, or one with `<unk>`."""
     passage = _AFTER_MARK.sub(r"\1 ", row["passage"]).replace(_HIGHLIGHT, ". ")
     answers = list(row["answers"])
     for answer in answers or [UNKNOWN]:
@@ -84,9 +85,9 @@ def _classes(
     *,
     splits: Sequence[str] = _ALL,
     benchmark: str | None = None,
-    **columns: str,
-) -> Any:
-    step = labelled(benchmark or name, fields, classes, **columns)
+    columns: Mapping[str, str] | None = None,
+) -> Task:
+    step = labelled(benchmark or name, fields, classes, columns)
     data = _data(name, folder, splits)
     return text_task(f"super_glue_{name}_v102", data, step, postprocess=ClassNumber(tuple(classes)), metrics=metrics)
 
@@ -123,8 +124,7 @@ TASKS = (
         [],
         splits=("test",),
         benchmark="rte",
-        premise="sentence1",
-        hypothesis="sentence2",
+        columns={"premise": "sentence1", "hypothesis": "sentence2"},
     ),
     _classes("axg", "AX-g", _NLI, _ENTAILMENT, [], splits=("test",), benchmark="rte"),
     text_task(

@@ -102,9 +102,7 @@ TASKS = (
     _wmt("wmt19", "de", "wmt/wmt19", "de-en"),
     text_task("squad_v010_allanswers", _SQUAD, Squad(), postprocess=all_answers, metrics=[squad]),
     text_task("squad_v010", _SQUAD, Squad(), metrics=[squad]),
-    text_task(
-        "squad_v010_context_free", _SQUAD, Squad(has_context=False), postprocess=all_answers, metrics=[squad]
-    ),
+    text_task("squad_v010_context_free", _SQUAD, Squad(has_context=False), postprocess=all_answers, metrics=[squad]),
     text_task("squad_v010_allanswers_span", _SQUAD, FlatMap(squad_spans), postprocess=span, metrics=[span_squad]),
     text_task(
         "trivia_qa_v010",
