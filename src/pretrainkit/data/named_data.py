@@ -134,9 +134,11 @@ class NamedData(OpenSource):
             found = {split: one for split in self._splits if (one := self._split(place, split)) is not None}
             if found:
                 return BySplit(found)
-        looked = ", ".join(dict.fromkeys(files.pattern for split in self._splits for files in self._files(split)))
+        own = dict.fromkeys(files.pattern for split in self._splits for files in self.layout.get(split, ()))
+        looked = ", ".join([*own, *(f"{split}.jsonl" for split in self._splits)])
         raise DataError(
-            f"no data of {self.name} in {' or '.join(map(str, places))}\n  looked for {looked}\n  {self._mend}"
+            f"no data of {self.name} in {' or '.join(map(str, places))}\n"
+            f"  looked for {looked}, also .parquet and .tsv\n  {self._mend}"
         )
 
     def _split(self, place: Path, split: str) -> TaskSource | None:

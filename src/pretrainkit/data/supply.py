@@ -1,7 +1,8 @@
 """What tasks leave open and the run that uses them supplies: a vocabulary, where data lie, steps.
 
 A task that everybody may use cannot know the tokenizer of a run or the folders of a machine. It names a
-`RunVocabulary`, an `OpenSource` or `RunSteps` in their place; `Task.supplied(Supply(...))` is the same task with what was left open.
+`RunVocabulary`, an `OpenSource` or `RunSteps` in their place; `Task.supplied(Supply(...))` is the same task with what
+was left open.
 """
 
 from abc import abstractmethod
@@ -27,7 +28,7 @@ class Supply:
     steps: Sequence[Step] | None = None
     """In place of `RunSteps`; None: tasks that need some are refused."""
     left_out: frozenset[str] = frozenset()
-    """Members that mixtures do without."""
+    """Tasks and mixtures that mixtures do without."""
 
     def vocabulary_of(self, task_name: str, given: Vocabulary) -> Vocabulary:
         """`given`, or that of the run. Raises ConfigError where there is none."""
