@@ -243,9 +243,10 @@ class TaskRegistry:
         Raises:
             ConfigError: There is no task or mixture of a name that is to be left out.
         """
-        for name in sorted(supply.left_out):
-            self.get(name)
-        return TaskRegistry(self._tasks, self._mixtures, supply)
+        left_out = set(supply.left_out)
+        for name in supply.left_out:
+            left_out |= {self.get(name).name, *self.task_names(name)}
+        return TaskRegistry(self._tasks, self._mixtures, dataclasses.replace(supply, left_out=frozenset(left_out)))
 
     def add(self, entry: Task | Mixture) -> None:
         """Makes a task or mixture known.
@@ -408,6 +409,8 @@ class TaskRegistry:
                 found[name] = None
             else:
                 self._member(name, mixture.name)
+        if not found:
+            raise ConfigError(f"nothing of mixture {mixture.name!r} is left\n  leave out less of it")
         return tuple(found)
 
     def _tasks_of(self, mixture: Mixture) -> tuple[Task, ...]:
@@ -419,8 +422,10 @@ class TaskRegistry:
                 problems.append(str(error))
                 lacking.append(name)
         if problems:
+            mends = dict.fromkeys(problem.splitlines()[-1] for problem in problems)
+            told = [line for problem in problems for line in problem.splitlines() if line not in mends]
             raise DataError(
-                "\n".join(dict.fromkeys(problems)) + f"\n  or do without: data.leave_out=[{', '.join(lacking)}] in a "
+                "\n".join([*told, *mends]) + f"\n  or do without: data.leave_out=[{', '.join(lacking)}] in a "
                 f"config, {' '.join(f'--leave-out {name}' for name in lacking)} of pretrainkit tasks"
             )
         return tuple(found)

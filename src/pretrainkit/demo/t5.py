@@ -3,7 +3,6 @@
 Each command is printed as it is run, so that the demo reads as a tutorial.
 """
 
-import json
 import shutil
 import time
 from pathlib import Path

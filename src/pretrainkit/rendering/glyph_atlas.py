@@ -15,6 +15,7 @@ ROWS = 96
 BASELINE = 64
 """Rows of those above the baseline. What a glyph has beyond is cut off; a canvas shows far less."""
 
+
 class GlyphAtlas:
     """A store of glyph bitmaps that only grows. One thread adds at a time; reading needs no lock."""
 

@@ -3,6 +3,7 @@
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -13,6 +14,7 @@ from pydantic import (
 )
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.training.run import DataConfig, EvaluateConfig, RunConfig
@@ -117,6 +119,21 @@ class T5ObjectiveConfig(Config):
         return value.lower().removeprefix("num_") if isinstance(value, str) else value
 
 
+def as_names(value: object) -> object:
+    """Names separated by commas, or a list of them."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def as_folders(value: object) -> object:
+    """A mapping, or one folder for `all`."""
+    return {"all": value} if isinstance(value, str) else value
+
+
+TaskFolders = Annotated[
+    dict[str, str], IsPath(), BeforeValidator(as_folders, json_schema_input_type=str | dict[str, str])
+]
+
+
 class T5DataConfig(DataConfig):
     """How examples become batches."""
 
@@ -132,6 +149,14 @@ class T5DataConfig(DataConfig):
     caches: tuple[str, ...] = ()
     """Folders of pretrainkit tasks cache, searched in this order; without one that fits tasks are made as they are
     read."""
+    tokenizer: Annotated[str | None, IsPath()] = None
+    """Vocabulary of tasks that leave it to the run, as named ones do: a tokenizer folder (ours, or of a T5 of Hugging
+    Face), a run or export, or bytes; null: that of init_from."""
+    task_folders: TaskFolders = Field(default_factory=dict)
+    """Where the data of named tasks lie: {glue: FOLDER, ...}, also one set of a benchmark, {glue/cola: FOLDER}, or all
+    of them in one folder, {all: FOLDER}. What is not named is taken from the hub."""
+    leave_out: Annotated[tuple[str, ...], BeforeValidator(as_names)] = ()
+    """Tasks and mixtures that mixtures do without, such as those whose data are missing."""
     train_split: str = "train"
     """Of the tasks, to train on."""
     valid_split: str | None = "validation"
@@ -244,6 +269,12 @@ class T5Run(RunConfig):
             )
         if self.data.task is not None:
             return found
+        for name in ("tokenizer", "task_folders", "leave_out"):
+            if getattr(self.data, name):
+                found.append(
+                    f"data.{name}={getattr(self.data, name)} is only read where data.task names a task\n"
+                    "  leave it out; token shards bring their tokenizer"
+                )
         has_inputs = {denoiser.inputs is not None for denoiser in denoising.all}
         if kind != "decoder_only" and False in has_inputs:
             found.append(

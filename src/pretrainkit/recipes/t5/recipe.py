@@ -77,8 +77,18 @@ class T5(Recipe):
         return task_evaluations(config, world, precision, folder)
 
     def tokenizer_folder(self, config: T5Run) -> Path | None:
-        """Beside the token shards. Tasks bring their vocabularies themselves."""
-        return super().tokenizer_folder(config) if config.data.train else None
+        """Beside the token shards, or what `data.tokenizer` names; tasks may bring vocabularies of their own."""
+        from pretrainkit.data.vocabulary_folder import BYTES, tokenizer_place
+
+        if config.data.train:
+            return super().tokenizer_folder(config)
+        name = config.data.tokenizer
+        return None if name is None or name == BYTES else tokenizer_place(Path(name))
+
+    def with_tokenizer(self, config: T5Run, tokenizer: Path) -> T5Run:
+        if config.data.task is None or config.data.tokenizer == "bytes":
+            return config
+        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
 
     def build_model(self, config: T5Run) -> nn.Module:
         from pretrainkit.recipes.t5.model import build
