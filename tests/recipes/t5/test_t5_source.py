@@ -165,6 +165,7 @@ for name in ("copy", "shout"):
     features = {"inputs": Feature(BYTES), "targets": Feature(BYTES)}
     add_task(Task(f"t5_source_{name}", JsonLines(files), features, steps))
 add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout", 1)]))
+add_mixture(Mixture("t5_source_with_idle", [("t5_source_copy", 1), ("t5_source_shout", 0)]))
 only_train = JsonLines({"train": str(HERE / "train.jsonl")})
 add_task(Task("t5_source_no_validation", only_train, features, steps))
 add_mixture(Mixture("t5_source_one_without", [("t5_source_copy", 3), ("t5_source_no_validation", 1)]))
@@ -201,9 +202,9 @@ def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
         bind(run_of(["", "", ""], data=data | {"train": "x"}))
 
 
-def task_run(module, task, folders=("", "", ""), **data):
+def task_run(module, task, log=None, **data):
     given = {"train": (), "valid": (), "task": task, "modules": (module,), "input_length": 32, "target_length": 24}
-    return run_of(folders, data=given | data)
+    return run_of(["", "", ""], data=given | data, log=log or {})
 
 
 def test_tasks_without_the_split_are_left_out_with_a_warning_and_none_left_is_an_error(module, caplog):
@@ -243,6 +244,48 @@ def test_components_have_names_of_their_own_even_where_their_denoisers_are_alike
         "1-random_spans-3-0.15",
         "0-random_spans-3-0.15#2",
     ]
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize("packing", [False, True])
+def test_each_component_has_its_own_loss_and_count_of_target_tokens(folders, kind, packing):
+    layers = LAYERS if kind == "encoder_decoder" else {"num_encoder_layers": None, "num_decoder_layers": 1}
+    two = [{"mask": "suffix", "noise_density": d, "inputs": "drop", "targets": "drop"} for d in (0.5, 0.2)]
+    data = {"target_length": 64, "packing": packing, "denoising": {"denoisers": two}}
+    config = bind(run_of(folders, model=layers | {"kind": kind}, data=data))
+    source = open_source(config, "train")
+    mixed = Records(np.arange(9) % 2, np.zeros(9, np.int64), np.arange(9), np.arange(9, dtype=np.uint64))
+    alone = [mixed.take(np.flatnonzero(mixed.source == number)) for number in (0, 1)]
+    torch.manual_seed(0)
+    model, objective = RECIPE.build_model(config).eval(), RECIPE.build_objective(config)
+    assert objective.logged == ("loss/suffix-0.5", "loss/suffix-0.2")
+
+    def losses(records):
+        return objective.losses(model, {n: torch.from_numpy(a) for n, a in source.build(records).items()})
+
+    whole = losses(mixed)
+    for name, records in zip(objective.logged, alone, strict=True):
+        only = losses(records)
+        _, targets = source.examples(records)
+        assert whole[name].weight == only[name].weight == len(targets.values)
+        both = only["cross_ent_loss"].total + only["z_loss"].total
+        assert whole[name].total.item() == pytest.approx(both.item(), rel=1e-4)
+        notes = objective.cost(source.build(mixed)).notes
+        assert notes[name.replace("loss", "target_tokens")] == len(targets.values)
+        assert not whole[name].total.requires_grad
+
+
+def test_losses_of_tasks_are_logged_where_they_are_drawn(module, tmp_path):
+    config = task_run(module, "t5_source_with_idle", log={"every_steps": 1})
+    pretrainkit.train(config, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        mean = line["loss/t5_source_copy"] * line["target_tokens/t5_source_copy"]
+        assert mean > 0
+        assert "loss/t5_source_shout" not in line
+    counts = [line["target_tokens/t5_source_copy"] for line in lines]
+    assert counts == sorted(counts)
+    assert len(set(counts)) == 4
 
 
 def test_span_corruption_trains_from_token_shards(folders, tmp_path):

@@ -79,8 +79,9 @@ class T5(Recipe):
 
     def build_objective(self, config: T5Run) -> T5Objective:
         from pretrainkit.recipes.t5.objective import T5Objective
+        from pretrainkit.recipes.t5.source import training_components
 
-        return T5Objective(config)
+        return T5Objective(config, training_components(config))
 
     def sample(self, config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
         from pretrainkit.recipes.t5.sample import sample

@@ -23,7 +23,7 @@ from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segment_index
-from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks
+from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
@@ -148,7 +148,9 @@ class DenoisingSource(BatchSource):
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
         mask_ids = self.components[0].denoiser.ids.sentinels
-        return features.lay_out(self.config, *self.examples(records), mask_id=mask_ids[0] if mask_ids else -1)
+        mask_id = mask_ids[0] if mask_ids else -1
+        component = records.source if self.split == "train" and len(self.components) > 1 else None
+        return features.lay_out(self.config, *self.examples(records), mask_id=mask_id, component=component)
 
     def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
         """Each component that has examples in the batch, with their rows."""
@@ -178,6 +180,16 @@ def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfi
         again = sum(one == name or one.startswith(f"{name}#") for one in found)
         found.append(f"{name}#{again + 1}" if again else name)
     return found
+
+
+def training_components(config: T5Run) -> list[str]:
+    """Names of the components of the training mixture, or nothing where there is only one. Reads no data."""
+    if config.data.task is not None:
+        names = task_names(config)
+    else:
+        pairs = [(source.path, denoiser) for source in config.data.train for denoiser in config.data.denoising.all]
+        names = component_names(*zip(*pairs, strict=True)) if pairs else []
+    return names if len(names) > 1 else []
 
 
 def bind(config: T5Run) -> T5Run:
