@@ -13,6 +13,7 @@ from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.denoising import DenoiserConfig
+from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.source import bind, component_names, open_source
 from pretrainkit.tokenizers.shard_writer import write_shards
@@ -141,6 +142,62 @@ def test_packed_examples_have_the_losses_of_rows(folders, normalize_by, kind):
     of_rows, of_packed = (objective_sums(c, b) for c, b in zip((rows, packed), batches, strict=True))
     for name, value in of_rows.items():
         assert of_packed[name] == pytest.approx(value, rel=1e-4)
+
+
+def test_full_language_models_have_one_end_mark_per_document_and_full_rows(folders):
+    layers = {"kind": "decoder_only", "num_encoder_layers": None, "num_decoder_layers": 1}
+    data = {"target_length": 64, "denoising": {"name": "full_lm"}}
+    source = open_source(bind(run_of(folders, model=layers, data=data)), "train")
+    (component,), (size,) = source.components, source.sizes
+    rows = source.build(records(size))["decoder_target_tokens"]
+    assert (rows == 1).sum() == component.shards.num_documents == 300
+    is_last = np.isin(np.arange(size) + 1, component.index.segment_ends)
+    assert (rows[~is_last] != 0).all()
+    assert component.index.num_tokens == component.shards.num_tokens + 300
+
+
+def test_two_examples_of_a_pair_share_a_row_without_seeing_each_other(folders):
+    data = {"target_length": 64, "denoising": {"name": "packed_prefix_lm"}}
+    config = bind(run_of(folders, data=data, objective={"normalize_by": "real_target_tokens"}))
+    source = open_source(config, "train")
+    batch = source.build(records(8))
+    assert batch["encoder_input_tokens"].shape == batch["decoder_target_tokens"].shape == (8, 64)
+    full = source.components[0].index.lengths(np.arange(8)) == 128
+    assert full.sum() >= 6
+    for side in ("encoder", "decoder"):
+        segments = batch[f"{side}_segment_ids"][full]
+        assert (segments > 0).all()
+        assert set(segments.ravel().tolist()) == {1, 2}
+        starts = batch[f"{side}_positions"][full] == 0
+        assert (starts.sum(1) == 2).all()
+    assert (batch["decoder_input_tokens"][batch["decoder_positions"] == 0] == 0).all()
+    first = batch["encoder_segment_ids"][full] == 1
+    assert (first.sum(1) + (batch["decoder_segment_ids"][full] == 1).sum(1) == 64).all()
+    assert batch["num_examples"] == 8
+    inputs, targets = source.examples(records(8))
+    alone = lay_out(config, inputs, targets, mask_id=-1)
+    one_each = objective_sums(config, alone)
+    for name, value in objective_sums(config, batch).items():
+        assert value == pytest.approx(one_each[name], rel=1e-4)
+
+
+def test_a_decoder_alone_reads_one_prefix_and_says_the_rest_of_its_row(folders):
+    layers = {"kind": "decoder_only", "num_encoder_layers": None, "num_decoder_layers": 1}
+    data = {"input_length": 32, "target_length": 32, "denoising": {"name": "packed_prefix_lm"}}
+    config = bind(run_of(folders, model=layers, data=data))
+    batch = open_source(config, "train").build(records(8))
+    assert batch["decoder_target_tokens"].shape == (8, 64)
+    split = (batch["decoder_loss_weights"] == 0).sum(1)
+    place = np.arange(64)
+    np.testing.assert_array_equal(batch["decoder_loss_weights"], place >= split[:, None])
+    np.testing.assert_array_equal(batch["decoder_causal_attention"], place <= split[:, None])
+    assert (batch["decoder_target_tokens"] != 0).all()
+
+
+def test_pairs_need_equal_rows_and_no_other_packing(folders):
+    data = {"target_length": 32, "packing": True, "denoising": {"name": "packed_prefix_lm"}}
+    with pytest.raises(ConfigError, match=r"(?s)make them equal.*packing=false"):
+        bind(run_of(folders, data=data))
 
 
 def test_packed_rows_are_of_a_fixed_number(folders):

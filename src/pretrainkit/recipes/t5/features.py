@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pretrainkit.data.subsets import slots
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.t5.config import T5Run
-from pretrainkit.recipes.t5.packing import Placement, best_fit, one_per_row
+from pretrainkit.recipes.t5.packing import Placement, best_fit, one_per_row, pairs
 from pretrainkit.recipes.t5.ragged import Ragged, joined
 
 Arrays = dict[str, NDArray]
@@ -128,7 +128,13 @@ def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packe
 
 
 def lay_out(
-    config: T5Run, inputs: Ragged | None, targets: Ragged, *, mask_id: int, component: Ints | None = None
+    config: T5Run,
+    inputs: Ragged | None,
+    targets: Ragged,
+    *,
+    mask_id: int,
+    component: Ints | None = None,
+    is_paired: bool = False,
 ) -> Arrays:
     """Rows for the kind of model and the layout that a config asks for; `num_examples` (1,) float32 where rows hold
     several; and `components`, of the shape of the targets, where `component` is given.
@@ -139,16 +145,17 @@ def lay_out(
         targets: As many as inputs.
         mask_id: For encoders alone.
         component: (B,) number of the component of the mixture that each example is of.
+        is_paired: Examples 2 i and 2 i + 1 share row i, and count as one.
     """
     data, kind = config.data, config.model.kind
     placements: list[Placement] = []
-    fit = best_fit_rows(data.packed_rows)
+    fit = pairs if is_paired else best_fit_rows(data.packed_rows)
 
     def pack(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
         placements.append(fit(lengths, widths))
         return placements[-1]
 
-    packer = pack if data.packing else None
+    packer = pack if data.packing or is_paired else None
     if inputs is None:
         batch = language_model(targets, data.target_length, packer=packer)
     elif kind == "encoder_only":
@@ -158,7 +165,7 @@ def lay_out(
     else:
         batch = prefix_language_model(inputs, targets, data.input_length + data.target_length, packer=packer)
     if packer is not None:
-        batch["num_examples"] = np.array([len(targets)], np.float32)
+        batch["num_examples"] = np.array([len(targets) // (2 if is_paired else 1)], np.float32)
     if component is not None:
         side = "encoder" if kind == "encoder_only" else "decoder"
         batch["components"] = _components(batch, side, component, placements[0] if placements else None)
