@@ -300,7 +300,12 @@ class Denoiser:
 
     @cached_property
     def _lengths(self) -> tuple[int, int, int]:
-        return self.config.lengths(self.input_length, self.target_length, len(self._before))
+        return self.config.lengths(self.input_length, self.target_length, self.num_before)
+
+    @property
+    def num_before(self) -> int:
+        """Tokens of its mode, which are put before the inputs."""
+        return len(self._before)
 
     @property
     def _before(self) -> tuple[int, ...]:

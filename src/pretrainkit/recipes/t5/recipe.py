@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, Recipe, Split
+from pretrainkit.training.recipe import DataCheck, Evaluator, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,6 +44,14 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.source import open_source
 
         return open_source(config, split)
+
+    def check_data(self, config: T5Run, source: BatchSource, summary: Mapping[str, Any], num: int) -> DataCheck:
+        from pretrainkit.recipes.t5.data_check import check_data
+        from pretrainkit.recipes.t5.source import DenoisingSource
+        from pretrainkit.recipes.t5.task_source import TaskBatches
+
+        assert isinstance(source, (DenoisingSource, TaskBatches))
+        return check_data(config, source, summary["mixture"], num)
 
     def build_order(self, config: T5Run, source: BatchSource) -> Order:
         """Over the components of the source: each folder of shards with each denoiser."""
