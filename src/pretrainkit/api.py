@@ -17,7 +17,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
-from pretrainkit.training.recipe import Evaluation, ImportedConfig, Recipe
+from pretrainkit.training.recipe import DataCheck, Evaluation, ImportedConfig, Recipe
 from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
 
@@ -95,6 +95,37 @@ def check_config(config: RunConfig, world_size: int = 1) -> None:
     """Refuse combinations that cannot work on `world_size` ranks. Raises ConfigError with all of them."""
     if problems := config.problems(world_size):
         raise ConfigError(problems)
+
+
+def check_data(config: Any, *, num: int = 2) -> DataCheck:
+    """What the training data of a config are: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
+    trained or written.
+
+    Args:
+        config: From `load_config`.
+        num: Examples to show of each component.
+
+    Raises:
+        ConfigError, DataError: Config and data do not fit each other.
+    """
+    from pretrainkit.data.shares import table
+
+    recipe = find_recipe(config.recipe)
+    config = _checked(recipe, absolute_paths(config))
+    source = recipe.open_data(config, "train")
+    loader = build_loader(config, source, rank=0, world_size=1)
+    config = with_num_steps(config, loader)
+    steps, size, summary = config.total_steps, config.data.batch_size, source.summary()
+    figures: dict[str, Any] = {
+        "training examples": sum(source.sizes),
+        "training": f"{steps:,} steps of {size:,} examples, {loader.epochs_for(steps):.2f} epochs",
+    }
+    if config.has_held_out_data:
+        figures["held-out examples"] = sum(recipe.open_data(config, "valid").sizes)
+    if len(rows := summary.get("mixture", [])) > 1:
+        figures["mixture"] = "\n".join(table(rows, steps * size))
+    more = recipe.check_data(config, source, summary, num)
+    return DataCheck(figures | more.figures, more.notes, more.examples)
 
 
 def build_model(config: Any, device: str = "cpu") -> nn.Module:

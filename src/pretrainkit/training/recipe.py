@@ -63,6 +63,18 @@ class ImportedConfig:
     """Words of a command line; empty where there is a config."""
 
 
+@dataclass(frozen=True)
+class DataCheck:
+    """What the training data of a run are, before anything is trained."""
+
+    figures: dict[str, Any]
+    """By name, for people and JSON."""
+    notes: list[str]
+    """What may not be meant, each with what to do."""
+    examples: list[dict[str, str]]
+    """The first ones, by name of what is shown."""
+
+
 class Recipe(ABC):
     """One folder of `recipes/`, or a third party's entry point in the group `pretrainkit.recipes`."""
 
@@ -91,6 +103,19 @@ class Recipe(ABC):
     @abstractmethod
     def open_data(self, config: Any, split: Split) -> BatchSource:
         """The examples of a split. For "valid" with fixed randomness: the same masks at every evaluation."""
+
+    def check_data(self, config: Any, source: BatchSource, summary: Mapping[str, Any], num: int) -> DataCheck:
+        """More about the training data than every recipe has to say.
+
+        Args:
+            config: Bound.
+            source: Of the training examples.
+            summary: Of the source.
+            num: Examples to show of each component.
+
+        Default: nothing.
+        """
+        return DataCheck({}, [], [])
 
     def build_order(self, config: Any, source: BatchSource) -> Order:
         """In which order training goes over the examples of `source`. Default: as `data.order` says."""

@@ -247,9 +247,11 @@ class Trainer:
         grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
         means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
         # A term that nothing in the batch has is left out; one that is NaN makes the loss NaN.
-        counted = [name for name, weight in zip(terms, pairs[1::2], strict=True) if weight]
-        loss = sum(self.objective.scales[name] * means[name] for name in counted)
-        return {"loss": loss, **means, "grad_norm": grad_norm}
+        scales = self.objective.scales
+        counted = {name for name, weight in zip(terms, pairs[1::2], strict=True) if weight}
+        loss = sum(scale * means[name] for name, scale in scales.items() if name in counted)
+        shown = {name: mean for name, mean in means.items() if name in scales or name in counted}
+        return {"loss": loss, **shown, "grad_norm": grad_norm}
 
     def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
         """Write a line of metrics, and look at what updates were left out."""

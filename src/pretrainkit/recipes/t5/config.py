@@ -283,6 +283,17 @@ class T5Run(RunConfig):
             )
         if kind == "decoder_only" and len(has_inputs) > 1:
             found.append("data.denoising.denoisers mixes some with inputs and some without\n  use one kind in a run")
+        has_pairs = [denoiser.pairs for denoiser in denoising.all]
+        if any(has_pairs) and kind != "decoder_only":
+            if len(has_pairs) > 1:
+                found.append("data.denoising.denoisers mixes pairs with others\n  use a denoiser of pairs alone")
+            if self.data.input_length != self.data.target_length:
+                found.append(
+                    f"data.input_length={self.data.input_length} and data.target_length={self.data.target_length} "
+                    "differ, but two examples that fill a row on one side fill it on the other too\n  make them equal"
+                )
+            if self.data.packing:
+                found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
         wanted = {(denoiser.inputs, denoiser.targets) for denoiser in denoising.all}
         if kind == "encoder_only" and wanted != {("sentinel_per_token", "keep")}:
             found.append(

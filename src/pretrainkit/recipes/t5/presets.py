@@ -194,7 +194,7 @@ def micro() -> T5Run:
         optimizer=OptimizerConfig(peak_lr=2e-2, scale_by_parameter_rms=True, weight_decay=0.0),
         schedule=ScheduleConfig(name="cosine", num_warmup_steps=60, floor=5e-4),
         checkpoint=CheckpointConfig(every_steps=100),
-        evaluate=EvaluateConfig(every_steps=100, num_examples=512),
+        evaluate=T5EvaluateConfig(every_steps=100, num_examples=512),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import Evaluation, Evaluator, Recipe, Split
+from pretrainkit.training.recipe import DataCheck, Evaluation, Evaluator, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,6 +44,14 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.source import open_source
 
         return open_source(config, split)
+
+    def check_data(self, config: T5Run, source: BatchSource, summary: Mapping[str, Any], num: int) -> DataCheck:
+        from pretrainkit.recipes.t5.data_check import check_data
+        from pretrainkit.recipes.t5.source import DenoisingSource
+        from pretrainkit.recipes.t5.task_source import TaskBatches
+
+        assert isinstance(source, (DenoisingSource, TaskBatches))
+        return check_data(config, source, summary["mixture"], num)
 
     def build_order(self, config: T5Run, source: BatchSource) -> Order:
         """Over the components of the source: each folder of shards with each denoiser."""
@@ -97,8 +105,9 @@ class T5(Recipe):
 
     def build_objective(self, config: T5Run) -> T5Objective:
         from pretrainkit.recipes.t5.objective import T5Objective
+        from pretrainkit.recipes.t5.source import training_components
 
-        return T5Objective(config)
+        return T5Objective(config, training_components(config))
 
     def sample(self, config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
         from pretrainkit.recipes.t5.sample import sample

@@ -106,12 +106,32 @@ class TaskBatches(BatchSource):
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
-        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id)
+        component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
+        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id, component=component)
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        """Of the tasks, among all of the mixture."""
+        return np.array([self._everyone.index(name) for name in self.names])
+
+    @property
+    def _is_mixed(self) -> bool:
+        return len(self._everyone) > 1
+
+    @cached_property
+    def _everyone(self) -> list[str]:
+        return task_names(self.config)
 
     @property
     def _mask_id(self) -> int:
         sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
         return sentinels[0] if sentinels else -1
+
+
+def task_names(config: T5Run) -> list[str]:
+    """Of all tasks of the mixture, those of rate 0 too."""
+    import_modules(config.data.modules)
+    return list(REGISTRY.task_names(str(config.data.task)))
 
 
 def bind_tasks(config: T5Run) -> T5Run:
