@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import CheckpointError
 from pretrainkit.formats.flax_file import read_flax
+from pretrainkit.formats.ocdbt import MANIFEST
+from pretrainkit.formats.orbax_checkpoint import OrbaxCheckpoint, is_orbax
 from pretrainkit.formats.tf_types import from_bfloat16
 from pretrainkit.formats.zarr_folder import Read, folder_store, read_zarr
 
@@ -26,14 +28,14 @@ class T5xCheckpoint(Mapping[str, NDArray[Any]]):
     """The arrays of a checkpoint by path: `target/encoder/encoder_norm/scale`, `state/step`; read when asked for.
 
     Args:
-        path: The folder `checkpoint_1000000`, its file `checkpoint`, or a run's folder, of which the newest is taken.
+        folder: With the file `checkpoint`.
 
     Raises:
-        CheckpointError: There is none, or it is damaged.
+        CheckpointError: It is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.folder = _checkpoint_folder(path)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         tree = read_flax(self.folder / "checkpoint")
         self.version = int(tree.get("version", 0)) if isinstance(tree, dict) else 0
         if not isinstance(tree, dict) or "optimizer" not in tree:
@@ -60,18 +62,29 @@ class T5xCheckpoint(Mapping[str, NDArray[Any]]):
         return from_bfloat16(found) if found.dtype == np.uint16 else found
 
 
-def _checkpoint_folder(path: Path) -> Path:
+def open_t5x(path: Path) -> Mapping[str, NDArray[Any]]:
+    """The arrays of a checkpoint, whether T5X or Orbax wrote it.
+
+    Args:
+        path: The folder `checkpoint_1000000`, a file in it, or a run's folder, of which the newest checkpoint is taken.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged.
+    """
     if path.is_file():
-        return path.parent
-    if (path / "checkpoint").is_file():
-        return path
+        return open_t5x(path.parent)
+    for folder in (path, path / "state"):
+        if (folder / "checkpoint").is_file():
+            return T5xCheckpoint(folder)
+        if is_orbax(folder):
+            return OrbaxCheckpoint(folder)
     steps = {int(found[1]): one for one in path.glob("checkpoint_*") if (found := _STEP.fullmatch(one.name))}
     if not steps:
         raise CheckpointError(
-            f"{path} is no checkpoint of T5X: it has neither a file `checkpoint` nor folders `checkpoint_STEP`\n"
-            "  give the folder of one step, copied as a whole"
+            f"{path} is no checkpoint of T5X: it has no file `checkpoint` or `{MANIFEST}`, and no folders "
+            "`checkpoint_STEP`\n  give the folder of one step, copied as a whole"
         )
-    return _checkpoint_folder(steps[max(steps)])
+    return open_t5x(steps[max(steps)])
 
 
 def _leaves(tree: Any, path: tuple[str, ...], folder: Path) -> Iterator[tuple[str, Any]]:

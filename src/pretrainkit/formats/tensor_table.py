@@ -71,8 +71,8 @@ def _unsnapped(content: Buffer) -> Buffer:
 
 
 def _entries(block: Buffer) -> Iterator[tuple[bytes, Buffer]]:
-    """Each is: how many bytes are shared with the key before, how many more the key has, how many the value; the key, the
-    value. Behind them lie offsets to start from (uint32) and how many there are."""
+    """Each is: how many bytes are shared with the key before, how many more the key has, how many the value; then those
+    two. Behind them lie offsets to start from (uint32) and how many there are."""
     (num_restarts,) = struct.unpack("<I", block[-4:])
     end = len(block) - 4 * (num_restarts + 1)
     place, key = 0, b""

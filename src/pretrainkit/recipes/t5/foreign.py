@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.formats.t5x_checkpoint import T5xCheckpoint
+from pretrainkit.formats.t5x_checkpoint import open_t5x
 from pretrainkit.formats.tf_checkpoint import TensorFlowCheckpoint
 from pretrainkit.recipes.t5 import mesh_tensorflow, original
 from pretrainkit.recipes.t5.config import T5ModelConfig
@@ -88,7 +88,7 @@ def _arrays(path: Path, format: ForeignFormat) -> tuple[dict[str, Tensor], dict[
         own = {name: name for name in arrays}
         return _floats(arrays), _without_target(own), None if step is None else int(step)
     if format == "t5x":
-        checkpoint = T5xCheckpoint(path)
+        checkpoint = open_t5x(path)
         own = {name: name for name in checkpoint if name.startswith("target/")}
         step_name = "state/step"
     else:
