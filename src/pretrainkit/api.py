@@ -192,9 +192,10 @@ def evaluate(
     from pretrainkit.training.precision import resolve_precision
 
     opened = open_model(path, averaged=averaged)
+    overrides = list(overrides)
     config = _overridden(opened, overrides)
     if data is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
+        config = _with_held_out(opened.recipe, config, data, overrides)
     if not config.has_held_out_data:
         raise DataError(
             f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
@@ -547,7 +548,8 @@ def _run(
                 f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
                 f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
             )
-        world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
+        summary_of_data = source.summary() if world.is_main else {}
+        world.on_main(lambda: _record(folder, config, origins, summary_of_data, trainer.step))
         if world.is_main:
             watcher.started(
                 {
@@ -561,6 +563,8 @@ def _run(
                     "epochs": loader.epochs_for(config.total_steps),
                     "first_step": trainer.step,
                     "num_steps": config.total_steps,
+                    "mixture": summary_of_data.get("mixture", []),
+                    "num_examples": config.total_steps * config.data.batch_size,
                 }
             )
         metrics = trainer.fit()
@@ -735,6 +739,15 @@ def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:
     if overrides:
         config = load_config(config.model_dump(mode="json"), overrides)
     return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
+
+
+def _with_held_out(recipe: Recipe, config: Any, data: str, overrides: Iterable[str]) -> Any:
+    """The config with `data` held out, in place of whatever it says is."""
+    fields = [f"data.{name}" for name in recipe.held_out_fields]
+    if both := [word for word in overrides if word.split("=")[0] in fields]:
+        raise ConfigError(f"--data {data} and {both[0]} both say what to evaluate on\n  give one of them")
+    empty = {name: type(config.data).model_fields[name].default for name in recipe.held_out_fields}
+    return config.model_copy(update={"data": config.data.model_copy(update=empty | {"valid": _sources(config, data)})})
 
 
 def _sources(config: Any, path: str) -> Any:

@@ -128,6 +128,11 @@ class Recipe(ABC):
         """
         return source
 
+    @property
+    def held_out_fields(self) -> tuple[str, ...]:
+        """Fields of `config.data` that say what is held out; `evaluate --data` comes in the place of all of them."""
+        return ("valid",)
+
     def build_evaluator(self, config: Any, world: World, precision: Precision) -> Evaluator | None:
         """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
         objective are added up over `open_data(config, "valid")`."""

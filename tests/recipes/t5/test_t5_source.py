@@ -12,8 +12,9 @@ from pretrainkit.data.loader import Loader
 from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
+from pretrainkit.recipes.t5.denoising import DenoiserConfig
 from pretrainkit.recipes.t5.recipe import RECIPE
-from pretrainkit.recipes.t5.source import bind, open_source
+from pretrainkit.recipes.t5.source import bind, component_names, open_source
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.training.run import OptimizerConfig
@@ -164,6 +165,9 @@ for name in ("copy", "shout"):
     features = {"inputs": Feature(BYTES), "targets": Feature(BYTES)}
     add_task(Task(f"t5_source_{name}", JsonLines(files), features, steps))
 add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout", 1)]))
+only_train = JsonLines({"train": str(HERE / "train.jsonl")})
+add_task(Task("t5_source_no_validation", only_train, features, steps))
+add_mixture(Mixture("t5_source_one_without", [("t5_source_copy", 3), ("t5_source_no_validation", 1)]))
 """
 
 
@@ -195,6 +199,50 @@ def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
         assert 3 < lines[-1][f"nll_per_target_token/{name}"] < 8
     with pytest.raises(ConfigError, match="both say what to read"):
         bind(run_of(["", "", ""], data=data | {"train": "x"}))
+
+
+def task_run(module, task, folders=("", "", ""), **data):
+    given = {"train": (), "valid": (), "task": task, "modules": (module,), "input_length": 32, "target_length": 24}
+    return run_of(folders, data=given | data)
+
+
+def test_tasks_without_the_split_are_left_out_with_a_warning_and_none_left_is_an_error(module, caplog):
+    source = open_source(bind(task_run(module, "t5_source_one_without")), "valid")
+    assert source.names == ["t5_source_copy"]
+    assert "t5_source_no_validation has no split validation" in caplog.text
+    with pytest.raises(DataError, match=r"no task of .* has the split 'validation'\n.*or to null"):
+        open_source(bind(task_run(module, "t5_source_no_validation")), "valid")
+    with pytest.raises(DataError, match="no split 'test'"):
+        open_source(bind(task_run(module, "t5_source_copy", train_split="test")), "train")
+    with pytest.raises(ConfigError, match="no task of mixture 't5_source_both' has the split 'test'"):
+        open_source(bind(task_run(module, "t5_source_both", train_split="test")), "train")
+
+
+def test_a_task_of_training_examples_alone_trains_without_an_evaluation(module, tmp_path):
+    pretrainkit.train(task_run(module, "t5_source_no_validation", valid_split=None), tmp_path / "run")
+    assert not (tmp_path / "run/eval.jsonl").exists()
+
+
+def test_held_out_shards_come_in_place_of_the_task_of_a_run(module, folders, tmp_path):
+    pretrainkit.train(task_run(module, "t5_source_both"), tmp_path / "run")
+    found = pretrainkit.evaluate(tmp_path / "run", folders[2], num_examples=8)
+    assert "nll_per_target_token" in found
+    assert not [name for name in found if "t5_source" in name]
+    with pytest.raises(ConfigError, match="both say what to evaluate on"):
+        pretrainkit.evaluate(tmp_path / "run", folders[2], ["data.task=t5_source_copy"])
+    assert pretrainkit.evaluate(tmp_path / "run", None, ["data.task=t5_source_copy"])
+
+
+def test_components_have_names_of_their_own_even_where_their_denoisers_are_alike(folders):
+    alike = [{"noise_density": 0.15}, {"noise_density": 0.15, "mode": "R"}, {"noise_density": 0.5}]
+    data = {"target_length": 64, "denoising": {"denoisers": alike}}
+    source = open_source(bind(run_of(folders, data=data)), "train")
+    assert source.names == ["random_spans-3-0.15", "random_spans-3-0.15#2", "random_spans-3-0.5"]
+    assert component_names(["a", "b", "a"], [DenoiserConfig()] * 3) == [
+        "0-random_spans-3-0.15",
+        "1-random_spans-3-0.15",
+        "0-random_spans-3-0.15#2",
+    ]
 
 
 def test_span_corruption_trains_from_token_shards(folders, tmp_path):

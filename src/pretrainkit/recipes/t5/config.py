@@ -123,8 +123,8 @@ class T5DataConfig(DataConfig):
     read."""
     train_split: str = "train"
     """Of the tasks, to train on."""
-    valid_split: str = "validation"
-    """Of the tasks, held out."""
+    valid_split: str | None = "validation"
+    """Of the tasks, held out; tasks without it are left out. null: nothing is held out."""
     denoising: DenoisingConfig = DenoisingConfig()
     """What becomes of unlabelled text."""
     packing: bool = False
@@ -154,7 +154,7 @@ class T5Run(RunConfig):
     @property
     def has_held_out_data(self) -> bool:
         """Whether there is anything to evaluate on."""
-        return self.data.task is not None or bool(self.data.valid)
+        return bool(self.data.valid) or (self.data.task is not None and self.data.valid_split is not None)
 
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""

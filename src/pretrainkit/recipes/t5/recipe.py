@@ -59,6 +59,10 @@ class T5(Recipe):
             source.sizes, weights=source.weights, mode=data.order, seed=config.seed, batch_size=data.batch_size
         )
 
+    @property
+    def held_out_fields(self) -> tuple[str, ...]:
+        return ("valid", "task")
+
     def build_evaluator(self, config: T5Run, world: World, precision: Precision) -> Evaluator | None:
         from pretrainkit.recipes.t5.held_out import build_evaluator
 

@@ -15,11 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.shares import shares, spread
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
-from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds, describe, label
+from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segment_index
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks
@@ -70,15 +71,9 @@ class DenoisingSource(BatchSource):
 
     @property
     def names(self) -> list[str]:
-        """Of the components, for metrics: the number of the folder, where there are several, and the denoiser's."""
-        folders = list(dict.fromkeys(component.shards.folder for component in self.components))
-        several = len(folders) > 1
-        return [
-            f"{folders.index(one.shards.folder)}-{label(one.denoiser.config)}"
-            if several
-            else label(one.denoiser.config)
-            for one in self.components
-        ]
+        """Of the components, for metrics; see `component_names`."""
+        folders = [component.shards.folder for component in self.components]
+        return component_names(folders, [component.denoiser.config for component in self.components])
 
     @property
     def weights(self) -> list[float | None]:
@@ -97,10 +92,10 @@ class DenoisingSource(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report; mean lengths from the first examples of each component."""
-        shown = []
+        """Figures for logs and the report; mean lengths from some examples of each component."""
+        shown: list[dict[str, Any]] = []
         for number, component in enumerate(self.components):
-            index = np.arange(min(_SUMMARY_EXAMPLES, len(component.index)))
+            index = np.array(spread(len(component.index), _SUMMARY_EXAMPLES), np.int64)
             zeros = np.zeros(len(index), np.int64)
             keys = fold(_VALID, index)
             inputs, targets = self.examples(Records(zeros + number, zeros, index, keys))
@@ -117,9 +112,12 @@ class DenoisingSource(BatchSource):
                 }
             )
         shards = {str(component.shards.folder): component.shards for component in self.components}
+        rates = [float(size) if weight is None else weight for size, weight in zip(self.sizes, self.weights)]
+        lengths = [(one["mean_input_length"], one["mean_target_length"]) for one in shown]
         return {
             "fingerprint": self.fingerprint,
             "examples": sum(self.sizes),
+            "mixture": shares(self.names, rates, self.sizes, lengths),
             "documents": sum(one.num_documents for one in shards.values()),
             "tokens": sum(one.num_tokens for one in shards.values()),
             "components": shown,
@@ -163,6 +161,23 @@ class DenoisingSource(BatchSource):
         if self.split == "train":
             return records.key
         return fold(fold(_VALID, records.source), records.index)
+
+
+def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
+    """Of components, all different: the number of the folder where there are several, then the denoiser's label, then a
+    number where the same label returns.
+
+    Args:
+        folders: Of each component; equal ones are one folder.
+        denoisers: Of each component.
+    """
+    numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
+    found: list[str] = []
+    for folder, denoiser in zip(folders, denoisers, strict=True):
+        name = f"{numbers[folder]}-{label(denoiser)}" if len(numbers) > 1 else label(denoiser)
+        again = sum(one == name or one.startswith(f"{name}#") for one in found)
+        found.append(f"{name}#{again + 1}" if again else name)
+    return found
 
 
 def bind(config: T5Run) -> T5Run:
