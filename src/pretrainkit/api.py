@@ -17,7 +17,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
-from pretrainkit.training.recipe import DataCheck, Evaluation, ImportedConfig, Recipe
+from pretrainkit.training.recipe import DataCheck, Evaluation, ImportedConfig, ImportedModel, Recipe
 from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
 
@@ -399,50 +399,62 @@ def probe(
 def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/); and
+    the recipe's `export_formats`, whose `out` is a file.
     `averaged`: the average of the weights that `ema_decay` keeps.
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
+    from pretrainkit.exporting.folder import new_file
     from pretrainkit.exporting.native import write_native
 
     opened = open_model(path, averaged=averaged)
-    if format == "huggingface":
+    if format in opened.recipe.export_formats:
+        with new_file(Path(out)) as aside:
+            opened.recipe.export_file(opened.config, opened.model, format, aside)
+    elif format == "huggingface":
         opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
     elif format == "safetensors":
         write_native(opened.config, opened.model, opened.tokenizer, Path(out))
     else:
-        raise InputError(f"unknown export format {format!r}\n  formats: huggingface, safetensors")
+        known = ", ".join(("huggingface", "safetensors", *opened.recipe.export_formats))
+        raise InputError(f"unknown export format {format!r} of recipe {opened.recipe.name!r}\n  formats: {known}")
     return Path(out)
 
 
 def import_model(
-    path: str | Path, recipe: str, out: str | Path, *, format: str = "huggingface", config: str | Path | None = None
+    path: str | Path,
+    recipe: str,
+    out: str | Path,
+    *,
+    format: str = "huggingface",
+    config: str | Path | None = None,
+    tokenizer: str | Path | None = None,
 ) -> Path:
     """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
 
     The whole model is built and checked before anything is written.
 
     Args:
-        path: "huggingface": a folder that transformers wrote. Other formats: a file.
+        path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
         recipe: Which recipe the model belongs to.
         out: The new folder.
         format: "huggingface", or one of the recipe's `file_formats`.
-        config: Preset or YAML file that says the architecture of a file; None: the recipe's usual one.
+        config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
+        tokenizer: Folder of the model's tokenizer, where none lies beside it; a copy is kept.
 
     Raises:
         InputError: Unknown format, the file is broken or of another architecture, or `out` exists.
     """
     from pretrainkit.exporting.native import write_native
 
-    reader = find_recipe(recipe)
+    given = None if tokenizer is None else _tokenizer_given(Path(tokenizer))
     if format != "huggingface":
-        if format not in reader.file_formats:
-            known = ", ".join(("huggingface", *reader.file_formats))
-            raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
-        bound, weights = reader.import_file(Path(path), format, None if config is None else load_config(config))
-        write_native(bound, _with_weights(reader, bound, weights, path), None, Path(out))
+        reader = find_recipe(recipe)
+        found = read_foreign_model(path, recipe, format=format, config=config)
+        model = _with_weights(reader, found.config, found.state, path)
+        write_native(found.config, model, given, Path(out))
         return Path(out)
     if config is not None:
         raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
@@ -452,8 +464,25 @@ def import_model(
             "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
         )
     opened = open_model(path, recipe=recipe)
-    write_native(opened.config, opened.model, opened.tokenizer, Path(out))
+    write_native(opened.config, opened.model, given or opened.tokenizer, Path(out))
     return Path(out)
+
+
+def read_foreign_model(
+    path: str | Path, recipe: str, *, format: str, config: str | Path | None = None
+) -> ImportedModel:
+    """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
+    reader = find_recipe(recipe)
+    if format not in reader.file_formats:
+        known = ", ".join(("huggingface", *reader.file_formats))
+        raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
+    return reader.import_file(Path(path), format, None if config is None else load_config(config))
+
+
+def _tokenizer_given(folder: Path) -> Path:
+    if _tokenizer_fingerprint(folder) is None:
+        raise DataError(f"{folder} is no folder of a tokenizer\n  give one with tokenizer.json or sentencepiece.model")
+    return folder
 
 
 # ---- what the functions above share ----

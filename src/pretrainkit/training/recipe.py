@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,6 +73,20 @@ class DataCheck:
     """What may not be meant, each with what to do."""
     examples: list[dict[str, str]]
     """The first ones, by name of what is shown."""
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of another system in our terms."""
+
+    config: RunConfig
+    """Complete but for its data."""
+    state: Mapping[str, Tensor]
+    """The state dict of `build_model(config)`."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Our name of each tensor to that in the file, where they are one by one the same."""
+    step: int | None = None
+    """Updates it was trained for, where the file says."""
 
 
 class Recipe(ABC):
@@ -249,10 +263,19 @@ class Recipe(ABC):
         """What `import_file` reads: weight files of other systems, by the name of the system."""
         return ()
 
-    def import_file(self, path: Path, format: str, config: Any | None) -> tuple[Any, Mapping[str, Any]]:
-        """Read a file of one of `file_formats`: a complete config and the state dict of `build_model(config)`.
+    def import_file(self, path: Path, format: str, config: Any | None) -> ImportedModel:
+        """Read a file or folder of one of `file_formats`.
 
         Args:
-            config: Says the architecture; None: the usual one.
+            config: Says the architecture; None: the one that the file is of, or the usual one.
         """
         raise InputError(f"recipe {self.name!r} reads no files of other systems\n  name another recipe")
+
+    @property
+    def export_formats(self) -> tuple[str, ...]:
+        """What `export_file` writes: weight files for other systems, by the name of the system."""
+        return ()
+
+    def export_file(self, config: Any, model: nn.Module, format: str, out: Path) -> None:
+        """Write the new file `out` in one of `export_formats`."""
+        raise InputError(f"recipe {self.name!r} writes no files for other systems\n  use --format safetensors")

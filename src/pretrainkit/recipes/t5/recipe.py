@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import DataCheck, Evaluation, Evaluator, Recipe, Split
+from pretrainkit.training.recipe import DataCheck, Evaluation, Evaluator, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -135,6 +135,30 @@ class T5(Recipe):
 
         model, state = read_huggingface(folder)
         return PRESETS["1.1-base"]().model_copy(update={"model": model}), state
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        return ("t5x", "mesh_tf")
+
+    def import_file(self, path: Path, format: str, config: T5Run | None) -> ImportedModel:
+        """The config is `config`, or that of t5/1.1-base with the model of the file; the data is missing."""
+        from pretrainkit.recipes.t5.foreign import FORMATS, read_foreign
+
+        found = read_foreign(path, FORMATS[self.file_formats.index(format)], None if config is None else config.model)
+        base = PRESETS["1.1-base"]() if config is None else config
+        return ImportedModel(
+            base.model_copy(update={"model": found.model}), found.state, names=found.names, step=found.step
+        )
+
+    @property
+    def export_formats(self) -> tuple[str, ...]:
+        return ("t5x",)
+
+    def export_file(self, config: T5Run, model: nn.Module, format: str, out: Path) -> None:
+        """T5X's parameter tree with names joined by "/", as .npz or .safetensors."""
+        from pretrainkit.recipes.t5.original import write_original
+
+        write_original(out, model.state_dict(), config.model)
 
 
 RECIPE = T5()
