@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from pretrainkit.corpus.parallel import Progress
     from pretrainkit.data.loader import Loader
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
@@ -333,7 +334,17 @@ def load_model(path: str | Path) -> nn.Module:
 def generate(
     path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
 ) -> list[dict[str, Any]]:
-    """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
+    """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers.
+
+    Args:
+        path: A run, checkpoint or export.
+        prompts: Texts.
+        averaged: The average of the weights that `ema_decay` keeps.
+        options: The recipe's `generate_options`.
+
+    Returns:
+        Per prompt a dict of plain values; "text" is what the command line prints.
+    """
     opened = open_model(path, averaged=averaged)
     for name in options:
         if name not in opened.recipe.generate_options:
@@ -341,9 +352,94 @@ def generate(
                 f"recipe {opened.recipe.name!r} has no option {name!r} to generate with\n"
                 f"  it has {', '.join(opened.recipe.generate_options)}"
             )
-    if opened.tokenizer is None:
+    if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(opened.config):
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
     return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
+
+
+def infer(
+    path: str | Path,
+    out: str | Path,
+    *,
+    task: str | None = None,
+    split: str = "test",
+    input: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    modules: Iterable[str] = (),
+    shard: tuple[int, int] = (0, 1),
+    chunk_batches: int = 20,
+    overwrite: bool = False,
+    device: str | None = None,
+    averaged: bool = False,
+    progress: Progress | None = None,
+    **request: Any,
+) -> Path:
+    """Ask a trained model about all examples of a task, or all rows of a file; JSON lines go to the file `out`.
+
+    The same call goes on where an interrupted one stopped, and does nothing where it is finished.
+
+    Args:
+        path: A run, checkpoint or export.
+        out: A file such as answers.jsonl.
+        task: Name of a task; its module is one of the run's `data.modules`, or of `modules`.
+        split: Of the task.
+        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`.
+        overrides: Settings `data....=` and `precision....=` other than in its config.
+        modules: More modules that define tasks.
+        shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
+        chunk_batches: A resume point after every so many batches.
+        overwrite: Replace what another call wrote to `out`.
+        device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        progress: Told how far the work is.
+        request: Fields of `pretrainkit.training.inference.InferenceRequest`: mode, inputs, targets, lengths, fields,
+            has_ids, batch_size, decoding.
+
+    Returns:
+        The file. Beside it lies its manifest, which is written last.
+
+    Raises:
+        InputError: The recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
+    """
+    from pretrainkit.corpus.parallel import Quiet
+    from pretrainkit.data.row_files import open_rows
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.dist.weights import weights_fingerprint
+    from pretrainkit.eval.infer import write_lines
+    from pretrainkit.training.inference import InferenceRequest
+    from pretrainkit.training.precision import resolve_precision
+
+    if (task is None) == (input is None):
+        raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
+    if chunk_batches < 1:
+        raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
+    asked = InferenceRequest(task=task, split=split, rows=None if input is None else open_rows(input, split), **request)
+    from pretrainkit.data.user_modules import import_modules
+
+    import_modules(modules)
+    opened = open_model(path, averaged=averaged)
+    config = _overridden(opened, overrides)
+    if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(config):
+        raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
+    world = init_world(device)
+    try:
+        if world.world_size > 1:
+            raise InputError("infer runs in one process\n  start several with --shard 0/4, --shard 1/4, and so on")
+        weights = weights_fingerprint(opened.model)
+        model = opened.model.to(world.device)
+        precision = resolve_precision(config.precision, world.device)
+        inference = opened.recipe.open_inference(config, model, opened.tokenizer, asked, precision)
+        return write_lines(
+            inference,
+            Path(out),
+            asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
+            chunk_size=chunk_batches * asked.batch_size,
+            shard=shard,
+            overwrite=overwrite,
+            progress=progress or Quiet(),
+        )
+    finally:
+        world.close()
 
 
 def probe(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pretrainkit.cli.options import lengths_of
 from pretrainkit.cli.stages import shown_stages
-from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
     from pretrainkit.data.bound_task import BoundTask
@@ -138,7 +138,7 @@ def show(
 
     registry = _registry(module).supplied(_supply(data, tokenizer or "bytes", leave_out))
     entry = registry.get(name)
-    limits, folders = _lengths(lengths), list(cache or [])
+    limits, folders = lengths_of(lengths), list(cache or [])
     mixture = registry.bind(name, split, limits, seed=seed, caches=folders)
     if isinstance(entry, Task):
         task = mixture.tasks[0]
@@ -308,18 +308,6 @@ def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Exam
         source, index, epoch = (int(column[0]) for column in (record.source, record.index, record.epoch))
         yield mixture.tasks[source], index, epoch, mixture.example(source, index, epoch)
         position += 1
-
-
-def _lengths(text: str | None) -> dict[str, int] | None:
-    if text is None:
-        return None
-    found = {}
-    for part in text.split(","):
-        name, _, number = part.partition("=")
-        if not name.strip() or not number.strip().isdigit():
-            raise InputError(f"--lengths is {text!r}\n  write it like inputs=512,targets=114")
-        found[name.strip()] = int(number)
-    return found
 
 
 def _plain(value: Any) -> Any:

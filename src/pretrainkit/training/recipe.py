@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
+    from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
     from pretrainkit.training.precision import Precision
 
@@ -230,11 +231,42 @@ class Recipe(ABC):
         """The image tower of a trained model, to be probed."""
         raise InputError(f"recipe {self.name!r} has no image encoder to probe\n  give a model that reads images")
 
+    def has_own_vocabulary(self, config: Any) -> bool:
+        """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""
+        return False
+
     def generate(
-        self, config: Any, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
+        self, config: Any, model: nn.Module, tokenizer: Any, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """One answer per prompt, as plain values for people and JSON."""
+        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown.
+
+        Args:
+            config: Bound.
+            model: In evaluation mode.
+            tokenizer: Folder of its tokenizer; None only where `has_own_vocabulary`.
+            prompts: Texts.
+            options: Those of `generate_options` that were given.
+        """
         raise InputError(f"recipe {self.name!r} cannot generate\n  load the model in Python: load_model(RUN)")
+
+    def open_inference(
+        self,
+        config: Any,
+        model: nn.Module,
+        tokenizer: Any,
+        request: InferenceRequest,
+        precision: Precision,
+    ) -> Inference:
+        """What `pretrainkit infer` asks about.
+
+        Args:
+            config: Bound.
+            model: In evaluation mode, on its device.
+            tokenizer: As for `generate`.
+            request: What is asked.
+            precision: Of forward passes.
+        """
+        raise InputError(f"recipe {self.name!r} answers no files of examples\n  try pretrainkit generate")
 
     @property
     def reads_configs_of(self) -> str | None:

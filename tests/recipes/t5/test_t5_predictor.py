@@ -180,7 +180,7 @@ def test_what_cannot_be_is_refused():
         predictor().answers(examples(1), num=3)
     with pytest.raises(InputError, match="with 3 beams"):
         predictor(decoding=BEAM).answers(examples(1), num=4)
-    with pytest.raises(ValueError, match="top_p 0.9 is only read by method sample, not by beam"):
+    with pytest.raises(ValueError, match=r"top_p 0\.9 is only read by method sample, not by beam"):
         DecodingConfig(method="beam", top_p=0.9)
     with pytest.raises(InputError, match="num_beams, temperature do not go together"):
         decoding_of(beams=4, temperature=0.7)

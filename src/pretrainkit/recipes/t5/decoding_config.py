@@ -29,8 +29,8 @@ class DecodingConfig(Config):
     """Token by token: the best one, a search over several continuations, or draws."""
 
     method: Literal["greedy", "beam", "sample"] = "greedy"
-    """greedy: always the likeliest token. beam: the best of several continuations, as T5's papers evaluate. sample: draw
-    from the model's probabilities."""
+    """greedy: always the likeliest token. beam: the best of several continuations, as in T5's paper. sample: draw from
+    the model's probabilities."""
     num_beams: PositiveInt = 4
     """beam only: continuations that are kept."""
     alpha: NonNegativeFloat = 0.6
@@ -56,8 +56,8 @@ class DecodingConfig(Config):
             value = getattr(self, name)
             if method != self.method and value != type(self).model_fields[name].default:
                 raise ValueError(
-                    f"{name} {value} is only read by method {method}, not by {self.method}; leave it out, or set method "
-                    f"to {method}"
+                    f"{name} {value} is only read by method {method}, not by {self.method}; "
+                    f"leave it out, or set method to {method}"
                 )
         return self
 

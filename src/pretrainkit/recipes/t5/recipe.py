@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.t5.objective import T5Objective
+    from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.precision import Precision
 
 
@@ -113,6 +114,29 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.sample import sample
 
         return list(sample(config, model, source, num))
+
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        return ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
+
+    def has_own_vocabulary(self, config: T5Run) -> bool:
+        """The tasks that a run was trained on bring theirs."""
+        return config.data.task is not None
+
+    def generate(
+        self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `generate.py`."""
+        from pretrainkit.recipes.t5.generate import generate
+
+        return generate(config, model, tokenizer, prompts, **options)
+
+    def open_inference(
+        self, config: T5Run, model: Any, tokenizer: Path | None, request: InferenceRequest, precision: Precision
+    ) -> Inference:
+        from pretrainkit.recipes.t5.inference import open_inference
+
+        return open_inference(config, model, tokenizer, request, precision.autocast)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""

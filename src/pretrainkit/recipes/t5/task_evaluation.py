@@ -9,7 +9,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.eval.task_evaluator import TaskEvaluator
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.predictor import Predictor
-from pretrainkit.recipes.t5.task_source import tasks_of
+from pretrainkit.recipes.t5.task_source import run_tasks
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.recipe import Evaluation
 
@@ -28,7 +28,7 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
     if config.data.task is None or infer is None:
         return []
     split = infer.split or config.data.valid_split
-    tasks = [task for task in tasks_of(config) if task.metrics and split in task.splits]
+    tasks = [task for task in run_tasks(config)[0] if task.metrics and split in task.splits]
     if split is None or not tasks:
         return []
     if config.model.kind == "encoder_only":

@@ -209,9 +209,10 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     return TaskBatches(config, split, members, weights, "\n".join(parts))
 
 
-def tasks_of(config: T5Run) -> tuple[Task, ...]:
-    """The task of a run, or the tasks of its mixture, also those of rate 0."""
-    return _tasks(config)[1]
+def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
+    """The task of a run, or the tasks of its mixture, also those of rate 0; and the vocabulary of all their features."""
+    _, tasks, vocabulary = _tasks(config)
+    return tasks, vocabulary
 
 
 def registry_of(config: T5Run) -> TaskRegistry:
