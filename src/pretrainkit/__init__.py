@@ -26,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "batches",
     "build_model",
+    "check_data",
     "evaluate",
     "export",
     "generate",

@@ -20,7 +20,7 @@ VERBS = {
     "config": "Show, check and document configs.",
     "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
     "tokenizer": "Train tokenizers and encode a corpus to token shards.",
-    "data": "Check sets of image-text pairs, pack them into tars, take their captions out.",
+    "data": "Check the data of a config or sets of image-text pairs, pack those into tars, take their captions out.",
     "tasks": "List tasks and mixtures, look at their examples, make caches.",
     "train": "Train a preset or a config file.",
     "resume": "Go on with a run exactly where it stopped.",

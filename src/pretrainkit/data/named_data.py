@@ -1,4 +1,4 @@
-"""Data sets known by name, such as `glue/cola`: found in a folder in the layout they are distributed in, else on the hub.
+"""Data sets known by name, such as `glue/cola`: in a folder in the layout they are distributed in, else on the hub.
 
 In every folder also these are read, with the columns of the hub's data set: `SPLIT.jsonl` (`.gz`, `.zst`),
 `SPLIT.parquet`, `SPLIT.tsv` with a header, the same as `SPLIT-*`, and what `save_to_disk` of `datasets` made.
@@ -134,10 +134,11 @@ class NamedData(OpenSource):
             found = {split: one for split in self._splits if (one := self._split(place, split)) is not None}
             if found:
                 return BySplit(found)
-        looked = ", ".join(dict.fromkeys(files.pattern for split in self._splits for files in self._files(split)))
+        own = dict.fromkeys(files.pattern for split in self._splits for files in self.layout.get(split, ()))
+        looked = ", ".join([*own, *(f"{split}.jsonl" for split in self._splits)])
         raise DataError(
             f"no data of {self.name} in {' or '.join(map(str, places))}\n"
-            f"  looked for {looked}\n  {self._mend}"
+            f"  looked for {looked}, also .parquet and .tsv\n  {self._mend}"
         )
 
     def _split(self, place: Path, split: str) -> TaskSource | None:

@@ -1,7 +1,8 @@
 """What tasks leave open and the run that uses them supplies: a vocabulary, where data lie, steps.
 
-A task that everybody may use cannot know the tokenizer of a run or the folders of a machine. It names a `RunVocabulary`,
-an `OpenSource` or `RunSteps` in their place; `Task.supplied(Supply(...))` is the same task with what was left open.
+A task that everybody may use cannot know the tokenizer of a run or the folders of a machine. It names a
+`RunVocabulary`, an `OpenSource` or `RunSteps` in their place; `Task.supplied(Supply(...))` is the same task with what
+was left open.
 """
 
 from abc import abstractmethod
@@ -22,12 +23,12 @@ class Supply:
     vocabulary: Vocabulary | None = None
     """In place of `RunVocabulary`; None: tasks that need one are refused."""
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Name of a benchmark (`glue`) or of a data set of it (`glue/cola`) to its folder; `all`: a folder with one for each
-    benchmark."""
+    """Name of a benchmark (`glue`) or of a data set of it (`glue/cola`) to its folder; `all`: a folder with one for
+    each benchmark."""
     steps: Sequence[Step] | None = None
     """In place of `RunSteps`; None: tasks that need some are refused."""
     left_out: frozenset[str] = frozenset()
-    """Members that mixtures do without."""
+    """Tasks and mixtures that mixtures do without."""
 
     def vocabulary_of(self, task_name: str, given: Vocabulary) -> Vocabulary:
         """`given`, or that of the run. Raises ConfigError where there is none."""
@@ -36,7 +37,8 @@ class Supply:
         if self.vocabulary is None:
             raise ConfigError(
                 f"task {task_name!r} leaves its vocabulary to the run, and none is given\n"
-                "  name a tokenizer folder, or bytes: data.tokenizer=DIR in a config, --tokenizer DIR of pretrainkit tasks"
+                "  name a tokenizer folder, or bytes: data.tokenizer=DIR in a config, --tokenizer DIR of pretrainkit "
+                "tasks"
             )
         return self.vocabulary
 
