@@ -37,7 +37,10 @@ def export(tmp_path_factory):
         model_prefix=str(folder / "tokenizer/sentencepiece"),
         vocab_size=24,
         minloglevel=2,
-        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
     )
     config = run_config(model_config(vocab_size=256))
     config = config.model_copy(update={"precision": PrecisionConfig(compute="float32")})

@@ -120,8 +120,8 @@ class T5(Recipe):
         return ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
 
     def has_own_vocabulary(self, config: T5Run) -> bool:
-        """The tasks that a run was trained on bring theirs."""
-        return config.data.task is not None
+        """Bytes need no files, and the tasks that a run was trained on may bring theirs."""
+        return config.data.task is not None or config.data.tokenizer is not None
 
     def generate(
         self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
