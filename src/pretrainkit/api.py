@@ -59,6 +59,25 @@ class Opened:
     tokenizer: Path | None
     """Folder of its tokenizer, where it was found beside the model."""
 
+    def generate(self, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
+        """What the model answers to each prompt; see `pretrainkit.api.generate`."""
+        for name in options:
+            if name not in self.recipe.generate_options:
+                raise InputError(
+                    f"recipe {self.recipe.name!r} has no option {name!r} to generate with\n"
+                    f"  it has {', '.join(self.recipe.generate_options)}"
+                )
+        return self.recipe.generate(self.config, self.model, self._tokenizer(), list(prompts), **options)
+
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
+        """How likely the model holds each answer to be: the log-probability of the second text given the first."""
+        return self.recipe.score(self.config, self.model, self._tokenizer(), list(pairs))
+
+    def _tokenizer(self) -> Path | None:
+        if self.tokenizer is None and not self.recipe.has_own_vocabulary(self.config):
+            raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
+        return self.tokenizer
+
 
 def resolve_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
     """The config of a preset, YAML file or mapping with `path=value` overrides, and where each value came from.
@@ -345,16 +364,7 @@ def generate(
     Returns:
         Per prompt a dict of plain values; "text" is what the command line prints.
     """
-    opened = open_model(path, averaged=averaged)
-    for name in options:
-        if name not in opened.recipe.generate_options:
-            raise InputError(
-                f"recipe {opened.recipe.name!r} has no option {name!r} to generate with\n"
-                f"  it has {', '.join(opened.recipe.generate_options)}"
-            )
-    if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(opened.config):
-        raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
-    return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
+    return open_model(path, averaged=averaged).generate(prompts, **options)
 
 
 def infer(
@@ -708,7 +718,12 @@ def _run(
                 **recipe.baselines(config),
             }
             folder.write_json("summary.json", summary)
-        if world.is_main and config.data.valid:
+        # What is held out may be classes of images alone, which are no examples of the training.
+        if (
+            world.is_main
+            and config.has_held_out_data
+            and any(config.data.model_dump(include={*recipe.held_out_fields}).values())
+        ):
             # A forward pass of a sharded model needs all ranks; what was saved last is whole.
             is_sharded = config.parallel.strategy == "fsdp2"
             trained = load_model(folder.path) if is_sharded else trainer.plain_model

@@ -249,6 +249,10 @@ class Recipe(ABC):
         """
         raise InputError(f"recipe {self.name!r} cannot generate\n  load the model in Python: load_model(RUN)")
 
+    def score(self, config: Any, model: nn.Module, tokenizer: Any, pairs: list[tuple[str, str]]) -> list[float]:
+        """The log-probability of each second text given the first. Arguments are those of `generate`."""
+        raise InputError(f"recipe {self.name!r} scores no texts\n  load the model in Python: load_model(RUN)")
+
     def open_inference(
         self,
         config: Any,

@@ -148,6 +148,17 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
         pretrainkit.infer(export, tmp_path / "m.jsonl", task="infer:both", modules=[module])
 
 
+def test_an_open_model_generates_and_scores(export, predictor):
+    opened = pretrainkit.open_model(export)
+    (answer,) = opened.generate(["the boat"], beams=2, max_length=5)
+    assert answer == pretrainkit.generate(export, ["the boat"], beams=2, max_length=5)[0]
+    vocabulary = SentencePieceVocabulary(export / "tokenizer/sentencepiece.model", 100)
+    asked, said = ([*vocabulary.encode(text), 1] for text in ("the boat", "a man"))
+    assert opened.score([("the boat", "a man")]) == pytest.approx(predictor.score([{"inputs": asked, "targets": said}]))
+    with pytest.raises(InputError, match="recipe 't5' has no option 'top' to generate with"):
+        opened.generate(["the boat"], top=3)
+
+
 def test_other_weights_are_another_question(export, tmp_path):
     (tmp_path / "a.txt").write_text("the boat\n")
     pretrainkit.infer(export, tmp_path / "out.jsonl", input=tmp_path / "a.txt", **SHORT)

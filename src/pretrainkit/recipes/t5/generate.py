@@ -72,6 +72,25 @@ def generate(
     return made
 
 
+def score(
+    config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]], *, batch_size: int = 64
+) -> list[float]:
+    """The log-probability of each answer, its end mark too, given its prompt. Arguments are those of `generate`.
+
+    Args:
+        pairs: Prompts and answers.
+    """
+    vocabulary = vocabulary_of(config, tokenizer)
+    goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
+    predictor = Predictor(config, model, batch_size=batch_size, end_id=vocabulary.eos_id, is_prefix=not goes_on)
+    end = [vocabulary.eos_id]
+    examples = [
+        {"inputs": [*encode(prompt, vocabulary), *end * has_end], "targets": encode(answer, vocabulary) + end}
+        for prompt, answer in pairs
+    ]
+    return predictor.score(examples).tolist()
+
+
 def prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
     """What becomes of prompts.
 

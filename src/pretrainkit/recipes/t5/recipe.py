@@ -131,6 +131,11 @@ class T5(Recipe):
 
         return generate(config, model, tokenizer, prompts, **options)
 
+    def score(self, config: T5Run, model: Any, tokenizer: Path | None, pairs: list[tuple[str, str]]) -> list[float]:
+        from pretrainkit.recipes.t5.generate import score
+
+        return score(config, model, tokenizer, pairs)
+
     def open_inference(
         self, config: T5Run, model: Any, tokenizer: Path | None, request: InferenceRequest, precision: Precision
     ) -> Inference:

@@ -210,7 +210,7 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
 
 
 def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
-    """The task of a run, or the tasks of its mixture, also those of rate 0; and the vocabulary of all their features."""
+    """The tasks of a run, also those of rate 0, and the vocabulary of all their features."""
     _, tasks, vocabulary = _tasks(config)
     return tasks, vocabulary
 
