@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -284,10 +285,10 @@ def evaluate_checkpoints(
                 evaluations = evaluations or _evaluations(first.recipe, config, world, None)
                 model = open_model(folder, averaged=averaged).model.to(world.device)
                 metrics = _evaluated(evaluations, model, f"{step:06d}")
-                world.on_main(lambda step=step, metrics=metrics: log.add(step, metrics))
+                world.on_main(partial(log.add, step, metrics))
             if world.is_main:
                 progress(step, log.metrics_by_step[step])
-        known = world.on_main(lambda: [[step, metrics] for step, metrics in log.metrics_by_step.items()])
+        known = world.on_main(lambda: list(log.metrics_by_step.items()))
         return {step: metrics for step, metrics in known if step in folders}
     finally:
         world.close()
