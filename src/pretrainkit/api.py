@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,10 @@ _NOT_OF_TOKENIZERS = (
     "*.onnx",
 )
 """Files of weights, as they lie beside tokenizers."""
+
+
+_EVALUATED = ("data", "evaluate", "precision")
+"""Parts of a config that held-out metrics depend on, besides the model."""
 
 
 @dataclass(frozen=True)
@@ -242,24 +247,68 @@ def evaluate(
     from pretrainkit.dist.env import init_world
 
     opened = open_model(path, averaged=averaged)
-    overrides = list(overrides)
-    config = _overridden(opened, overrides)
-    if data is not None:
-        config = _with_held_out(opened.recipe, config, data, overrides)
-    if not config.has_held_out_data:
-        raise DataError(
-            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
-        )
-    if num_examples is not None:
-        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
-    _require_same_tokenizer(opened, path, config.data.valid)
+    config = _evaluation_config(opened, path, data, overrides, num_examples)
     world = init_world(device)
     try:
-        model = opened.model.to(world.device)
-        found: dict[str, float] = {}
-        for evaluation in _evaluations(opened.recipe, config, world, None):
-            found |= evaluation.run(model, "")
-        return found
+        return _evaluated(_evaluations(opened.recipe, config, world, None), opened.model.to(world.device), "")
+    finally:
+        world.close()
+
+
+def evaluate_checkpoints(
+    run: str | Path,
+    data: str | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    out: str | Path | None = None,
+    num_examples: int | None = None,
+    device: str | None = None,
+    averaged: bool = False,
+    progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
+) -> dict[int, dict[str, float]]:
+    """Held-out metrics of all checkpoints of a run, by step. What an earlier call with the same settings found is kept.
+
+    Args:
+        run: The run folder.
+        data: As of `evaluate`.
+        overrides: As of `evaluate`.
+        out: Where each is added as a JSON line; None: RUN/evaluations/checkpoints.jsonl.
+        num_examples: As of `evaluate`.
+        device: As of `evaluate`.
+        averaged: As of `evaluate`.
+        progress: Told step and metrics of each, also of those that were known.
+
+    Raises:
+        CheckpointError: There is none, or one is torn; those before it are done.
+    """
+    from pretrainkit.corpus.manifest import fingerprint
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.training.checkpoint_files import step_folders
+    from pretrainkit.training.evaluation_log import EvaluationLog
+
+    folders = step_folders(RunFolder(run).checkpoints)
+    if not folders:
+        raise CheckpointError(
+            f"{run} has no checkpoints\n  give a run folder; one model alone is evaluated without this"
+        )
+    first = open_model(next(iter(folders.values())), averaged=averaged)
+    config = _evaluation_config(first, run, data, overrides, num_examples)
+    parts = {name: value for name, value in config.model_dump(mode="json").items() if name in _EVALUATED}
+    default = RunFolder(run).path / "evaluations" / "checkpoints.jsonl"
+    log = EvaluationLog(default if out is None else Path(out), fingerprint([parts, averaged])[:16])
+    world = init_world(device)
+    try:
+        evaluations = None
+        for step, folder in folders.items():
+            if step not in world.on_main(lambda: list(log.metrics_by_step)):
+                evaluations = evaluations or _evaluations(first.recipe, config, world, None)
+                model = open_model(folder, averaged=averaged).model.to(world.device)
+                metrics = _evaluated(evaluations, model, f"{step:06d}")
+                world.on_main(partial(log.add, step, metrics))
+            if world.is_main:
+                progress(step, log.metrics_by_step[step])
+        known = world.on_main(lambda: list(log.metrics_by_step.items()))
+        return {step: metrics for step, metrics in known if step in folders}
     finally:
         world.close()
 
@@ -772,6 +821,35 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
         provenance.setdefault("resumed", []).append({"step": step, **environment()})
     folder.record(config, {**provenance, "sources": origins})
     _keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))
+
+
+def _evaluation_config(
+    opened: Opened, path: str | Path, data: str | None, overrides: Iterable[str], num_examples: int | None
+) -> Any:
+    """The config of a trained model for evaluating it, on `data` where some is given.
+
+    Raises:
+        ConfigError, DataError: There is no held-out data, or it does not fit the model.
+    """
+    overrides = list(overrides)
+    config = _overridden(opened, overrides)
+    if data is not None:
+        config = _with_held_out(opened.recipe, config, data, overrides)
+    if not config.has_held_out_data:
+        raise DataError(
+            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
+        )
+    if num_examples is not None:
+        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
+    _require_same_tokenizer(opened, path, config.data.valid)
+    return config
+
+
+def _evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for evaluation in evaluations:
+        found |= evaluation.run(model, tag)
+    return found
 
 
 def _evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None) -> list[Evaluation]:
