@@ -18,7 +18,7 @@ LEVELS = [
     {"eval", "exporting", "report"},
     {"training"},
     {"data", "dist", "nn"},
-    {"corpus", "tokenizers", "images", "launch"},
+    {"corpus", "tokenizers", "images", "launch", "formats"},
     {"config", "rng", "errors"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
@@ -26,7 +26,7 @@ LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 SIDEWAYS = {("tokenizers", "corpus"), ("config", "errors"), ("rng", "errors"), ("report", "eval")}
 """Arrows between rooms of one level that are meant."""
 
-TORCH_FREE = ("config", "corpus", "images", "launch", "data", "rng.py", "errors.py", "api.py")
+TORCH_FREE = ("config", "corpus", "images", "launch", "formats", "data", "rng.py", "errors.py", "api.py")
 """No module here may import torch when it is imported itself."""
 
 

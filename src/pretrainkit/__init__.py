@@ -13,8 +13,10 @@ if TYPE_CHECKING:
         export,
         generate,
         import_model,
+        infer,
         load_config,
         load_model,
+        open_model,
         resume,
         train,
     )
@@ -29,8 +31,10 @@ __all__ = [
     "export",
     "generate",
     "import_model",
+    "infer",
     "load_config",
     "load_model",
+    "open_model",
     "resume",
     "train",
 ]

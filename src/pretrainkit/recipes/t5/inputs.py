@@ -156,8 +156,8 @@ def _stream(segments: Tensor) -> _Stream:
     host = segments.numpy()
     if not host.any():
         # A microbatch without examples, which a rank gets when another needs one more: the model reads one slot of
-        # padding, so that every parameter has its (zero) gradient to share.
-        return _Stream(torch.zeros(1, dtype=torch.int64), {(0, 1): slice(0, 1)})
+        # padding, so that every parameter has its (zero) gradient to share. It is no example, as those count from 1.
+        return _Stream(torch.zeros(1, dtype=torch.int64), {(0, 0): slice(0, 1)})
     length = host.shape[1]
     kept = np.flatnonzero(host)
     key = (kept // length) * (length + 1) + host.reshape(-1)[kept]
