@@ -33,7 +33,7 @@ def test_a_config_is_described_with_its_data_and_nothing_is_trained(cli, tokens,
 
 
 def test_any_recipe_tells_how_much_there_is(cli, tokens):
-    found = json.loads(cli("data", "check", "bert/tiny", f"data.train={tokens}", "--json").out)
+    found = json.loads(cli("data", "check", "bert/tiny", f"data.train={tokens}", "data.batch_size=4", "--json").out)
     assert found["figures"]["training examples"] > 0
     assert "epochs" in found["figures"]["training"]
 
