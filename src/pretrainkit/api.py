@@ -149,7 +149,7 @@ def check_data(config: Any, *, num: int = 2) -> DataCheck:
         figures["held-out examples"] = sum(recipe.open_data(config, "valid").sizes)
     if len(rows := summary.get("mixture", [])) > 1:
         figures["mixture"] = "\n".join(table(rows, steps * size))
-    more = recipe.check_data(config, source, summary, num)
+    more = recipe.check_data(config, source, summary, loader.global_records, num)
     return DataCheck(figures | more.figures, more.notes, more.examples)
 
 
