@@ -25,6 +25,10 @@ KILL_AFTER_STEP = 70
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
 NUM_CHAPTERS = 8
 TASK = "part_of_python"
+MODULE = Path(__file__).with_name("part_of_python.py")
+"""Of the task; copied into the demo's folder."""
+INPUT_LENGTH, TARGET_LENGTH = 80, 12
+"""Most tokens of a paragraph, whose rest is cut off, and of an answer; none is longer."""
 NUM_SHOWN, NUM_ASKED = 4, 16
 """Held-out rows whose answers are printed, and that transformers is asked about."""
 
@@ -76,8 +80,8 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
         "Task",
         "a Python module says what to read, how it becomes inputs and targets, how to judge answers",
     )
-    module = folder / "part_of_python.py"
-    shutil.copyfile(Path(__file__).with_name("part_of_python.py"), module)
+    module = folder / MODULE.name
+    shutil.copyfile(MODULE, module)
     print(f"  {module}: written by the demo; yours can look like it")
     pretrainkit("tasks", "show", TASK, "--num", 2, "--module", module)
 
@@ -91,7 +95,8 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
     run = folder / "run"
     command = [
         *("train", "t5/micro", f"data.task={TASK}", f"data.modules=[{module}]", f"init_from={pretrained}"),
-        *("data.input_length=80", "data.target_length=6", "model.dropout=0.1", f"num_steps={num_steps}"),
+        *(f"data.input_length={INPUT_LENGTH}", f"data.target_length={TARGET_LENGTH}", "model.dropout=0.1"),
+        f"num_steps={num_steps}",
         *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "evaluate.every_steps=60"),
         *("evaluate.before_training=true", "--out", run),
     ]
@@ -110,7 +115,7 @@ def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
     say(7, NUM_CHAPTERS, "Export", "to Hugging Face's format, asked the same by transformers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
     asked = [f"part of python: {row['paragraph']}" for row in truth[:NUM_ASKED]]
-    theirs = _ask_transformers(folder / "export", folder / "tokenizer", asked)
+    theirs = ask_transformers(folder / "export", folder / "tokenizer", asked)
     ours = [row["prediction"] for row in rows_answered[:NUM_ASKED]]
     if theirs != ours:
         raise RunError(f"transformers answers {theirs}, but we {ours}")
@@ -152,7 +157,7 @@ def _told(folder: Path, rows: Rows, num_equal: int, seconds: float) -> dict[str,
     return result
 
 
-def _ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[str]:
+def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[str]:
     """The answers of the export as any user of transformers would get them, greedily."""
     import torch
 
@@ -165,5 +170,5 @@ def _ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[s
     load = transformers.AutoTokenizer.from_pretrained(tokenizer)
     inputs = load(texts, return_tensors="pt", padding=True)
     with torch.no_grad():
-        ids = model.generate(**inputs, max_new_tokens=6, do_sample=False)
+        ids = model.generate(**inputs, max_new_tokens=TARGET_LENGTH, do_sample=False)
     return load.batch_decode(ids, skip_special_tokens=True)
