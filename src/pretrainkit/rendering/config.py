@@ -21,6 +21,9 @@ class FontOptions(Config):
     """Round advances and line heights to whole pixels."""
     antialias: Literal["gray", "none"] = "gray"
     """256 levels of coverage, or two."""
+    keep_words: bool = True
+    """Put lines of Latin text together from words shaped before, which is several times as fast. The pixels are the same
+    unless a font has rules that reach across a space."""
 
 
 class RendererConfig(Config):

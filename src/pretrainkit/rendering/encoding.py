@@ -22,6 +22,8 @@ class Encoding:
     """uint8 (U * P, P) or (U * P, P, C): the used part of the canvas, column after column, up to and with the end patch."""
     num_patches: int
     """L, patches of the whole canvas."""
+    background: NDArray[np.uint8]
+    """uint8 () or (C,): the pixels after the end patch."""
     sep_patches: tuple[int, ...]
     """Indices of the black patches: the separator of a pair, then the end patch."""
     word_starts: tuple[int, ...] | None = None
@@ -54,8 +56,12 @@ class Encoding:
     def pixel_values(self) -> NDArray[np.uint8]:
         """uint8 (P, L * P), or (P, L * P, C): the whole canvas, background after the end patch."""
         P, used = self.patch, len(self.columns_XP)
-        canvas = np.full((P, self.num_patches * P, *self.columns_XP.shape[2:]), 255, np.uint8)
-        canvas[:, :used] = self.columns_XP.swapaxes(0, 1)
+        canvas = np.full((P, self.num_patches * P, *self.columns_XP.shape[2:]), self.background, np.uint8)
+        if canvas.ndim == 2:
+            canvas[:, :used] = self.columns_XP.T
+            return canvas
+        for color in range(3):
+            canvas[:, :used, color] = self.columns_XP[..., color].T
         return canvas
 
     @property
@@ -76,7 +82,7 @@ class Encoding:
         """For the eye: the patches of the whole canvas in rows of sqrt(L), rounded up; uint8 (H, H) or (H, H, C)."""
         P = self.patch
         side = int(np.ceil(np.sqrt(self.num_patches)))
-        page = np.full((side * P, side * P, *self.columns_XP.shape[2:]), 255, np.uint8)
+        page = np.full((side * P, side * P, *self.columns_XP.shape[2:]), self.background, np.uint8)
         for index, patch in enumerate(self.patches):
             row, column = divmod(index, side)
             page[row * P : (row + 1) * P, column * P : (column + 1) * P] = patch

@@ -18,6 +18,11 @@ class Lines(Protocol):
         """Pixels that each text takes up."""
         ...
 
+    @property
+    def missing(self) -> Sequence[str]:
+        """Characters that no font has, in order, perhaps several times. Each is drawn as an empty box."""
+        ...
+
     def paint(
         self,
         canvas_XP: NDArray[np.uint8],
@@ -46,10 +51,6 @@ class Engine(Protocol):
             direction: "ltr" or "rtl" as the base direction; None: as the text says. Engines without shaping draw all
                 text from left to right.
         """
-        ...
-
-    def missing(self, text: str) -> list[str]:
-        """Distinct characters of the text that no font has, in order. Each draws an empty box."""
         ...
 
     def versions(self) -> dict[str, str]:

@@ -24,10 +24,17 @@ class Shades:
 
     def apply(self, coverage_XP: NDArray[np.uint8], canvas_XP: NDArray[np.uint8]) -> None:
         """Writes the pixels, (X, P) or (X, P, C)."""
+        if self.ramp.ndim == 1:
+            self._apply(self.ramp, coverage_XP, canvas_XP)
+            return
+        for color in range(3):  # one strided pass for each is far faster than one with an inner loop of three
+            self._apply(self.ramp[:, color], coverage_XP, canvas_XP[..., color])
+
+    def _apply(self, ramp: NDArray[np.uint8], coverage_XP: NDArray[np.uint8], plane_XP: NDArray[np.uint8]) -> None:
         if self._is_inverse:
-            np.subtract(255, coverage_XP if self.ramp.ndim == 1 else coverage_XP[:, :, None], out=canvas_XP)
+            np.subtract(255, coverage_XP, out=plane_XP)
         else:
-            np.take(self.ramp, coverage_XP, axis=0, out=canvas_XP)
+            plane_XP[:] = ramp.take(coverage_XP)
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,6 +45,7 @@ from pretrainkit.rendering.pango_library import (
     GlyphString,
     pango_library,
 )
+from pretrainkit.rendering.pango_words import Word, WordLines
 
 _KEPT_WORDS = 1 << 16
 """Shaped words that are kept."""
@@ -91,7 +92,8 @@ class Shaped:
     missing: tuple[str, ...]
     is_color: bool
     """A glyph comes in colours."""
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...] | None
+    """None: the line was put together from words."""
 
 
 class PangoEngine:
@@ -125,7 +127,8 @@ class PangoEngine:
         pango.pango_font_description_free(description)
         self._direction: str | None = None
         self._set_text("x", None)
-        self._main_base = self._base()
+        self._main_base, self._main_font = self._base(), self._runs()[0].font
+        self._words = WordLines(self._word)
 
     def _add_font(self, path: Path) -> tuple[str, bool]:
         """Family of the font, and whether its glyphs come in colours."""
@@ -153,10 +156,7 @@ class PangoEngine:
         if is_words:
             return PangoLines(self, [self._kept_word(text, direction) for text in texts])
         with self._lock:
-            return PangoLines(self, [self._shape(text, direction) for text in texts])
-
-    def missing(self, text: str) -> list[str]:
-        return list(dict.fromkeys(self.lines([text]).missing))
+            return PangoLines(self, [self._line(text, direction) for text in texts])
 
     def versions(self) -> dict[str, str]:
         return self._pango.versions()
@@ -190,6 +190,60 @@ class PangoEngine:
         """Row of the baseline of what is laid out, as the original places it."""
         top = self.config.pixels_per_patch / 2 - self._size()[1] / 2 - 2
         return top + self._pango.pango_layout_get_baseline(self._layout) / SCALE
+
+    def _line(self, text: str, direction: str | None) -> Shaped:
+        """From words shaped before, where that gives the same."""
+        found = self._words.line(text) if direction is None and self.config.font_options.keep_words else None
+        if found is None:
+            return self._shape(text, direction)
+        slots_G, columns_G, width = found
+        return Shaped(
+            text=text,
+            direction=direction,
+            width=width,
+            base=self._main_base,
+            slots_G=slots_G,
+            columns_G=columns_G,
+            runs_G=np.broadcast_to(np.int32(0), len(slots_G)),
+            missing=(),
+            is_color=False,
+            runs=None,
+        )
+
+    def _word(self, word: str, has_before: bool, has_after: bool) -> Word | None:
+        """A word as it is beside spaces, if all of it is in the main font."""
+        before, after = "a " if has_before else "", " a" if has_after else ""
+        shaped = self._shape(before + word + after, None)
+        assert shaped.runs is not None
+        if len(shaped.runs) != 1 or shaped.runs[0].font != self._main_font or shaped.missing:
+            return None
+        run = shaped.runs[0]
+        first, stop = len(before), len(before) + len(word.encode())
+        widths_G = run.glyphs_G["width"].astype(np.int64)
+        if (widths_G % SCALE).any():
+            return None
+        pens_G = (np.cumsum(widths_G) - widths_G) // SCALE
+        is_mine_G = (run.clusters_G >= first) & (run.clusters_G < stop)
+        pen = int(pens_G[is_mine_G][0])
+        slots_G = self._slots_of(run, self._main_base)[is_mine_G]
+        columns_G = (pens_G - pen + (run.glyphs_G["x_offset"] + SCALE // 2) // SCALE)[is_mine_G]
+        has_ink_G = self.atlas.width.take(slots_G) > 0
+        slots_G = slots_G[has_ink_G]
+        return Word(
+            slots_G=slots_G,
+            columns_G=columns_G[has_ink_G] + self.atlas.left.take(slots_G),
+            space=int(widths_G[run.clusters_G == 1].sum()) // SCALE if has_before else 0,
+            width=int(widths_G[is_mine_G].sum()) // SCALE,
+        )
+
+    def runs_of(self, shaped: Shaped) -> tuple[Run, ...]:
+        """The runs of a text, shaped now if its line was put together from words."""
+        if shaped.runs is not None:
+            return shaped.runs
+        with self._lock:
+            found = self._shape(shaped.text, shaped.direction).runs
+        assert found is not None
+        return found
 
     def _shape(self, text: str, direction: str | None) -> Shaped:
         self._set_text(text, direction)
@@ -349,11 +403,7 @@ class PangoLines:
     def __init__(self, engine: PangoEngine, shaped: list[Shaped]) -> None:
         self._engine, self._shaped = engine, shaped
         self.widths_N = np.array([one.width for one in shaped], np.int64)
-
-    @property
-    def missing(self) -> list[str]:
-        """Characters that no font has, in order, perhaps several times."""
-        return [character for one in self._shaped for character in one.missing]
+        self.missing = [character for one in shaped for character in one.missing]
 
     def paint(
         self,
@@ -390,7 +440,7 @@ class PangoLines:
 
     def edges(self, index: int) -> NDArray[np.float64]:
         shaped = self._shaped[index]
-        return _character_edges(shaped.text, shaped.runs)
+        return _character_edges(shaped.text, self._engine.runs_of(shaped))
 
 
 def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:

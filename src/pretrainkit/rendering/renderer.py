@@ -35,7 +35,8 @@ class Renderer:
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.geometry: Geometry = config.geometry
-        self.ink = Shades(config).ramp[255]
+        shades = Shades(config).ramp
+        self.ink, self.paper = np.asarray(shades[255]), np.asarray(shades[0])
         self._engine: Engine | None = None
         self._process = -1
         self._lock = threading.Lock()
@@ -110,13 +111,13 @@ class Renderer:
 
     def missing(self, text: str) -> list[str]:
         """Distinct characters that no font has, in order."""
-        return self.engine.missing(text)
+        return list(dict.fromkeys(self.engine.lines([text]).missing))
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> Lines:
         """Measures texts, and reports characters that no font has as `on_missing` says."""
         lines = self.engine.lines(texts, is_words=is_words, direction=direction)
         if self.config.on_missing != "ignore":
-            self._report("".join(texts))
+            self._report(lines.missing)
         return lines
 
     def prepared(self, text: str, *, is_word: bool) -> str:
@@ -124,8 +125,10 @@ class Renderer:
         is_drawn = self.config.parity and (is_word or self.config.engine == "freetype")
         return text if is_drawn or "\n" not in text else text.replace("\n", " ")
 
-    def _report(self, text: str) -> None:
-        missing = self.engine.missing(text)
+    def _report(self, found: Sequence[str]) -> None:
+        if not found:
+            return
+        missing = list(dict.fromkeys(found))
         if missing and self.config.on_missing == "error":
             raise DataError(
                 f"no font has {_names(missing)}\n  add a font that does to fallback_fonts, or set on_missing=warn"
@@ -203,6 +206,7 @@ class Page:
         return Encoding(
             columns_XP=self.paint(),
             num_patches=L,
+            background=self.renderer.paper,
             sep_patches=tuple(part.end // P for part in self.parts),
             word_starts=words,
             offset_mapping=mapping,
