@@ -23,6 +23,11 @@ class Lines(Protocol):
         """Characters that no font has, in order, perhaps several times. Each is drawn as an empty box."""
         ...
 
+    @property
+    def is_color(self) -> bool:
+        """Whether a glyph has colours of its own."""
+        ...
+
     def paint(
         self,
         canvas_XP: NDArray[np.uint8],

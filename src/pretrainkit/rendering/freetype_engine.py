@@ -105,6 +105,7 @@ class FreeTypeLines:
     """Characters of each text."""
     widths_N: NDArray[np.int64]
     missing: list[str]
+    is_color: bool = False
 
     @staticmethod
     def measure(

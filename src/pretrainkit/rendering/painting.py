@@ -20,12 +20,14 @@ class Shades:
     def __init__(self, config: RendererConfig) -> None:
         font, background = parse_color(config.font_color), parse_color(config.background_color)
         self.ramp = ramp(font, background, rgb=config.rgb)
+        self.is_neutral = not config.rgb or bool((self.ramp == self.ramp[:, :1]).all())
+        """All pixels of plain text have equal colours."""
         self._is_inverse = (font, background) == ((0, 0, 0), (255, 255, 255))
 
     def apply(self, coverage_XP: NDArray[np.uint8], canvas_XP: NDArray[np.uint8]) -> None:
-        """Writes the pixels, (X, P) or (X, P, C)."""
-        if self.ramp.ndim == 1:
-            self._apply(self.ramp, coverage_XP, canvas_XP)
+        """Writes the pixels, (X, P, C), or (X, P) where there is one colour or the colours are equal."""
+        if canvas_XP.ndim == 2:
+            self._apply(self.ramp if self.ramp.ndim == 1 else self.ramp[:, 0], coverage_XP, canvas_XP)
             return
         for color in range(3):  # one strided pass for each is far faster than one with an inner loop of three
             self._apply(self.ramp[:, color], coverage_XP, canvas_XP[..., color])

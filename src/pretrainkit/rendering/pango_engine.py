@@ -4,7 +4,7 @@ Pango shapes, reorders and chooses fonts; Cairo rasterizes each glyph once. Glyp
 put together from their bitmaps, and equals what `pango_cairo_show_layout` draws. Lines with colour glyphs are drawn by
 that function itself.
 
-The private Fontconfig configuration holds the files of the config and no rule: neither the fonts of the host nor its
+The private Fontconfig configuration holds the files of the config and one rule: neither the fonts of the host nor its
 rules for hinting can change a pixel.
 
 Dimensions: N texts, G glyphs, T characters of one text, X columns, P rows of a canvas, C = 3 colours.
@@ -51,6 +51,26 @@ _KEPT_WORDS = 1 << 16
 """Shaped words that are kept."""
 _GLYPH_COLUMNS, _GLYPH_ORIGIN = 256, 96
 """Width of the surface on which a glyph is rasterized, and the column of its pen. The width is a multiple of 4."""
+_SCALE_BITMAPS = b"""<?xml version="1.0"?>
+<fontconfig>
+  <match target="font">
+    <test name="outline" compare="eq"><bool>false</bool></test>
+    <edit name="pixelsizefixupfactor" mode="assign">
+      <divide><name target="pattern">pixelsize</name><name target="font">pixelsize</name></divide>
+    </edit>
+    <edit name="matrix" mode="assign">
+      <times>
+        <name>matrix</name>
+        <matrix>
+          <name>pixelsizefixupfactor</name><double>0</double><double>0</double><name>pixelsizefixupfactor</name>
+        </matrix>
+      </times>
+    </edit>
+    <edit name="size" mode="assign"><divide><name>size</name><name>pixelsizefixupfactor</name></divide></edit>
+  </match>
+</fontconfig>
+"""
+"""The one rule for fonts: pictures in colour fonts, which come in one size, are scaled to the size of the text."""
 _GLYPH_DTYPE = np.dtype(
     [("glyph", "<u4"), ("width", "<i4"), ("x_offset", "<i4"), ("y_offset", "<i4"), ("attributes", "<u4")]
 )
@@ -110,6 +130,7 @@ class PangoEngine:
         self.shades = Shades(config)
         files = font_files(config.font_file, config.fallback_fonts)
         self._fontconfig = pango.FcConfigCreate()
+        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
         families = [self._add_font(path) for path in files]
         self._has_color = any(is_color for _, is_color in families)
         self._font_map = pango.pango_cairo_font_map_new()
@@ -403,6 +424,7 @@ class PangoLines:
     def __init__(self, engine: PangoEngine, shaped: list[Shaped]) -> None:
         self._engine, self._shaped = engine, shaped
         self.widths_N = np.array([one.width for one in shaped], np.int64)
+        self.is_color = any(one.is_color for one in shaped)
         self.missing = [character for one in shaped for character in one.missing]
 
     def paint(
@@ -421,7 +443,7 @@ class PangoLines:
         )
         coverage_XP = ink.coverage(self._engine.atlas, canvas_XP.shape[:2], columns_N, stops_N)
         self._engine.shades.apply(coverage_XP, canvas_XP)
-        if canvas_XP.ndim == 3 and any(one.is_color for one in shaped):
+        if canvas_XP.ndim == 3 and self.is_color:
             self._paint_colors(canvas_XP, columns_N, stops_N)
 
     def _paint_colors(

@@ -35,8 +35,8 @@ class Renderer:
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.geometry: Geometry = config.geometry
-        shades = Shades(config).ramp
-        self.ink, self.paper = np.asarray(shades[255]), np.asarray(shades[0])
+        self.shades = Shades(config)
+        self.paper = np.asarray(self.shades.ramp[0])
         self._engine: Engine | None = None
         self._process = -1
         self._lock = threading.Lock()
@@ -188,15 +188,17 @@ class Page:
 
     def paint(self) -> NDArray[np.uint8]:
         """uint8 (X, P) or (X, P, C): the columns up to and with the end patch."""
-        P, config = self.geometry.patch, self.renderer.config
-        canvas_XP = np.empty((self.end + P, P, *((3,) if config.rgb else ())), np.uint8)
+        P, rgb, shades = self.geometry.patch, self.renderer.config.rgb, self.renderer.shades
+        is_plain = not rgb or (shades.is_neutral and not any(part.lines.is_color for part in self.parts))
+        canvas_XP = np.empty((self.end + P, P, *(() if is_plain else (3,))), np.uint8)
+        ink = shades.ramp[255, 0] if is_plain and rgb else shades.ramp[255]
         begin = 0
         for part in self.parts:
             if begin < part.end:
                 part.paint(canvas_XP[begin : part.end], begin)
-            canvas_XP[part.end : part.end + P] = self.renderer.ink
+            canvas_XP[part.end : part.end + P] = ink
             begin = min(part.end + P, self.end)
-        return canvas_XP
+        return np.broadcast_to(canvas_XP[:, :, None], (*canvas_XP.shape, 3)) if is_plain and rgb else canvas_XP
 
     def encode(self, *, with_offsets: bool = False) -> Encoding:
         """The picture and what lies where."""
