@@ -9,8 +9,10 @@ Dimensions: N texts, G characters of all texts, T characters of one text, X colu
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,10 @@ def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
 
 
 def _import_freetype() -> Any:
+    with suppress(OSError):
+        # freetype-py brings a library of the same name as the system's. Whichever comes first is what Cairo would use, so
+        # that Pango's pixels would depend on the order of imports. Both can be there if the system's comes first.
+        ctypes.CDLL("libfreetype.so.6")
     try:
         import freetype
     except ImportError as error:
