@@ -1,7 +1,7 @@
 """Rendered texts as arrays for a model.
 
-Dimensions: B texts, L patches of a canvas, P pixels of a patch's side, D = P * P * C values of a patch, row by row, column
-by column, colour fastest; C is 3 with colours, else 1.
+Dimensions: B texts, L patches of a canvas, P pixels of a patch's side, D = P * P * C values of a patch: row by row,
+column by column, colour fastest; C is 3 with colours, else 1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def render_batch(
     longest = int(counts_B.max())
     if num_patches is not None and longest > num_patches:
         raise ValueError(
-            f"a text takes up {longest} patches, but the batch has {num_patches}\n  use a max_seq_length of {num_patches}"
+            f"a text takes up {longest} patches, but the batch has {num_patches}\n"
+            f"  use a max_seq_length of {num_patches}"
         )
     L = -(-(num_patches or longest) // multiple_of) * multiple_of
     C = 3 if renderer.config.rgb else 1

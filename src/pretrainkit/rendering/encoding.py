@@ -19,8 +19,8 @@ class Encoding:
     """One rendered text, pair of texts or list of words."""
 
     columns_XP: NDArray[np.uint8]
-    """uint8 (U * P, P) or (U * P, P, C): the used part of the canvas, column after column, up to and with the end patch. Three equal
-    colours may be one in memory, and read-only."""
+    """uint8 (U * P, P) or (U * P, P, C): the used part of the canvas, column after column, up to and with the end
+    patch. Three equal colours may be one in memory, and read-only."""
     num_patches: int
     """L, patches of the whole canvas."""
     background: NDArray[np.uint8]

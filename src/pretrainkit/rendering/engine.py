@@ -34,13 +34,13 @@ class Lines(Protocol):
         columns_N: Sequence[int] | NDArray[np.int64],
         stops_N: Sequence[int] | None = None,
     ) -> None:
-        """Draws each text from its column on, up to its stop if stops are given. Writes all of `canvas_XP`, uint8 (X, P) or
-        (X, P, C), background included; what lies outside of it is cut off. Texts do not overlap."""
+        """Draws each text from its column on, up to its stop if stops are given. Writes all of `canvas_XP`, uint8 (X,
+        P) or (X, P, C), background included; what lies outside of it is cut off. Texts do not overlap."""
         ...
 
     def edges(self, index: int) -> NDArray[np.float64]:
-        """(T, 2): pixels from the left end of a text to where each character begins and where it ends, in its direction of
-        reading; all characters of a cluster have the cluster's."""
+        """(T, 2): pixels from the left end of a text to where each character begins and where it ends, in its direction
+        of reading; all characters of a cluster have the cluster's."""
         ...
 
 

@@ -119,8 +119,8 @@ class FreeTypeLines:
         *,
         is_words: bool,
     ) -> FreeTypeLines:
-        """The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where there
-        is ink, of the advance where there is none."""
+        """The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where
+        there is ink, of the advance where there is none."""
         atlas, ends_G = engine.atlas, np.cumsum(advances_G, dtype=np.int64)
         pens_G = ends_G - advances_G
         width_G = atlas.width.take(slots_G)
@@ -198,8 +198,8 @@ def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
 
 def _import_freetype() -> Any:
     with suppress(OSError):
-        # freetype-py brings a library of the same name as the system's. Whichever comes first is what Cairo would use, so
-        # that Pango's pixels would depend on the order of imports. Both can be there if the system's comes first.
+        # freetype-py brings a library of the same name as the system's. Whichever comes first is what Cairo would use,
+        # so that Pango's pixels would depend on the order of imports. Both can be there if the system's comes first.
         ctypes.CDLL("libfreetype.so.6")
     try:
         import freetype

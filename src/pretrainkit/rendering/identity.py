@@ -44,8 +44,8 @@ def settings(config: RendererConfig) -> dict[str, Any]:
 def describe(renderer: Renderer) -> dict[str, Any]:
     """What is stored with data and checkpoints.
 
-    `fingerprint` covers the settings, the fonts and the pixels of the test page; `versions` only explains a difference, for
-    another version may draw the same.
+    `fingerprint` covers the settings, the fonts and the pixels of the test page; `versions` only explains a difference,
+    for another version may draw the same.
     """
     config = renderer.config
     fonts = [font_sha256(path) for path in font_files(config.font_file, config.fallback_fonts)]

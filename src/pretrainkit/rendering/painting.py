@@ -47,7 +47,8 @@ class Ink:
     columns_G: NDArray[np.int64]
     """First column of each bitmap, from the left end of its text."""
     layers_G: NDArray[np.int32] | None
-    """Overlapping glyphs of one layer are added up, and layers are then laid over each other. None: glyph over glyph."""
+    """Overlapping glyphs of one layer are added up, and layers are then laid over each other. None: glyph over
+    glyph."""
     lengths_N: NDArray[np.int64]
     """Glyphs of each text."""
     baselines_N: NDArray[np.int64]

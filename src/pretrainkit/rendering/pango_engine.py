@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ from pretrainkit.rendering.pango_library import (
     GlyphInfo,
     GlyphItem,
     GlyphString,
+    PangoLibrary,
     pango_library,
 )
 from pretrainkit.rendering.pango_words import Word, WordLines
@@ -126,6 +128,7 @@ class PangoEngine:
         self._lock = threading.RLock()
         self._kept: OrderedDict[tuple[str, str | None], Shaped] = OrderedDict()
         self._slots: dict[int, FontSlots] = {}
+        self._objects: list[int] = []
         self._color_fonts: dict[int, bool] = {}
         self.shades = Shades(config)
         files = font_files(config.font_file, config.fallback_fonts)
@@ -136,10 +139,13 @@ class PangoEngine:
         self._font_map = pango.pango_cairo_font_map_new()
         pango.pango_fc_font_map_set_config(self._font_map, self._fontconfig)
         self._context = pango.pango_font_map_create_context(self._font_map)
+        self._objects += [self._font_map, self._context]
+        weakref.finalize(self, _release, pango, self._objects, self._fontconfig)
         pango.pango_context_set_round_glyph_positions(self._context, 1)
         pango.pango_context_set_language(self._context, pango.pango_language_from_string(b"en"))
         self._set_options(config)
         self._layout = pango.pango_layout_new(self._context)
+        self._objects.append(self._layout)
         description = pango.pango_font_description_new()
         names = ",".join(dict.fromkeys(family.replace(",", "") for family, _ in families))
         pango.pango_font_description_set_family(description, names.encode())
@@ -328,7 +334,7 @@ class PangoEngine:
         """Slot of each glyph; of one that is moved up or down, a slot of its own."""
         known = self._slots.get(run.font)
         if known is None:
-            self._pango.g_object_ref(run.font)
+            self._objects.append(self._pango.g_object_ref(run.font))
             known = self._slots[run.font] = FontSlots()
         numbers_G = run.glyphs_G["glyph"]
         rise_G = run.rise - run.glyphs_G["y_offset"]
@@ -353,8 +359,8 @@ class PangoEngine:
         return slots_G
 
     def _rasterize(self, font: int, glyph: np.void, rise: int, fraction: float) -> int:
-        """Cairo's bitmap of a glyph, into the store. The boxes of unknown characters are drawn, so that the fraction of a
-        row by which they stand lower counts."""
+        """Cairo's bitmap of a glyph, into the store. The boxes of unknown characters are drawn, so that the fraction of
+        a row by which they stand lower counts."""
         info = GlyphInfo(int(glyph["glyph"]), int(glyph["width"]), 0, 0, 0)
         cluster = ctypes.c_int(0)
         string = GlyphString(1, ctypes.addressof(info), ctypes.addressof(cluster), 1)
@@ -371,7 +377,8 @@ class PangoEngine:
     def _drawing(
         self, pixels: NDArray[np.uint8], form: int, num_columns: int, column: float, row: float
     ) -> Iterator[int]:
-        """A context of Cairo that draws into contiguous `pixels`, (rows, columns) or (rows, columns, 4), from a point."""
+        """A context of Cairo that draws into contiguous `pixels`, (rows, columns) or (rows, columns, 4), from a
+        point."""
         pango = self._pango
         surface = pango.cairo_image_surface_create_for_data(
             pixels.ctypes.data, form, num_columns, len(pixels), pixels.strides[0]
@@ -386,7 +393,8 @@ class PangoEngine:
             pango.cairo_surface_destroy(surface)
 
     def draw_whole(self, shaped: Shaped, canvas_XPC: NDArray[np.uint8], column: int) -> None:
-        """Lets `pango_cairo_show_layout` draw a text over all of `canvas_XPC`, uint8 (X, P, C), in the font's colours."""
+        """Lets `pango_cairo_show_layout` draw a text over all of `canvas_XPC`, uint8 (X, P, C), in the font's
+        colours."""
         with self._lock:
             num_columns, P = canvas_XPC.shape[:2]
             pixels_PX4 = np.empty((P, num_columns, 4), np.uint8)
@@ -467,7 +475,8 @@ class PangoLines:
 
 def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     """(T, 2): those of the cluster to which each character belongs."""
-    starts, edges = [np.zeros(0, np.int64)], [np.zeros((0, 2))]
+    starts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    edges: list[NDArray[np.float64]] = [np.zeros((0, 2))]
     pen = 0.0
     for run in runs:
         ends_G = pen + np.cumsum(run.glyphs_G["width"], dtype=np.int64) / SCALE
@@ -476,7 +485,7 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
         last_K = len(run.clusters_G) - 1 - np.unique(run.clusters_G[::-1], return_index=True)[1]
         left_K, right_K = begins_G[np.minimum(first_K, last_K)], ends_G[np.maximum(first_K, last_K)]
         edges.append(np.stack([right_K, left_K] if run.is_rtl else [left_K, right_K], axis=1))
-        starts.append(clusters_K + run.first_byte)
+        starts.append(clusters_K.astype(np.int64) + run.first_byte)
         pen = float(ends_G[-1])
     starts_K, edges_K2 = np.concatenate(starts), np.concatenate(edges)
     if not len(starts_K):
@@ -486,6 +495,13 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     bytes_T = np.cumsum(lengths_T) - lengths_T
     which_T = np.maximum(np.searchsorted(starts_K[order_K], bytes_T, side="right") - 1, 0)
     return edges_K2[order_K][which_T]
+
+
+def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
+    """Gives back what an engine held."""
+    while objects:
+        pango.g_object_unref(objects.pop())
+    pango.FcConfigDestroy(fontconfig)
 
 
 def _nearest(row: float) -> int:

@@ -1,8 +1,8 @@
 """Lines of Latin text put together from words that were shaped before.
 
-Shaping is most of what a line costs, and words come back. A word is shaped between spaces, with a letter beyond each, so
-that kerning with the spaces and the choice of script are those of a line. Everything else is shaped as a whole.
-Only a font with rules that reach across a space to the next word would look different; set `keep_words` to False for it.
+Shaping is most of what a line costs, and words come back. A word is shaped between spaces, with a letter beyond each,
+so that kerning with the spaces and the choice of script are those of a line. Everything else is shaped as a whole. Only
+a font with rules that reach across a space to the next word would look different; set `keep_words` to False for it.
 
 Dimensions: G glyphs of a word or line, W words of a line.
 """
@@ -49,8 +49,8 @@ class WordLines:
         self._ends: dict[tuple[str, bool], Word | None] = {}
 
     def line(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64], int] | None:
-        """Slots and first columns of the glyphs with ink, and the width in pixels; None where the text must be shaped as
-        a whole."""
+        """Slots and first columns of the glyphs with ink, and the width in pixels; None where the text must be shaped
+        as a whole."""
         words = text.split(" ")
         if len(words) < 3 or _SIMPLE.fullmatch(text) is None or _LETTER.search(text) is None or "" in words:
             return None

@@ -6,7 +6,6 @@ Dimensions: N texts, X columns, P pixels of a patch's side, L patches of a canva
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -29,17 +28,15 @@ Text = str | tuple[str, str] | list[str]
 
 
 class Renderer:
-    """Renders texts by one config. Threads and processes may share it: it is pickled as its config, and what draws is made
-    on first use and anew after a fork."""
+    """Renders texts by one config. Threads and processes may share it: it is pickled as its config, and what draws is
+    made on first use and anew after a fork."""
 
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.geometry: Geometry = config.geometry
         self.shades = Shades(config)
         self.paper = np.asarray(self.shades.ramp[0])
-        self._engine: Engine | None = None
-        self._process = -1
-        self._lock = threading.Lock()
+        self._made: tuple[int, Engine] | None = None
         self._warned: set[str] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -47,13 +44,11 @@ class Renderer:
 
     @property
     def engine(self) -> Engine:
-        """What draws, of this process."""
-        if self._process != os.getpid() or self._engine is None:
-            with self._lock:
-                if self._process != os.getpid() or self._engine is None:
-                    self._engine = make_engine(self.config)
-                    self._process = os.getpid()
-        return self._engine
+        """What draws, of this process. No lock, which a fork could leave locked: at worst two threads make one each."""
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            made = self._made = os.getpid(), make_engine(self.config)
+        return made[1]
 
     def __call__(
         self,
@@ -68,11 +63,11 @@ class Renderer:
         """Renders one text.
 
         Args:
-            text: A `str`; a tuple of two, drawn with a black patch between them; or a list of words, each of which begins
-                a patch.
+            text: A `str`; a tuple of two, drawn with a black patch between them; or a list of words, each of which
+                begins a patch.
             return_offset_mapping: Fill `offset_mapping` and `text_ids`.
-            return_overflowing_patches: Fill `overflowing_patches` with what did not fit, on as many canvases as it takes;
-                the first text of a pair is repeated on each. Needs the offset mapping.
+            return_overflowing_patches: Fill `overflowing_patches` with what did not fit, on as many canvases as it
+                takes; the first text of a pair is repeated on each. Needs the offset mapping.
             stride: Patches that a canvas repeats of the one before.
             text_a_max_length: Patches the first text of a pair may take up; what is beyond is cut off.
             rtl: Base direction from right to left. None: as the text says, and both texts of a pair must agree.
