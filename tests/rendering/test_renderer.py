@@ -48,14 +48,15 @@ def test_the_number_of_text_patches_is_the_index_of_the_end_patch(renderer, text
     assert 1 <= end <= 528
     assert (pixels[:, end * 16 : end * 16 + 16] == 0).all()
     assert (pixels[:, end * 16 + 16 :] == 255).all()
-    assert (pixels[:, :2] == 255).all()
+    margin = 2 if renderer.config.engine == "freetype" else 1  # by Pango's measure, ink may reach out of its text
+    assert (pixels[:, :margin] == 255).all()
     assert encoding.sep_patches == (end,)
     assert encoding.attention_mask.sum() == end + 1
     assert encoding.attention_mask.dtype == np.float32
     assert encoding.attention_mask.shape == (529,)
     assert renderer.num_text_patches(text) == end
     if end < 528:
-        assert (pixels[:, end * 16 - 2 : end * 16] == 255).all()
+        assert (pixels[:, end * 16 - margin : end * 16] == 255).all()
 
 
 @ANY_FIXTURE
@@ -81,7 +82,7 @@ def test_a_word_is_drawn_alike_wherever_it_stands(renderer, words):
     begin, end = starts[1 + index] * 16, starts[2 + index] * 16
     other = renderer(["something", words[index], "else"])
     again = other.columns_XP[other.word_starts[1] * 16 : other.word_starts[2] * 16]
-    shared = min(end - begin, len(again))
+    shared = min(end - begin, len(again)) - 2  # the ink of the word that follows may reach over
     assert np.array_equal(encoding.columns_XP[begin : begin + shared], again[:shared])
 
 

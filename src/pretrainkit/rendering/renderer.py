@@ -250,9 +250,9 @@ def _check(text: object) -> None:
         parts = text
     else:
         raise TypeError(f"{type(text).__name__} cannot be rendered\n  give a str, a tuple of two str or a list of str")
-    wrong = next((part for part in parts if not isinstance(part, str)), None)
-    if wrong is not None:
-        raise TypeError(f"{type(text).__name__} with {type(wrong).__name__} in it cannot be rendered\n  give str only")
+    wrong = [type(part).__name__ for part in parts if not isinstance(part, str)]
+    if wrong:
+        raise TypeError(f"{type(text).__name__} with {wrong[0]} in it cannot be rendered\n  give str only")
 
 
 def _names(characters: Sequence[str]) -> str:
