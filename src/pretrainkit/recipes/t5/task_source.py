@@ -18,7 +18,7 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.data.supply import RunVocabulary, Supply
 from pretrainkit.data.task import REGISTRY, Task, TaskRegistry, check_alike
 from pretrainkit.data.user_modules import import_modules
-from pretrainkit.data.vocabulary import Vocabulary, check_equal
+from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
 from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
@@ -30,6 +30,8 @@ from pretrainkit.training.folder import CONFIG, RunFolder
 Split = Literal["train", "valid"]
 _SUMMARY_EXAMPLES = 64
 _FEATURES = {"inputs", "targets"}
+_COMPARABLE = (SentencePieceVocabulary, ByteVocabulary)
+"""Kinds of vocabularies that differ where their fingerprints do; a tokenizer.json may have the ids of another kind."""
 
 
 class TaskBatches(BatchSource):
@@ -233,7 +235,8 @@ def _check_model(config: T5Run, task: Task, vocabulary: Vocabulary) -> None:
     except DataError:
         return
     of_model = open_vocabulary(place, config.data.denoising.num_sentinels)
-    if type(of_model) is type(vocabulary):
+    is_known = isinstance(vocabulary, _COMPARABLE) and isinstance(of_model, _COMPARABLE)
+    if is_known or type(of_model) is type(vocabulary):
         check_equal(task.name, vocabulary, of_model)
 
 
