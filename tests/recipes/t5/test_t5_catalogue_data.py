@@ -233,7 +233,7 @@ def test_a_folder_that_is_not_there_is_told_and_the_hub_is_asked_only_without_on
     with pytest.raises(
         DataError, match=r"has to be given as files\n  give its folder: data\.task_folders=\{wikipedia: DIR\}"
     ):
-        REGISTRY.get_task("wikipedia_20190301.en_v003_unsupervised").supplied(Supply(BYTES, {}, ()))
+        REGISTRY.get_task("wikipedia_20190301.en_v003_unsupervised").supplied(Supply(BYTES, {}, tuple))
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     for folders in ({}, {"all": tmp_path}):
         task = supplied("glue_rte_v002", **folders)

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(folder):
-    train_tokenizer([folder / "words.tsv"], folder / "tokenizer", TokenizerSettings(layout="t5", vocab_size=290))
+    train_tokenizer([folder / "words.tsv"], folder / "tokenizer", TokenizerSettings(layout="t5", vocab_size=280))
     return folder / "tokenizer"
 
 
@@ -95,15 +95,17 @@ def np_records(num):
 def test_new_noise_of_the_runs_objective_in_every_epoch(folder, tokenizer):
     words = ("data.task=c4_v020_unsupervised", f"data.tokenizer={tokenizer}")
     spans = open_source(bind(config_of(folder, *words)), "train")
-    prefix = open_source(bind(config_of(folder, *words, "data.denoising.name=prefix_lm")), "train")
+    prefix = open_source(
+        bind(config_of(folder, *words, "data.denoising.name=prefix_lm", "data.target_length=31")), "train"
+    )
     assert spans.fingerprint != prefix.fingerprint
     records = np_records(4)
     again = type(records)(records.source, records.epoch + 1, records.index, records.key)
     inputs = [spans.build(one)["encoder_input_tokens"] for one in (records, records, again)]
     np.testing.assert_array_equal(inputs[0], inputs[1])
     assert not np.array_equal(inputs[0], inputs[2])
-    assert (prefix.build(records)["encoder_input_tokens"] < 290).all()
-    with pytest.raises(ConfigError, match="leaves steps to the run"):
+    assert (prefix.build(records)["encoder_input_tokens"] < 280).all()
+    with pytest.raises(ConfigError, match="name=ul2 has 7 denoisers; a task of text has one"):
         bind(config_of(folder, *words, "data.denoising.name=ul2", "data.denoising.num_sentinels=100"))
 
 
@@ -125,8 +127,8 @@ def test_what_is_missing_is_told_before_anything_is_computed(folder, words, erro
 def test_vocabularies_by_what_names_them(tokenizer, tmp_path):
     assert open_vocabulary("bytes") == ByteVocabulary()
     assert open_vocabulary("bytes", 7) == ByteVocabulary(7)
-    assert open_vocabulary(tokenizer).size == 390
-    assert open_vocabulary(tokenizer, 5).sentinel_ids == tuple(range(294, 289, -1))
+    assert open_vocabulary(tokenizer).size == 380
+    assert open_vocabulary(tokenizer, 5).sentinel_ids == tuple(range(284, 279, -1))
     (tmp_path / "run").mkdir()
     shutil.copytree(tokenizer, tmp_path / "run" / "tokenizer")
     checkpoint = tmp_path / "run" / "checkpoints" / "step-00000001"
@@ -135,7 +137,7 @@ def test_vocabularies_by_what_names_them(tokenizer, tmp_path):
     shutil.move(tmp_path / "run" / "tokenizer" / "sentencepiece.model", tmp_path / "spiece.model")
     assert open_vocabulary(tmp_path) == open_vocabulary(tmp_path / "spiece.model") == open_vocabulary(tokenizer)
     only_json = open_vocabulary(tmp_path / "run")
-    assert (only_json.size, only_json.encode("the cat")) == (390, open_vocabulary(tokenizer).encode("the cat"))
+    assert (only_json.size, only_json.encode("the cat")) == (380, open_vocabulary(tokenizer).encode("the cat"))
     (tmp_path / "byt5").mkdir()
     (tmp_path / "byt5" / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
     assert open_vocabulary(tmp_path / "byt5") == ByteVocabulary()

@@ -5,7 +5,7 @@ Dimensions: B examples.
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -196,8 +196,8 @@ def supply_of(config: T5Run) -> Supply:
     """What a run gives its tasks."""
     data = config.data
     vocabulary = None if data.tokenizer is None else open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
-    steps = denoising_steps(data.denoising) if len(data.denoising.all) == 1 else None
-    return Supply(vocabulary, data.task_folders, steps, frozenset(data.leave_out))
+    objective = partial(denoising_steps, data.denoising)
+    return Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out))
 
 
 def with_tokenizer_of_model(config: T5Run) -> T5Run:
