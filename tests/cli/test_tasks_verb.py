@@ -100,8 +100,10 @@ def test_a_mixture_is_shown_with_its_rates(cli, module):
     found = json.loads(result.out)
     assert found["rates"] == {"my:first": 3.0, "second": 1.0}
     assert [example["task"] for example in found["examples"]].count("second") == 2
-    text = cli("tasks", "show", "both", "--module", module).out
-    assert " 75.00%            7" in text
+    assert [row["share"] for row in found["shares"]] == [0.75, 0.25]
+    assert [row["mean_target_length"] for row in found["shares"]] == [2.0, 2.0]
+    text = cli("tasks", "show", "both", "--num-steps", "14", "--batch-size", "2", "--module", module).out
+    assert "my:first 3 75.00% 7 3" in " ".join(text.split())
 
 
 def test_a_cache_is_made_found_and_kept(cli, module, tmp_path):

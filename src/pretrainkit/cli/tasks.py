@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pretrainkit.cli.options import lengths_of
 from pretrainkit.cli.stages import shown_stages
-from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
     from pretrainkit.data.bound_task import BoundTask
+    from pretrainkit.data.shares import Share
     from pretrainkit.data.supply import Supply
-    from pretrainkit.data.task import TaskRegistry
+    from pretrainkit.data.task import BoundMixture, TaskRegistry
     from pretrainkit.data.task_steps import Example
 
 app = typer.Typer(
@@ -118,21 +119,28 @@ def show(
     cache: Annotated[
         list[Path] | None, typer.Option(help="Folder of caches; may be repeated.", show_default=False)
     ] = None,
+    num_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a training, to say how often it goes over each task.", show_default=False),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples of each of those steps.")] = 128,
     data: Data = None,
     tokenizer: Tokenizer = None,
     leave_out: LeaveOut = None,
     module: Module = None,
     json_output: Json = False,
 ) -> None:
-    """Show examples as a model gets them: ids and text of every feature. Of a mixture also the rates.
+    """Show examples as a model gets them: ids and text of every feature.
 
-    Tasks that leave their vocabulary to the run are shown in bytes where no --tokenizer is given.
+    Of a mixture also the rate of each task, its share of the examples and of the tokens, and its mean lengths. Tasks
+    that leave their vocabulary to the run are shown in bytes where no --tokenizer is given.
     """
+    from pretrainkit.data.shares import table
     from pretrainkit.data.task import Task
 
     registry = _registry(module).supplied(_supply(data, tokenizer or "bytes", leave_out))
     entry = registry.get(name)
-    limits, folders = _lengths(lengths), list(cache or [])
+    limits, folders = lengths_of(lengths), list(cache or [])
     mixture = registry.bind(name, split, limits, seed=seed, caches=folders)
     if isinstance(entry, Task):
         task = mixture.tasks[0]
@@ -142,23 +150,26 @@ def show(
     else:
         found = _drawn(mixture, seed)
     shown = list(islice(found, num))
-    rates = registry.rates(name, split=split, caches=folders)
+    rates = registry.rates(name, split=split, caches=folders, lengths=limits)
+    rows = [] if isinstance(entry, Task) else _shares(mixture, rates)
     if json_output:
         examples = [
             {"task": task.name, "index": index, "epoch": at, **{key: _plain(value) for key, value in example.items()}}
             for task, index, at, example in shown
         ]
-        typer.echo(json.dumps({"name": name, "split": split, "rates": rates, "examples": examples}, ensure_ascii=False))
+        typer.echo(
+            json.dumps(
+                {"name": name, "split": split, "rates": rates, "shares": rows, "examples": examples}, ensure_ascii=False
+            )
+        )
         return
     if isinstance(entry, Task):
         origin = ", from a cache" if mixture.tasks[0].is_cached else ""
         typer.echo(f"{name}: {len(mixture.tasks[0]):,} examples of {split}{origin}")
     else:
-        total, sizes = sum(rates.values()), {task.name: len(task) for task in mixture.tasks}
-        typer.echo(f"{name}: {'task':<40} {'rate':>12} {'share':>8} {'examples':>12}")
-        for task_name, rate in rates.items():
-            size = f"{sizes[task_name]:,}" if task_name in sizes else "-"
-            typer.echo(f"{'':<{len(name) + 2}}{task_name:<40} {rate:>12,.6g} {rate / total:>8.2%} {size:>12}")
+        num_drawn = None if num_steps is None else num_steps * batch_size
+        for line in table(rows, num_drawn):
+            typer.echo(line)
     for task, index, at, example in shown:
         typer.echo(f"\n{task.name} {split} {index}" + (f", epoch {at}" if at else ""))
         for line in _lines(task, example):
@@ -275,6 +286,17 @@ def _described(registry: "TaskRegistry", name: str) -> dict[str, Any]:
     return {"name": name, "kind": "mixture", "features": features, "members": [member for member, _ in entry.pairs]}
 
 
+def _shares(mixture: "BoundMixture", rates: dict[str, float]) -> "list[Share]":
+    """A row for every task, those of rate 0 last."""
+    from pretrainkit.data.shares import mean_lengths, shares
+
+    unused = [name for name, rate in rates.items() if not rate]
+    means = [mean_lengths(task, ("inputs", "targets")) for task in mixture.tasks]
+    lengths = [(mean["inputs"], mean["targets"]) for mean in means] + [(0.0, 0.0)] * len(unused)
+    names = [task.name for task in mixture.tasks] + unused
+    return shares(names, [rates[name] for name in names], [*mixture.sizes, *(0 for _ in unused)], lengths)
+
+
 def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Example]]":
     """Examples of a mixture in the order of a training with this seed."""
     import numpy as np
@@ -288,18 +310,6 @@ def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Exam
         source, index, epoch = (int(column[0]) for column in (record.source, record.index, record.epoch))
         yield mixture.tasks[source], index, epoch, mixture.example(source, index, epoch)
         position += 1
-
-
-def _lengths(text: str | None) -> dict[str, int] | None:
-    if text is None:
-        return None
-    found = {}
-    for part in text.split(","):
-        name, _, number = part.partition("=")
-        if not name.strip() or not number.strip().isdigit():
-            raise InputError(f"--lengths is {text!r}\n  write it like inputs=512,targets=114")
-        found[name.strip()] = int(number)
-    return found
 
 
 def _plain(value: Any) -> Any:

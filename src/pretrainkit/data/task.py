@@ -13,21 +13,18 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from pretrainkit.corpus.manifest import fingerprint as json_fingerprint
 from pretrainkit.data.bound_task import BoundTask, SourceExamples, split_steps
+from pretrainkit.data.feature import Feature
 from pretrainkit.data.identity import identity
-from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined, own_rates
+from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined
 from pretrainkit.data.supply import Supply
 from pretrainkit.data.task_cache import find_cache
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.task_steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
-from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import ConfigError, DataError
 
 _NAME = re.compile(r"[\w.:#]+")
@@ -41,26 +38,6 @@ _METRIC_KINDS: dict[tuple[str, ...], MetricKind] = {
     ("targets", "scores"): "scores",
     ("targets", "predictions", "aux_values"): "predictions and values",
 }
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A named sequence that a task yields."""
-
-    vocabulary: Vocabulary
-    add_eos: bool = True
-    """The steps that append EOS do so."""
-    required: bool = True
-    """Every example has it."""
-    dtype: str = "int32"
-    """NumPy's name."""
-    rank: int = 1
-    """Dimensions; 1 is a sequence."""
-
-    @cached_property
-    def numpy_dtype(self) -> np.dtype:
-        """`dtype` for NumPy."""
-        return np.dtype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -200,6 +177,8 @@ class Mixture:
     """Names, or names with rates: a number, or a function of the task and `Sizes`. Mixtures have numbers."""
     default_rate: Rate | GroupRate | None = None
     """Of members without a rate of their own; a `GroupRate` such as `UniMax` looks at all of them together."""
+    rates_of: Literal["examples", "tokens"] = "examples"
+    """What rates are shares of. tokens: of inputs and targets together, as some examples of each task have them."""
 
     def __post_init__(self) -> None:
         problems = _name_problems(self.name)
@@ -215,6 +194,11 @@ class Mixture:
                 problems.append(f"mixture {self.name!r} has no rate for {name!r} and no default_rate")
             if isinstance(rate, (int, float)) and rate < 0:
                 problems.append(f"mixture {self.name!r}: the rate of {name!r} is {rate}; it must be at least 0")
+        if self.rates_of == "tokens" and isinstance(self.default_rate, GroupRate):
+            problems.append(
+                f"mixture {self.name!r}: {type(self.default_rate).__name__} gives rates of examples, but rates_of is "
+                "'tokens'; leave that out, or give numbers"
+            )
         if problems:
             raise ConfigError(problems)
         object.__setattr__(self, "members", pairs)
@@ -335,13 +319,24 @@ class TaskRegistry:
         """Names of `tasks(name)`; needs nothing that tasks leave open."""
         return self._names_of(self._mixtures[name]) if name in self._mixtures else (self.get_task(name).name,)
 
-    def rates(self, name: str, *, split: str = "train", caches: Sequence[str | Path] = ()) -> dict[str, float]:
+    def rates(
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        caches: Sequence[str | Path] = (),
+        lengths: Lengths | None = None,
+    ) -> dict[str, float]:
         """Rate of every task of a mixture that has `split`: its own and its shares of mixtures within.
 
         Args:
             name: Of a mixture, or of a task, whose rate is 1.
             split: Whose sizes rate functions look at; members without it are left out, with a warning.
             caches: Folders whose statistics rate functions look at; without, the source is asked.
+            lengths: Tokens per feature, for rates of tokens.
+
+        Returns:
+            By name of the task, in examples.
 
         Raises:
             ConfigError: No member has the split, a rate function failed, or a mixture has a rate that is no number.
@@ -353,7 +348,7 @@ class TaskRegistry:
         lacking = [task.name for task in self._tasks_of(entry) if split not in task.splits]
         for task_name in lacking:
             _logger.warning("mixture %s: task %s has no split %s and is left out", name, task_name, split)
-        rates = self._rates(entry, Sizes(split, tuple(caches)), frozenset(lacking))
+        rates = self._rates(entry, Sizes(split, tuple(caches), lengths), frozenset(lacking))
         if not rates:
             raise ConfigError(f"no task of mixture {name!r} has the split {split!r}")
         return rates
@@ -376,7 +371,8 @@ class TaskRegistry:
             ConfigError: All rates are 0, or tasks have different vocabularies or dtypes.
             DataError: As of `Task.bind`.
         """
-        rates = {task: rate for task, rate in self.rates(name, split=split, caches=caches).items() if rate > 0}
+        found = self.rates(name, split=split, caches=caches, lengths=lengths)
+        rates = {task: rate for task, rate in found.items() if rate > 0}
         if not rates:
             raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")
         tasks = [self.get_task(task) for task in rates]
@@ -441,13 +437,20 @@ class TaskRegistry:
             inside = (name,) if isinstance(member, Task) else self._names_of(member)
             if any(task not in lacking for task in inside):
                 present.append((member, rate))
-        rates = own_rates(mixture, present, sizes)
+        rates = _own_rates(mixture, present, sizes)
         parts = []
         for (member, _), rate in zip(present, rates, strict=True):
-            parts.append(
-                ({member.name: 1.0} if isinstance(member, Task) else self._rates(member, sizes, lacking), rate)
-            )
+            within = {member.name: 1.0} if isinstance(member, Task) else self._rates(member, sizes, lacking)
+            if mixture.rates_of == "tokens" and rate > 0:
+                rate /= self._mean_tokens(within, sizes)
+            parts.append((within, rate))
         return combined(parts)
+
+    def _mean_tokens(self, rates: Mapping[str, float], sizes: Sizes) -> float:
+        """Of an example of a mixture with these rates."""
+        total = sum(rates.values())
+        drawn = {name: rate for name, rate in rates.items() if rate > 0}
+        return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
 
 
 REGISTRY = TaskRegistry()
@@ -496,6 +499,41 @@ def check_alike(tasks: Sequence[Task]) -> None:
                 )
     if problems:
         raise ConfigError(problems)
+
+
+def _own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | None]], sizes: Sizes) -> list[float]:
+    """The rate of each member within the mixture, before anything is said about tasks within mixtures.
+
+    Raises:
+        ConfigError: A mixture among the members has a rate that is no number, or a rate is below 0.
+    """
+    rates: list[float | None] = []
+    waiting: list[int] = []
+    for number, (member, given) in enumerate(members):
+        rate = mixture.default_rate if given is None else given
+        if isinstance(rate, (int, float)):
+            rates.append(float(rate))
+        elif isinstance(member, Mixture):
+            raise ConfigError(
+                f"mixture {mixture.name!r}: the rate of the mixture {member.name!r} must be a number\n"
+                "  give one, or name its tasks one by one"
+            )
+        elif isinstance(rate, GroupRate):
+            waiting.append(number)
+            rates.append(None)
+        else:
+            assert rate is not None
+            rates.append(float(rate(member, sizes)))
+    if waiting:
+        assert isinstance(mixture.default_rate, GroupRate)
+        tasks = [member for number in waiting if not isinstance(member := members[number][0], Mixture)]
+        for number, rate in zip(waiting, mixture.default_rate.rates(tasks, sizes), strict=True):
+            rates[number] = rate
+    found = [0.0 if rate is None else rate for rate in rates]
+    for (member, _), rate in zip(members, found, strict=True):
+        if not 0 <= rate < float("inf"):
+            raise ConfigError(f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be at least 0")
+    return found
 
 
 def metric_kind(metric: Callable[..., Any]) -> MetricKind:

@@ -4,6 +4,7 @@ Dimensions: B examples.
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.bound_task import BoundTask
 from pretrainkit.data.identity import identity
+from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.data.supply import RunVocabulary, Supply
 from pretrainkit.data.task import REGISTRY, Task, TaskRegistry, check_alike
@@ -28,10 +30,10 @@ from pretrainkit.recipes.t5.task_denoising import denoising_steps
 from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]
-_SUMMARY_EXAMPLES = 64
 _FEATURES = {"inputs", "targets"}
 _COMPARABLE = (SentencePieceVocabulary, ByteVocabulary)
 """Kinds of vocabularies that differ where their fingerprints do; a tokenizer.json may have the ids of another kind."""
+_logger = logging.getLogger(__name__)
 
 
 class TaskBatches(BatchSource):
@@ -78,17 +80,16 @@ class TaskBatches(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report; mean lengths from the first examples of each task."""
-        shares = np.array(self._weights) / sum(self._weights)
-        shown = []
-        for task, size, share in zip(self.tasks, self.sizes, shares.tolist(), strict=True):
-            some = [task.example(index) for index in range(min(size, _SUMMARY_EXAMPLES))]
-            lengths = {
-                f"mean_{name[:-1]}_length": float(np.mean([len(one.get(name, ())) for one in some] or [0]))
-                for name in ("inputs", "targets")
-            }
-            shown.append({"task": task.name, "split": task.split, "examples": size, "share": share, **lengths})
-        return {"fingerprint": self.fingerprint, "examples": sum(self.sizes), "components": shown}
+        """Figures for logs and the report; mean lengths from some examples of each task."""
+        found = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
+        lengths = [(mean["inputs"], mean["targets"]) for mean in found]
+        rows = shares(self.names, self._weights, self.sizes, lengths)
+        return {
+            "fingerprint": self.fingerprint,
+            "examples": sum(self.sizes),
+            "split": self.tasks[0].split,
+            "mixture": rows,
+        }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) upper bound: how long an example is comes out when it is made."""
@@ -107,12 +108,32 @@ class TaskBatches(BatchSource):
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
-        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id)
+        component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
+        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id, component=component)
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        """Of the tasks, among all of the mixture."""
+        return np.array([self._everyone.index(name) for name in self.names])
+
+    @property
+    def _is_mixed(self) -> bool:
+        return len(self._everyone) > 1
+
+    @cached_property
+    def _everyone(self) -> list[str]:
+        return task_names(self.config)
 
     @property
     def _mask_id(self) -> int:
         sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
         return sentinels[0] if sentinels else -1
+
+
+def task_names(config: T5Run) -> list[str]:
+    """Of all tasks of the mixture, those of rate 0 too."""
+    import_modules(config.data.modules)
+    return list(REGISTRY.task_names(str(config.data.task)))
 
 
 def bind_tasks(config: T5Run) -> T5Run:
@@ -164,15 +185,23 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     data, name = config.data, str(config.data.task)
     wanted = data.train_split if split == "train" else data.valid_split
     lengths = {"inputs": data.input_length, "targets": data.target_length}
+    if wanted is None:
+        raise DataError("data.valid_split=null: nothing is held out\n  name a split of the tasks")
     if split == "train":
         bound = registry.bind(name, wanted, lengths, seed=config.seed, caches=data.caches)
         members, weights = bound.tasks, bound.weights
     else:
         with_split = [task for task in tasks if wanted in task.splits]
+        for task in tasks:
+            if wanted not in task.splits:
+                _logger.warning("%s: task %s has no split %s and is not evaluated", name, task.name, wanted)
         members = tuple(task.bind(wanted, lengths, caches=data.caches) for task in with_split)
         weights = (1.0,) * len(members)
     if not members:
-        raise DataError(f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have")
+        or_none = ", or to null: nothing is held out then" if split == "valid" else ""
+        raise DataError(
+            f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have{or_none}"
+        )
     kept = {member.name for member in members}
     parts = [
         f"{task.name} {task.fingerprint(wanted)} {[identity(step) for step in task.preprocessors]}"
@@ -180,6 +209,12 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
         if task.name in kept
     ]
     return TaskBatches(config, split, members, weights, "\n".join(parts))
+
+
+def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
+    """The task of a run, or the tasks of its mixture, also those of rate 0; and the vocabulary of all their features."""
+    _, tasks, vocabulary = _tasks(config)
+    return tasks, vocabulary
 
 
 def registry_of(config: T5Run) -> TaskRegistry:
