@@ -317,7 +317,9 @@ class TaskRegistry:
 
     def task_names(self, name: str) -> tuple[str, ...]:
         """Names of `tasks(name)`; needs nothing that tasks leave open."""
-        return self._names_of(self._mixtures[name]) if name in self._mixtures else (self.get_task(name).name,)
+        if name in self._mixtures:
+            return self._names_of(self._mixtures[name])
+        return (name,) if name in self._tasks else (self.get_task(name).name,)
 
     def rates(
         self,

@@ -131,9 +131,10 @@ class TaskBatches(BatchSource):
 
 
 def task_names(config: T5Run) -> list[str]:
-    """Of all tasks of the mixture, those of rate 0 too."""
-    import_modules(config.data.modules)
-    return list(REGISTRY.task_names(str(config.data.task)))
+    """Of all tasks of the mixture that are not left out, those of rate 0 too."""
+    _import_modules(config)
+    registry = REGISTRY.supplied(Supply(left_out=frozenset(config.data.leave_out)))
+    return list(registry.task_names(str(config.data.task)))
 
 
 def bind_tasks(config: T5Run) -> T5Run:
@@ -212,7 +213,7 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
 
 
 def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
-    """The task of a run, or the tasks of its mixture, also those of rate 0; and the vocabulary of all their features."""
+    """The task of a run, or the tasks of its mixture, also those of rate 0; and the vocabulary of their features."""
     _, tasks, vocabulary = _tasks(config)
     return tasks, vocabulary
 
@@ -245,9 +246,7 @@ def with_tokenizer_of_model(config: T5Run) -> T5Run:
 
 
 def _leaves_vocabulary_open(config: T5Run) -> bool:
-    _import_modules(config)
-    names = REGISTRY.task_names(str(config.data.task))
-    features = [feature for name in names for feature in REGISTRY.get_task(name).features.values()]
+    features = [feature for name in task_names(config) for feature in REGISTRY.get_task(name).features.values()]
     return any(isinstance(feature.vocabulary, RunVocabulary) for feature in features)
 
 
