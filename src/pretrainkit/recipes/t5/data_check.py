@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.bound_task import BoundTask
 from pretrainkit.data.shares import Share, spread
 from pretrainkit.data.source import Records
-from pretrainkit.data.task import REGISTRY
+from pretrainkit.data.task import Task
 from pretrainkit.errors import PretrainKitError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import describe
 from pretrainkit.recipes.t5.features import num_packed_rows
 from pretrainkit.recipes.t5.source import DenoisingSource
-from pretrainkit.recipes.t5.task_source import TaskBatches
+from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.training.recipe import DataCheck
@@ -66,10 +65,11 @@ def check_data(
         notes.append(f"only {fill:.0%} of the slots are tokens: data.packing=true lays several examples into a row")
     if isinstance(source, TaskBatches):
         notes += _cut(source)
+        registry = registry_of(source.config)
         notes += [
             f"{task.name} has no cache: examples are made on the fly (pretrainkit tasks cache {task.name} --out DIR)"
             for task in source.tasks
-            if REGISTRY.get_task(task.name).cache_marker is not None and not task.is_cached
+            if registry.get_task(task.name).cache_marker is not None and not task.is_cached
         ]
     examples = _task_examples(source, num) if isinstance(source, TaskBatches) else _segment_examples(source, num)
     return DataCheck(figures, notes, [*examples, {"first row": "\n".join(_row(batch))}])
@@ -162,8 +162,9 @@ def _cut(source: TaskBatches) -> Iterator[str]:
     """What the lengths of the run cut off, from some examples of each task."""
     data = source.config.data
     limits = {"inputs": data.input_length, "targets": data.target_length}
+    registry = registry_of(source.config)
     for task in source.tasks:
-        lengths = _whole_lengths(task)
+        lengths = _whole_lengths(registry.get_task(task.name), task.split)
         for name, limit in limits.items():
             found = lengths.get(name, np.zeros(0, np.int64))
             if num := int((found > limit).sum()):
@@ -173,10 +174,10 @@ def _cut(source: TaskBatches) -> Iterator[str]:
                 )
 
 
-def _whole_lengths(task: BoundTask) -> dict[str, np.ndarray]:
+def _whole_lengths(task: Task, split: str) -> dict[str, np.ndarray]:
     """Tokens of some examples that nothing cuts; empty where a step needs to know the lengths of the run."""
     try:
-        whole = REGISTRY.get_task(task.name).bind(task.split)
+        whole = task.bind(split)
         some = [whole.example(index) for index in spread(len(whole))]
     except PretrainKitError:
         return {}
