@@ -84,6 +84,15 @@ def load_full_state_dict(model: nn.Module, weights: Mapping[str, Tensor], origin
         target.copy_(value)
 
 
+@torch.no_grad()
+def copy_beginnings(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Copy each of `values` into the plain model's tensor of that name, at the beginning of every dimension. Number
+    formats are converted."""
+    own = model.state_dict(keep_vars=True)
+    for name, value in values.items():
+        own[name][tuple(slice(size) for size in value.shape)].copy_(value)
+
+
 def require_same_tensors(expected: Mapping[str, Shape], given: Mapping[str, Shape], origin: str) -> None:
     """Check that `given` has the names and shapes that are `expected`.
 

@@ -10,6 +10,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -27,7 +28,7 @@ from pretrainkit.errors import Interrupted, RunError
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
 from pretrainkit.training.checkpoint import CheckpointStore, load
-from pretrainkit.training.checkpoint_files import read_checkpoint
+from pretrainkit.training.checkpoint_files import Checkpoint, read_checkpoint
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.metrics import MetricsLog
@@ -84,7 +85,7 @@ class Trainer:
         self.store.check_space(self.model, num_copies=3 + (self.ema is not None))
         self.peak = Peak.of(self.precision)
         self.throughput = Throughput(world, self.peak)
-        self.step = 0
+        self.step = config.first_step
         self.num_skipped = 0
         self._saved_step = -1
         self._metrics_log: MetricsLog | None = None
@@ -100,15 +101,31 @@ class Trainer:
         path = self.store.newest_valid()
         if path is None:
             return False
-        saved = read_checkpoint(path).meta.get("architecture", {})
-        require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
-        extra = self._extra_tensors()
-        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
+        checkpoint = self._load(path, verify=False)
         self.loader.check_state(checkpoint.meta["data"])
-        self.precision.load_state_dict(checkpoint.meta["precision"])
         self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
         self._saved_step = self.step
         return True
+
+    def go_on_from(self, path: Path) -> None:
+        """Take over the model, the optimiser and the step counter of another run's checkpoint.
+
+        Raises:
+            CheckpointError: It belongs to another model or optimiser, or is damaged.
+            DataError: `init.data` is "continue", and it was made with other data.
+        """
+        checkpoint = self._load(path, verify=True)
+        if self.config.init.data == "continue":
+            self.loader.check_state(checkpoint.meta["data"])
+        self.step = checkpoint.step
+
+    def _load(self, path: Path, *, verify: bool) -> Checkpoint:
+        saved = read_checkpoint(path).meta.get("architecture", {})
+        require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
+        extra = self._extra_tensors()
+        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=verify)
+        self.precision.load_state_dict(checkpoint.meta["precision"])
+        return checkpoint
 
     def fit(self) -> dict[str, float]:
         """Train from the current step to `num_steps`; returns the last metrics (training and held-out).
@@ -122,7 +139,9 @@ class Trainer:
             run_config = config.model_dump(mode="json")
             self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
         last: dict[str, float] = {}
-        self._event("resumed" if self.step else "started", f"at step {self.step} of {config.total_steps}")
+        self._event(
+            "resumed" if self.step > config.first_step else "started", f"at step {self.step} of {config.total_steps}"
+        )
         try:
             with StopSignal() as stop:
                 for step, microbatches, waited in self.loader.iterate(self.step, config.total_steps):
@@ -233,7 +252,8 @@ class Trainer:
     def _between_steps(self, stop: StopSignal) -> dict[str, float]:
         """Evaluate, stop and save where it is time to. Ranks decide together, so that no collective is left hanging."""
         metrics: dict[str, float] = {}
-        if self.step == 1:
+        is_first = self.step == self.config.first_step + 1
+        if is_first:
             gc.freeze()  # what lives now lives to the end; later collections need not look at it
         if self._evaluates_at(self.step):
             metrics = self._evaluate()
@@ -249,7 +269,7 @@ class Trainer:
                 f"  go on with: pretrainkit resume {quote(str(self.folder.path))}"
             )
         # After the first update too: a disk that cannot be written is found at once.
-        if (self.step == 1 or self.step % self.config.checkpoint.every_steps == 0) and not is_last:
+        if (is_first or self.step % self.config.checkpoint.every_steps == 0) and not is_last:
             self._save(blocking=not self.config.checkpoint.asynchronous)
         return metrics
 
