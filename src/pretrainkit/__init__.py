@@ -13,8 +13,10 @@ if TYPE_CHECKING:
         export,
         generate,
         import_model,
+        infer,
         load_config,
         load_model,
+        open_model,
         resume,
         train,
     )
@@ -24,12 +26,15 @@ __version__ = "0.1.0"
 __all__ = [
     "batches",
     "build_model",
+    "check_data",
     "evaluate",
     "export",
     "generate",
     "import_model",
+    "infer",
     "load_config",
     "load_model",
+    "open_model",
     "resume",
     "train",
 ]

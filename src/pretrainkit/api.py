@@ -18,7 +18,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
-from pretrainkit.training.recipe import ImportedConfig, ImportedModel, Recipe
+from pretrainkit.training.recipe import DataCheck, Evaluation, ImportedConfig, ImportedModel, Recipe
 from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from pretrainkit.corpus.parallel import Progress
     from pretrainkit.data.loader import Loader
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
@@ -98,6 +99,37 @@ def check_config(config: RunConfig, world_size: int = 1) -> None:
     """Refuse combinations that cannot work on `world_size` ranks. Raises ConfigError with all of them."""
     if problems := config.problems(world_size):
         raise ConfigError(problems)
+
+
+def check_data(config: Any, *, num: int = 2) -> DataCheck:
+    """What the training data of a config are: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
+    trained or written.
+
+    Args:
+        config: From `load_config`.
+        num: Examples to show of each component.
+
+    Raises:
+        ConfigError, DataError: Config and data do not fit each other.
+    """
+    from pretrainkit.data.shares import table
+
+    recipe = find_recipe(config.recipe)
+    config = _checked(recipe, absolute_paths(config))
+    source = recipe.open_data(config, "train")
+    loader = build_loader(config, source, rank=0, world_size=1)
+    config = with_num_steps(config, loader)
+    steps, size, summary = config.total_steps, config.data.batch_size, source.summary()
+    figures: dict[str, Any] = {
+        "training examples": sum(source.sizes),
+        "training": f"{steps:,} steps of {size:,} examples, {loader.epochs_for(steps):.2f} epochs",
+    }
+    if config.has_held_out_data:
+        figures["held-out examples"] = sum(recipe.open_data(config, "valid").sizes)
+    if len(rows := summary.get("mixture", [])) > 1:
+        figures["mixture"] = "\n".join(table(rows, steps * size))
+    more = recipe.check_data(config, source, summary, num)
+    return DataCheck(figures | more.figures, more.notes, more.examples)
 
 
 def build_model(config: Any, device: str = "cpu") -> nn.Module:
@@ -192,7 +224,6 @@ def evaluate(
         ConfigError: An override of something that cannot be changed any more.
     """
     from pretrainkit.dist.env import init_world
-    from pretrainkit.training.precision import resolve_precision
 
     opened = open_model(path, averaged=averaged)
     overrides = list(overrides)
@@ -204,14 +235,15 @@ def evaluate(
             f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
         )
     if num_examples is not None:
-        config = config.model_copy(
-            update={"evaluate": config.evaluate.model_copy(update={"num_examples": num_examples})}
-        )
+        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
     _require_same_tokenizer(opened, path, config.data.valid)
     world = init_world(device)
     try:
         model = opened.model.to(world.device)
-        return _evaluator(opened.recipe, config, world, resolve_precision(config.precision, world.device))(model)
+        found: dict[str, float] = {}
+        for evaluation in _evaluations(opened.recipe, config, world, None):
+            found |= evaluation.run(model, "")
+        return found
     finally:
         world.close()
 
@@ -320,7 +352,17 @@ def load_model(path: str | Path) -> nn.Module:
 def generate(
     path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
 ) -> list[dict[str, Any]]:
-    """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
+    """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers.
+
+    Args:
+        path: A run, checkpoint or export.
+        prompts: Texts.
+        averaged: The average of the weights that `ema_decay` keeps.
+        options: The recipe's `generate_options`.
+
+    Returns:
+        Per prompt a dict of plain values; "text" is what the command line prints.
+    """
     opened = open_model(path, averaged=averaged)
     for name in options:
         if name not in opened.recipe.generate_options:
@@ -328,9 +370,94 @@ def generate(
                 f"recipe {opened.recipe.name!r} has no option {name!r} to generate with\n"
                 f"  it has {', '.join(opened.recipe.generate_options)}"
             )
-    if opened.tokenizer is None:
+    if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(opened.config):
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
     return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
+
+
+def infer(
+    path: str | Path,
+    out: str | Path,
+    *,
+    task: str | None = None,
+    split: str = "test",
+    input: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    modules: Iterable[str] = (),
+    shard: tuple[int, int] = (0, 1),
+    chunk_batches: int = 20,
+    overwrite: bool = False,
+    device: str | None = None,
+    averaged: bool = False,
+    progress: Progress | None = None,
+    **request: Any,
+) -> Path:
+    """Ask a trained model about all examples of a task, or all rows of a file; JSON lines go to the file `out`.
+
+    The same call goes on where an interrupted one stopped, and does nothing where it is finished.
+
+    Args:
+        path: A run, checkpoint or export.
+        out: A file such as answers.jsonl.
+        task: Name of a task; its module is one of the run's `data.modules`, or of `modules`.
+        split: Of the task.
+        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`.
+        overrides: Settings `data....=` and `precision....=` other than in its config.
+        modules: More modules that define tasks.
+        shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
+        chunk_batches: A resume point after every so many batches.
+        overwrite: Replace what another call wrote to `out`.
+        device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        progress: Told how far the work is.
+        request: Fields of `pretrainkit.training.inference.InferenceRequest`: mode, inputs, targets, lengths, fields,
+            has_ids, batch_size, decoding.
+
+    Returns:
+        The file. Beside it lies its manifest, which is written last.
+
+    Raises:
+        InputError: The recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
+    """
+    from pretrainkit.corpus.parallel import Quiet
+    from pretrainkit.data.row_files import open_rows
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.dist.weights import weights_fingerprint
+    from pretrainkit.eval.infer import write_lines
+    from pretrainkit.training.inference import InferenceRequest
+    from pretrainkit.training.precision import resolve_precision
+
+    if (task is None) == (input is None):
+        raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
+    if chunk_batches < 1:
+        raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
+    asked = InferenceRequest(task=task, split=split, rows=None if input is None else open_rows(input, split), **request)
+    from pretrainkit.data.user_modules import import_modules
+
+    import_modules(modules)
+    opened = open_model(path, averaged=averaged)
+    config = _overridden(opened, overrides)
+    if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(config):
+        raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
+    world = init_world(device)
+    try:
+        if world.world_size > 1:
+            raise InputError("infer runs in one process\n  start several with --shard 0/4, --shard 1/4, and so on")
+        weights = weights_fingerprint(opened.model)
+        model = opened.model.to(world.device)
+        precision = resolve_precision(config.precision, world.device)
+        inference = opened.recipe.open_inference(config, model, opened.tokenizer, asked, precision)
+        return write_lines(
+            inference,
+            Path(out),
+            asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
+            chunk_size=chunk_batches * asked.batch_size,
+            shard=shard,
+            overwrite=overwrite,
+            progress=progress or Quiet(),
+        )
+    finally:
+        world.close()
 
 
 def probe(
@@ -541,7 +668,7 @@ def _run(
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
-        evaluate_model = _evaluator(recipe, config, world, None) if config.has_held_out_data else None
+        evaluations = _evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
         torch.manual_seed(initial_seed(config.seed))
         model = _fresh_model(recipe, config, world, filled_later=resuming)
         if config.init_from is not None and not resuming:
@@ -555,7 +682,7 @@ def _run(
             source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
         objective = recipe.build_objective(config)
         try:
-            trainer = Trainer(config, folder, world, model, objective, loader, evaluate_model, watcher)
+            trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher)
             if config.init_from is not None and config.init.restore == "all" and not resuming:
                 trainer.go_on_from(_checkpoint_of(Path(config.init_from), config.init.step)[1])
         except InputError:  # such as a disk without room for one checkpoint
@@ -566,6 +693,11 @@ def _run(
             raise CheckpointError(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
                 "  restore one from a copy, or train again in another folder"
+            )
+        if trainer.stopped_early is not None:
+            raise InputError(
+                f"{folder.path} ended early at step {trainer.step}: {trainer.stopped_early}\n"
+                f"  to go on all the same: pretrainkit resume {quote(str(folder.path))} evaluate.early_stopping=null"
             )
         if trainer.step >= config.total_steps:
             raise InputError(
@@ -588,7 +720,7 @@ def _run(
                     "first_step": trainer.step,
                     "num_steps": config.total_steps,
                     "mixture": summary_of_data.get("mixture", []),
-                    "num_examples": config.total_steps * config.data.batch_size,
+                    "num_examples": (config.total_steps - loader.first_step) * config.data.batch_size,
                 }
             )
         metrics = trainer.fit()
@@ -651,6 +783,18 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
     _keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))
 
 
+def _evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None) -> list[Evaluation]:
+    """Held-out losses, and what else the recipe evaluates."""
+    from pretrainkit.training.precision import resolve_precision
+
+    precision = resolve_precision(config.precision, world.device)
+    held_out = _evaluator(recipe, config, world, precision)
+    return [
+        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
+        *recipe.more_evaluations(config, world, precision, folder),
+    ]
+
+
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
@@ -661,9 +805,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     from pretrainkit.data.order import Order
     from pretrainkit.eval.evaluator import dealt
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
-    from pretrainkit.training.precision import resolve_precision
 
-    precision = precision or resolve_precision(config.precision, world.device)
     if (own := recipe.build_evaluator(config, world, precision)) is not None:
         return own
     source = recipe.open_data(config, "valid")

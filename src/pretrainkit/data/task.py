@@ -21,6 +21,7 @@ from pretrainkit.data.bound_task import BoundTask, SourceExamples, split_steps
 from pretrainkit.data.feature import Feature
 from pretrainkit.data.identity import identity
 from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined
+from pretrainkit.data.supply import Supply
 from pretrainkit.data.task_cache import find_cache
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.task_steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
@@ -87,6 +88,20 @@ class Task:
     def replace(self, **changes: Any) -> "Task":
         """A variant."""
         return dataclasses.replace(self, **changes)
+
+    def supplied(self, supply: Supply) -> "Task":
+        """The task with what it leaves open; see `supply.py`.
+
+        Raises:
+            ConfigError: It leaves open what is not supplied.
+            DataError: Its data are not where they are said to be.
+        """
+        features = {
+            name: dataclasses.replace(feature, vocabulary=supply.vocabulary_of(self.name, feature.vocabulary))
+            for name, feature in self.features.items()
+        }
+        steps = supply.steps_of(self.name, self.preprocessors)
+        return self.replace(source=supply.source_of(self.source), features=features, preprocessors=steps)
 
     def fingerprint(self, split: str) -> str:
         """Changes whenever the examples before the cache marker would: data, steps, or vocabularies.
@@ -219,6 +234,19 @@ class TaskRegistry:
 
     _tasks: dict[str, Task] = field(default_factory=dict)
     _mixtures: dict[str, Mixture] = field(default_factory=dict)
+    _supply: Supply | None = None
+    _supplied: dict[str, Task] = field(default_factory=dict)
+
+    def supplied(self, supply: Supply) -> "TaskRegistry":
+        """The same tasks and mixtures with what they leave open, found out when they are asked for.
+
+        Raises:
+            ConfigError: There is no task or mixture of a name that is to be left out.
+        """
+        left_out = set(supply.left_out)
+        for name in supply.left_out:
+            left_out |= {self.get(name).name, *self.task_names(name)}
+        return TaskRegistry(self._tasks, self._mixtures, dataclasses.replace(supply, left_out=frozenset(left_out)))
 
     def add(self, entry: Task | Mixture) -> None:
         """Makes a task or mixture known.
@@ -234,7 +262,7 @@ class TaskRegistry:
         if isinstance(entry, Task):
             self._tasks[entry.name] = entry
             return
-        names = {task.name: sorted(task.features) for task in self._tasks_of(entry)}
+        names = {name: sorted(self._tasks[name].features) for name in self._names_of(entry)}
         if len(set(map(tuple, names.values()))) > 1:
             table = "\n".join(f"  {name}: {', '.join(features)}" for name, features in names.items())
             raise ConfigError(f"the tasks of mixture {entry.name!r} have different output features\n{table}")
@@ -251,7 +279,7 @@ class TaskRegistry:
                 _logger.warning("there is a task and a mixture %s; the mixture is taken", name)
             return self._mixtures[name]
         if name in self._tasks:
-            return self._tasks[name]
+            return self._task(name)
         near = nearest(name, self.names())
         hint = f"the nearest names are: {', '.join(near)}" if near else "none is known"
         raise ConfigError(
@@ -262,7 +290,7 @@ class TaskRegistry:
     def get_task(self, name: str) -> Task:
         """The task of that name. Raises ConfigError where there is none, or a mixture only."""
         if name in self._tasks:
-            return self._tasks[name]
+            return self._task(name)
         if self.get(name):
             raise ConfigError(f"{name!r} is a mixture, not a task\n  its tasks are: {', '.join(self.task_names(name))}")
         raise AssertionError
@@ -288,8 +316,8 @@ class TaskRegistry:
         return (entry,) if isinstance(entry, Task) else self._tasks_of(entry)
 
     def task_names(self, name: str) -> tuple[str, ...]:
-        """Names of `tasks(name)`."""
-        return tuple(task.name for task in self.tasks(name))
+        """Names of `tasks(name)`; needs nothing that tasks leave open."""
+        return self._names_of(self._mixtures[name]) if name in self._mixtures else (self.get_task(name).name,)
 
     def rates(
         self,
@@ -359,20 +387,55 @@ class TaskRegistry:
         except ConfigError as error:
             raise ConfigError([f"mixture {within!r}: {problem}" for problem in error.problems]) from None
 
+    def _task(self, name: str) -> Task:
+        if self._supply is None:
+            return self._tasks[name]
+        if name not in self._supplied:
+            self._supplied[name] = self._tasks[name].supplied(self._supply)
+        return self._supplied[name]
+
+    def _pairs(self, mixture: Mixture) -> tuple[tuple[str, Rate | None], ...]:
+        """Those of its members that are not left out."""
+        left_out = self._supply.left_out if self._supply is not None else frozenset()
+        return tuple(pair for pair in mixture.pairs if pair[0] not in left_out)
+
+    def _names_of(self, mixture: Mixture) -> tuple[str, ...]:
+        """Names of the tasks of a mixture, each once."""
+        found: dict[str, None] = {}
+        for name, _ in self._pairs(mixture):
+            if name in self._mixtures:
+                found |= dict.fromkeys(self._names_of(self._mixtures[name]))
+            elif name in self._tasks:
+                found[name] = None
+            else:
+                self._member(name, mixture.name)
+        if not found:
+            raise ConfigError(f"nothing of mixture {mixture.name!r} is left\n  leave out less of it")
+        return tuple(found)
+
     def _tasks_of(self, mixture: Mixture) -> tuple[Task, ...]:
-        found: dict[str, Task] = {}
-        for name, _ in mixture.pairs:
-            member = self._member(name, mixture.name)
-            for task in (member,) if isinstance(member, Task) else self._tasks_of(member):
-                found.setdefault(task.name, task)
-        return tuple(found.values())
+        found, problems, lacking = [], [], []
+        for name in self._names_of(mixture):
+            try:
+                found.append(self._task(name))
+            except DataError as error:
+                problems.append(str(error))
+                lacking.append(name)
+        if problems:
+            mends = dict.fromkeys(problem.splitlines()[-1] for problem in problems)
+            told = [line for problem in problems for line in problem.splitlines() if line not in mends]
+            raise DataError(
+                "\n".join([*told, *mends]) + f"\n  or do without: data.leave_out=[{', '.join(lacking)}] in a "
+                f"config, {' '.join(f'--leave-out {name}' for name in lacking)} of pretrainkit tasks"
+            )
+        return tuple(found)
 
     def _rates(self, mixture: Mixture, sizes: Sizes, lacking: frozenset[str]) -> dict[str, float]:
         present: list[tuple[Task | Mixture, Rate | None]] = []
-        for name, rate in mixture.pairs:
+        for name, rate in self._pairs(mixture):
             member = self._member(name, mixture.name)
-            inside = (member,) if isinstance(member, Task) else self._tasks_of(member)
-            if any(task.name not in lacking for task in inside):
+            inside = (name,) if isinstance(member, Task) else self._names_of(member)
+            if any(task not in lacking for task in inside):
                 present.append((member, rate))
         rates = _own_rates(mixture, present, sizes)
         parts = []

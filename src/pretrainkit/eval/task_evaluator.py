@@ -11,7 +11,7 @@ import json
 import logging
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -208,7 +208,7 @@ class TaskEvaluator:
             JudgedTask(task, split, lengths=lengths, num_examples=num_examples, caches=caches) for task in chosen
         ]
         for task in self.tasks:
-            self.world.on_main(lambda task=task: _try_out(task))
+            self.world.on_main(partial(_try_out, task))
 
     @property
     def max_lengths(self) -> dict[str, int]:
@@ -281,8 +281,8 @@ class TaskEvaluator:
         if len(answers) != len(mine):
             raise ValueError(f"the model gave {len(answers)} answers to {len(mine)} examples")
         found: dict[int, T] = {}
-        for pairs in self.world.gather_objects([[index, one] for index, one in zip(mine, answers, strict=True)]):
-            found |= dict(pairs)
+        for indices, theirs in self.world.gather_objects((mine, answers)):
+            found |= zip(indices, theirs, strict=True)
         return [found[index] for index in range(len(examples))]
 
 

@@ -4,7 +4,7 @@ A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to i
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -242,8 +242,20 @@ class ParallelConfig(Config):
     """Recompute each block in the backward pass instead of storing its activations."""
 
 
+class KeepBestConfig(Config):
+    """Checkpoints that are kept because they evaluate well. Each is saved right after its evaluation."""
+
+    metric: str
+    """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values are good."""
+    keep: PositiveInt = 1
+    """How many."""
+
+
 class CheckpointConfig(Config):
-    """When the state is saved and what is kept. The first and the last update are always saved."""
+    """When the state is saved and what is kept. The first and the last update are always saved. A checkpoint with a
+    file PINNED in its folder is never deleted."""
 
     every_steps: PositiveInt = 1000
     """Save after every so many updates."""
@@ -251,6 +263,8 @@ class CheckpointConfig(Config):
     """Newest checkpoints to keep."""
     keep_every_steps: PositiveInt | None = None
     """Also keep, for good, every checkpoint whose step is a multiple of this."""
+    keep_best: KeepBestConfig | None = None
+    """Also keep those with the best value of a held-out metric; null: none."""
     asynchronous: bool = True
     """Write in the background while training goes on."""
 
@@ -268,6 +282,21 @@ class LogConfig(Config):
     """Project name for Weights & Biases."""
 
 
+class EarlyStoppingConfig(Config):
+    """When to end a run before num_steps."""
+
+    metric: str
+    """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values are good."""
+    patience: PositiveInt = 3
+    """Stop after so many evaluations in a row without a better value than ever before."""
+    atol: NonNegativeFloat = 0.0
+    """Better means better by more than atol + rtol x the size of the best value."""
+    rtol: NonNegativeFloat = 0.0
+    """See atol."""
+
+
 class EvaluateConfig(Config):
     """Evaluation on held-out data while training, always with the same examples and masks."""
 
@@ -275,10 +304,18 @@ class EvaluateConfig(Config):
     """Evaluate after every so many updates, and after the last; null: only after the last."""
     every_epochs: PositiveFloat | None = None
     """Instead of every_steps: after every so many passes over the data."""
+    before_training: bool = False
+    """Also before the first update."""
+    early_stopping: EarlyStoppingConfig | None = None
+    """Stop when a held-out metric gets no better; null: never."""
     num_examples: PositiveInt = 4096
     """Examples of `data.valid` to use, at most all."""
     batch_size: PositiveInt = 64
     """Examples per forward pass and rank."""
+
+    def limited_to(self, num_examples: int) -> Self:
+        """The same with at most so many examples of each set."""
+        return self.model_copy(update={"num_examples": num_examples})
 
 
 class InitRename(Config):
@@ -379,6 +416,11 @@ class RunConfig(Config):
         """Whether there is anything to evaluate on."""
         return bool(self.data.valid)
 
+    @property
+    def evaluates_repeatedly(self) -> bool:
+        """Whether held-out data is looked at while training goes on."""
+        return self.evaluate.every_steps is not None or self.evaluate.every_epochs is not None
+
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
         found = []
@@ -402,6 +444,7 @@ class RunConfig(Config):
                 f"evaluate.every_steps={self.evaluate.every_steps} and evaluate.every_epochs="
                 f"{self.evaluate.every_epochs} both say when to evaluate\n  give one of them"
             )
+        found += self._held_out_problems()
         if self.schedule.warmup_share is not None and self.schedule.num_warmup_steps:
             found.append(
                 f"schedule.num_warmup_steps={self.schedule.num_warmup_steps} and "
@@ -464,6 +507,24 @@ class RunConfig(Config):
             found.append(
                 f"num_steps={self.num_steps} is reached before the run begins: {self.first_step} updates were made\n"
                 "  num_steps counts them: give more, or num_extra_steps=N for N updates of this run"
+            )
+        return found
+
+    def _held_out_problems(self) -> list[str]:
+        """Decisions on metrics that nobody measures."""
+        found = []
+        best, stopping = self.checkpoint.keep_best, self.evaluate.early_stopping
+        if not self.has_held_out_data:
+            asked = [
+                *([f"checkpoint.keep_best.metric={best.metric}"] if best is not None else []),
+                *([f"evaluate.early_stopping.metric={stopping.metric}"] if stopping is not None else []),
+                *(["evaluate.before_training=true"] if self.evaluate.before_training else []),
+            ]
+            found += [f"{one}, but there is nothing to evaluate on\n  give held-out data: data.valid" for one in asked]
+        elif stopping is not None and not self.evaluates_repeatedly:
+            found.append(
+                f"evaluate.early_stopping.metric={stopping.metric} needs evaluations while training, "
+                "and there are none\n  set evaluate.every_steps"
             )
         return found
 

@@ -84,6 +84,22 @@ def test_a_long_document_gives_one_chunk_which_is_always_the_same(tmp_path):
     assert whole.num_tokens == sum(sizes)
 
 
+def test_chunks_with_a_uniform_start_are_parts_of_every_document(tmp_path):
+    shards, texts = shards_of(tmp_path / "s", [60] * 2000 + [1] * 10)
+    index = segment_index(shards, 60, group_size=1, max_document_tokens=40, is_uniform_start=True)
+    assert len(index) == 2010
+    parts = index.read(shards, np.arange(len(index)))
+    for number in (0, 1, 700, 1999, 2004):
+        part, text = parts[number].tolist(), texts[number].tolist()
+        assert ",".join(map(str, part)) in ",".join(map(str, text))
+    lengths = parts.lengths[:2000]
+    assert set(lengths.tolist()) == set(range(1, 41))
+    # 99 places to begin at, 20 + 1 of which leave room for a whole chunk.
+    assert abs((lengths == 40).mean() - 21 / 99) < 0.04
+    firsts = np.array([texts[number].tolist().index(parts[number][0]) for number in range(2000)])
+    assert abs((firsts == 0).mean() - 40 / 99) < 0.05
+
+
 def test_cut_documents_keep_their_end_mark(tmp_path):
     shards, _ = shards_of(tmp_path / "s", [30, 250, 20], num_shards=1)
     index = segment_index(shards, 64, max_document_tokens=100, end_mark=END)

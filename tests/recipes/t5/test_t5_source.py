@@ -13,6 +13,7 @@ from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.denoising import DenoiserConfig
+from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.source import bind, component_names, open_source
 from pretrainkit.tokenizers.shard_writer import write_shards
@@ -143,6 +144,62 @@ def test_packed_examples_have_the_losses_of_rows(folders, normalize_by, kind):
         assert of_packed[name] == pytest.approx(value, rel=1e-4)
 
 
+def test_full_language_models_have_one_end_mark_per_document_and_full_rows(folders):
+    layers = {"kind": "decoder_only", "num_encoder_layers": None, "num_decoder_layers": 1}
+    data = {"target_length": 64, "denoising": {"name": "full_lm"}}
+    source = open_source(bind(run_of(folders, model=layers, data=data)), "train")
+    (component,), (size,) = source.components, source.sizes
+    rows = source.build(records(size))["decoder_target_tokens"]
+    assert (rows == 1).sum() == component.shards.num_documents == 300
+    is_last = np.isin(np.arange(size) + 1, component.index.segment_ends)
+    assert (rows[~is_last] != 0).all()
+    assert component.index.num_tokens == component.shards.num_tokens + 300
+
+
+def test_two_examples_of_a_pair_share_a_row_without_seeing_each_other(folders):
+    data = {"target_length": 64, "denoising": {"name": "packed_prefix_lm"}}
+    config = bind(run_of(folders, data=data, objective={"normalize_by": "real_target_tokens"}))
+    source = open_source(config, "train")
+    batch = source.build(records(8))
+    assert batch["encoder_input_tokens"].shape == batch["decoder_target_tokens"].shape == (8, 64)
+    full = source.components[0].index.lengths(np.arange(8)) == 128
+    assert full.sum() >= 6
+    for side in ("encoder", "decoder"):
+        segments = batch[f"{side}_segment_ids"][full]
+        assert (segments > 0).all()
+        assert set(segments.ravel().tolist()) == {1, 2}
+        starts = batch[f"{side}_positions"][full] == 0
+        assert (starts.sum(1) == 2).all()
+    assert (batch["decoder_input_tokens"][batch["decoder_positions"] == 0] == 0).all()
+    first = batch["encoder_segment_ids"][full] == 1
+    assert (first.sum(1) + (batch["decoder_segment_ids"][full] == 1).sum(1) == 64).all()
+    assert batch["num_examples"] == 8
+    inputs, targets = source.examples(records(8))
+    alone = lay_out(config, inputs, targets, mask_id=-1)
+    one_each = objective_sums(config, alone)
+    for name, value in objective_sums(config, batch).items():
+        assert value == pytest.approx(one_each[name], rel=1e-4)
+
+
+def test_a_decoder_alone_reads_one_prefix_and_says_the_rest_of_its_row(folders):
+    layers = {"kind": "decoder_only", "num_encoder_layers": None, "num_decoder_layers": 1}
+    data = {"input_length": 32, "target_length": 32, "denoising": {"name": "packed_prefix_lm"}}
+    config = bind(run_of(folders, model=layers, data=data))
+    batch = open_source(config, "train").build(records(8))
+    assert batch["decoder_target_tokens"].shape == (8, 64)
+    split = (batch["decoder_loss_weights"] == 0).sum(1)
+    place = np.arange(64)
+    np.testing.assert_array_equal(batch["decoder_loss_weights"], place >= split[:, None])
+    np.testing.assert_array_equal(batch["decoder_causal_attention"], place <= split[:, None])
+    assert (batch["decoder_target_tokens"] != 0).all()
+
+
+def test_pairs_need_equal_rows_and_no_other_packing(folders):
+    data = {"target_length": 32, "packing": True, "denoising": {"name": "packed_prefix_lm"}}
+    with pytest.raises(ConfigError, match=r"(?s)make them equal.*packing=false"):
+        bind(run_of(folders, data=data))
+
+
 def test_packed_rows_are_of_a_fixed_number(folders):
     config = bind(run_of(folders, data={"packing": True, "packed_rows": 9}))
     assert open_source(config, "train").build(records(8))["encoder_input_tokens"].shape == (9, 64)
@@ -165,6 +222,7 @@ for name in ("copy", "shout"):
     features = {"inputs": Feature(BYTES), "targets": Feature(BYTES)}
     add_task(Task(f"t5_source_{name}", JsonLines(files), features, steps))
 add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout", 1)]))
+add_mixture(Mixture("t5_source_with_idle", [("t5_source_copy", 1), ("t5_source_shout", 0)]))
 only_train = JsonLines({"train": str(HERE / "train.jsonl")})
 add_task(Task("t5_source_no_validation", only_train, features, steps))
 add_mixture(Mixture("t5_source_one_without", [("t5_source_copy", 3), ("t5_source_no_validation", 1)]))
@@ -201,9 +259,9 @@ def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
         bind(run_of(["", "", ""], data=data | {"train": "x"}))
 
 
-def task_run(module, task, folders=("", "", ""), **data):
+def task_run(module, task, log=None, **data):
     given = {"train": (), "valid": (), "task": task, "modules": (module,), "input_length": 32, "target_length": 24}
-    return run_of(folders, data=given | data)
+    return run_of(["", "", ""], data=given | data, log=log or {})
 
 
 def test_tasks_without_the_split_are_left_out_with_a_warning_and_none_left_is_an_error(module, caplog):
@@ -243,6 +301,48 @@ def test_components_have_names_of_their_own_even_where_their_denoisers_are_alike
         "1-random_spans-3-0.15",
         "0-random_spans-3-0.15#2",
     ]
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
+@pytest.mark.parametrize("packing", [False, True])
+def test_each_component_has_its_own_loss_and_count_of_target_tokens(folders, kind, packing):
+    layers = LAYERS if kind == "encoder_decoder" else {"num_encoder_layers": None, "num_decoder_layers": 1}
+    two = [{"mask": "suffix", "noise_density": d, "inputs": "drop", "targets": "drop"} for d in (0.5, 0.2)]
+    data = {"target_length": 64, "packing": packing, "denoising": {"denoisers": two}}
+    config = bind(run_of(folders, model=layers | {"kind": kind}, data=data))
+    source = open_source(config, "train")
+    mixed = Records(np.arange(9) % 2, np.zeros(9, np.int64), np.arange(9), np.arange(9, dtype=np.uint64))
+    alone = [mixed.take(np.flatnonzero(mixed.source == number)) for number in (0, 1)]
+    torch.manual_seed(0)
+    model, objective = RECIPE.build_model(config).eval(), RECIPE.build_objective(config)
+    assert objective.logged == ("loss/suffix-0.5", "loss/suffix-0.2")
+
+    def losses(records):
+        return objective.losses(model, {n: torch.from_numpy(a) for n, a in source.build(records).items()})
+
+    whole = losses(mixed)
+    for name, records in zip(objective.logged, alone, strict=True):
+        only = losses(records)
+        _, targets = source.examples(records)
+        assert whole[name].weight == only[name].weight == len(targets.values)
+        both = only["cross_ent_loss"].total + only["z_loss"].total
+        assert whole[name].total.item() == pytest.approx(both.item(), rel=1e-4)
+        notes = objective.cost(source.build(mixed)).notes
+        assert notes[name.replace("loss", "target_tokens")] == len(targets.values)
+        assert not whole[name].total.requires_grad
+
+
+def test_losses_of_tasks_are_logged_where_they_are_drawn(module, tmp_path):
+    config = task_run(module, "t5_source_with_idle", log={"every_steps": 1})
+    pretrainkit.train(config, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        mean = line["loss/t5_source_copy"] * line["target_tokens/t5_source_copy"]
+        assert mean > 0
+        assert "loss/t5_source_shout" not in line
+    counts = [line["target_tokens/t5_source_copy"] for line in lines]
+    assert counts == sorted(counts)
+    assert len(set(counts)) == 4
 
 
 def test_span_corruption_trains_from_token_shards(folders, tmp_path):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, ImportedModel, Recipe, Split
+from pretrainkit.training.recipe import DataCheck, Evaluation, Evaluator, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.t5.objective import T5Objective
+    from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.precision import Precision
 
 
@@ -45,6 +46,14 @@ class T5(Recipe):
 
         return open_source(config, split)
 
+    def check_data(self, config: T5Run, source: BatchSource, summary: Mapping[str, Any], num: int) -> DataCheck:
+        from pretrainkit.recipes.t5.data_check import check_data
+        from pretrainkit.recipes.t5.source import DenoisingSource
+        from pretrainkit.recipes.t5.task_source import TaskBatches
+
+        assert isinstance(source, (DenoisingSource, TaskBatches))
+        return check_data(config, source, summary["mixture"], num)
+
     def build_order(self, config: T5Run, source: BatchSource) -> Order:
         """Over the components of the source: each folder of shards with each denoiser."""
         from pretrainkit.data.order import Order
@@ -68,9 +77,27 @@ class T5(Recipe):
 
         return build_evaluator(config, world, precision)
 
+    def more_evaluations(
+        self, config: T5Run, world: World, precision: Precision, folder: Path | None
+    ) -> Sequence[Evaluation]:
+        """Tasks by their own metrics."""
+        from pretrainkit.recipes.t5.task_evaluation import task_evaluations
+
+        return task_evaluations(config, world, precision, folder)
+
     def tokenizer_folder(self, config: T5Run) -> Path | None:
-        """Beside the token shards. Tasks bring their vocabularies themselves."""
-        return super().tokenizer_folder(config) if config.data.train else None
+        """Beside the token shards, or what `data.tokenizer` names; tasks may bring vocabularies of their own."""
+        from pretrainkit.data.vocabulary_folder import BYTES, tokenizer_place
+
+        if config.data.train:
+            return super().tokenizer_folder(config)
+        name = config.data.tokenizer
+        return None if name is None or name == BYTES else tokenizer_place(Path(name))
+
+    def with_tokenizer(self, config: T5Run, tokenizer: Path) -> T5Run:
+        if config.data.task is None or config.data.tokenizer == "bytes":
+            return config
+        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
 
     def build_model(self, config: T5Run) -> nn.Module:
         from pretrainkit.recipes.t5.model import build
@@ -79,13 +106,37 @@ class T5(Recipe):
 
     def build_objective(self, config: T5Run) -> T5Objective:
         from pretrainkit.recipes.t5.objective import T5Objective
+        from pretrainkit.recipes.t5.source import training_components
 
-        return T5Objective(config)
+        return T5Objective(config, training_components(config))
 
     def sample(self, config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
         from pretrainkit.recipes.t5.sample import sample
 
         return list(sample(config, model, source, num))
+
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        return ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
+
+    def has_own_vocabulary(self, config: T5Run) -> bool:
+        """The tasks that a run was trained on bring theirs."""
+        return config.data.task is not None
+
+    def generate(
+        self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `generate.py`."""
+        from pretrainkit.recipes.t5.generate import generate
+
+        return generate(config, model, tokenizer, prompts, **options)
+
+    def open_inference(
+        self, config: T5Run, model: Any, tokenizer: Path | None, request: InferenceRequest, precision: Precision
+    ) -> Inference:
+        from pretrainkit.recipes.t5.inference import open_inference
+
+        return open_inference(config, model, tokenizer, request, precision.autocast)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""

@@ -106,6 +106,7 @@ def segment_index(
     max_document_tokens: int | None = MAX_DOCUMENT_TOKENS,
     end_mark: int | None = None,
     is_random_length: bool = False,
+    is_uniform_start: bool = False,
 ) -> SegmentIndex:
     """The segments of `shards`.
 
@@ -116,13 +117,15 @@ def segment_index(
         max_document_tokens: Longer documents contribute one chunk of so many tokens, or their shorter last one; None:
             all of every document is used.
         end_mark: Id that follows every document; None: nothing does.
+        is_uniform_start: The chunk of every document begins anywhere from `max_document_tokens` - 1 places before it to
+            its last token; it ends with the document.
         is_random_length: Each group's length is log-uniform from 8 to `length`, drawn once.
     """
     pieces = [np.empty((0, 2), np.int64)]
     group_ends = [np.empty(0, np.int64)]
     num_documents = num_stream = 0
     for starts, sizes in _documents(shards):
-        cut_starts, cut_sizes = _cut(starts, sizes, num_documents, max_document_tokens)
+        cut_starts, cut_sizes = _cut(starts, sizes, num_documents, max_document_tokens, is_uniform=is_uniform_start)
         in_stream = cut_sizes + (end_mark is not None)
         ends = num_stream + np.cumsum(in_stream)
         number = num_documents + np.arange(len(sizes))
@@ -156,18 +159,28 @@ def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
                 yield starts[has_tokens] + int(shards.token_begins[shard]), (ends - starts)[has_tokens]
 
 
-def _cut(starts: Ints, sizes: Ints, first: int, most: int | None) -> tuple[Ints, Ints]:
+def _cut(starts: Ints, sizes: Ints, first: int, most: int | None, *, is_uniform: bool) -> tuple[Ints, Ints]:
     """What is used of each document; `first` is the number of the first one."""
+    if is_uniform and most is not None:
+        begin = _drawn(first + np.arange(len(sizes)), sizes + most - 1) - (most - 1)
+        end = np.minimum(begin + most, sizes)
+        begin = np.maximum(begin, 0)
+        return starts + begin, end - begin
     if most is None or int(sizes.max()) <= most:
         return starts, sizes
     starts, sizes = starts.copy(), sizes.copy()
     is_long = np.flatnonzero(sizes > most)
     num_chunks = -(-sizes[is_long] // most)
-    draws = (fold(_CHUNK, first + is_long) >> np.uint64(32)) * num_chunks.astype(np.uint64) >> np.uint64(32)
-    begin = most * draws.astype(np.int64)
+    begin = most * _drawn(first + is_long, num_chunks)
     starts[is_long] += begin
     sizes[is_long] = np.minimum(most, sizes[is_long] - begin)
     return starts, sizes
+
+
+def _drawn(documents: Ints, sizes: Ints) -> Ints:
+    """For each document a number of range(size), always the same."""
+    _32 = np.uint64(32)
+    return ((fold(_CHUNK, documents) >> _32) * sizes.astype(np.uint64) >> _32).astype(np.int64)
 
 
 def _joined(starts: Ints, sizes: Ints, ends: Ints, *, is_joined: bool) -> Ints:
