@@ -90,7 +90,7 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
         table = np.load(array_path, mmap_mode="r")
         return LineIndex(path, table[0], table[1], facts["sha256"])
     if is_plain:
-        table, sha256 = scan(_chunks(path))
+        table, sha256 = _scanned(source, path, scan)
         if path.stat().st_size < _WORTH_KEEPING_BYTES:
             return LineIndex(path, table[0], table[1], sha256)
     else:
@@ -99,7 +99,7 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
             for chunk in plain_chunks(source):
                 file.write(chunk)
                 digest.update(chunk)
-        table, sha256 = scan(_chunks(path))
+        table, sha256 = _scanned(source, path, scan)
     try:
         with _kept_file(array_path) as file:
             np.save(file, table)
@@ -108,6 +108,13 @@ def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
     except DataError as error:
         _logger.warning("the index of %s is not kept: %s", source.address, error)
     return LineIndex(path, table[0], table[1], sha256)
+
+
+def _scanned(source: SourceFile, path: Path, scan: Scan) -> tuple[NDArray[np.int64], str]:
+    try:
+        return scan(_chunks(path))
+    except ValueError as error:
+        raise DataError(f"{source.address} is damaged: {error}\n  fetch or make it again") from error
 
 
 @contextmanager

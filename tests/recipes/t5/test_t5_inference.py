@@ -34,10 +34,7 @@ def export(tmp_path_factory):
         model_prefix=str(folder / "tokenizer/spiece"),
         vocab_size=24,
         minloglevel=2,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
+        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
     )
     config = run_config(model_config(vocab_size=256))
     write_native(config, ends(random_model(config.model), 3.0), folder / "tokenizer", folder / "export")
