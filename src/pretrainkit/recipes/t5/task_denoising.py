@@ -32,6 +32,8 @@ from pretrainkit.tokenizers.special import SpecialIds
 if TYPE_CHECKING:
     from pretrainkit.data.task import Feature
 
+FIRST_OF_PAIR = "first_of_pair"
+"""Key of the lengths of inputs and targets of the first of two examples that share a row."""
 _MANY_DOCUMENTS = 100_000
 _logger = logging.getLogger(__name__)
 
@@ -40,17 +42,12 @@ def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
     """The steps behind the cache marker that make inputs and targets of documents, EOS included.
 
     Raises:
-        ConfigError: The objective has several denoisers, or one of pairs.
+        ConfigError: The objective has several denoisers.
     """
     if len(config.all) > 1:
         raise ConfigError(
             f"data.denoising.name={config.name} has {len(config.all)} denoisers; a task of text has one\n"
             "  train on token shards instead: data.train=FOLDER, made by pretrainkit tokenizer encode"
-        )
-    if config.all[0].pairs:
-        raise ConfigError(
-            f"data.denoising.name={config.name} lays two texts into a row; a task has one text in each example\n"
-            "  train on token shards instead, data.train=FOLDER, or on data.denoising.name=prefix_lm with data.packing"
         )
     return Segments(config), Denoise(config)
 
@@ -134,7 +131,8 @@ class SegmentsOfDocuments(Examples):
 
 @dataclass(frozen=True)
 class Denoise:
-    """Inputs and targets of a segment, with new noise in every epoch."""
+    """Inputs and targets of a segment, with new noise in every epoch. Of pairs both examples end to end, with the
+    lengths of the first as `FIRST_OF_PAIR`."""
 
     config: DenoisingConfig
 
@@ -147,8 +145,10 @@ class Denoise:
     ) -> Example:
         key = rng.integers(1 << 64, size=1, dtype=np.uint64)
         inputs, targets = self._denoisers.of(lengths, features).examples(ragged([example["targets"]]), key)
-        found: Example = {"targets": targets[0]}
-        return found if inputs is None else {"inputs": inputs[0], **found}
+        if inputs is None:
+            return {"targets": targets[0]}
+        found: Example = {"inputs": inputs.values, "targets": targets.values}
+        return found | {FIRST_OF_PAIR: [len(inputs[0]), len(targets[0])]} if len(inputs) == 2 else found
 
     @cached_property
     def _denoisers(self) -> "_Denoisers":

@@ -19,6 +19,7 @@ from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.data.supply import RunVocabulary, Supply
 from pretrainkit.data.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
+from pretrainkit.data.task_steps import Example
 from pretrainkit.data.user_modules import import_modules
 from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
 from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
@@ -26,7 +27,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
-from pretrainkit.recipes.t5.task_denoising import denoising_steps
+from pretrainkit.recipes.t5.task_denoising import FIRST_OF_PAIR, denoising_steps
 from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]
@@ -97,19 +98,43 @@ class TaskBatches(BatchSource):
         return np.full(len(records), data.input_length * self.has_inputs + data.target_length, np.int64)
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
-        """Inputs (None: the tasks have none) and targets, before they get rows."""
+        """Inputs (None: the tasks have none) and targets, before they get rows; two of each for every record where the
+        tasks make pairs."""
+        return self._sequences(self._made(records))
+
+    def _made(self, records: Records) -> list[Example]:
         epochs = records.epoch.tolist() if self.split == "train" else [0] * len(records)
-        found = [
+        return [
             self.tasks[source].example(index, epoch)
             for source, index, epoch in zip(records.source.tolist(), records.index.tolist(), epochs, strict=True)
         ]
-        targets = ragged([one["targets"] for one in found])
-        return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
+
+    def _sequences(self, made: list[Example]) -> tuple[Ragged | None, Ragged]:
+        inputs = ragged([one.get("inputs", ()) for one in made]) if self.has_inputs else None
+        targets = ragged([one["targets"] for one in made])
+        if not _is_paired(made):
+            return inputs, targets
+        if inputs is None or not all(FIRST_OF_PAIR in one for one in made):
+            raise DataError(
+                "some tasks of the mixture lay two examples into a row, and others do not\n  train on one kind of them"
+            )
+        firsts = np.array([one[FIRST_OF_PAIR] for one in made])
+        return _cut_in_two(inputs, firsts[:, 0]), _cut_in_two(targets, firsts[:, 1])
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
+        made = self._made(records)
+        is_paired = _is_paired(made)
         component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
-        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id, component=component)
+        if component is not None and is_paired:
+            component = np.repeat(component, 2)
+        return lay_out(
+            self.config,
+            *self._sequences(made),
+            mask_id=self._mask_id,
+            component=component,
+            is_paired=is_paired,
+        )
 
     @cached_property
     def _numbers(self) -> NDArray[np.int64]:
@@ -128,6 +153,15 @@ class TaskBatches(BatchSource):
     def _mask_id(self) -> int:
         sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
         return sentinels[0] if sentinels else -1
+
+
+def _is_paired(made: list[Example]) -> bool:
+    return any(FIRST_OF_PAIR in one for one in made)
+
+
+def _cut_in_two(sequences: Ragged, first: NDArray[np.int64]) -> Ragged:
+    """(2 B,) sequences of (B,), which are cut behind `first` tokens."""
+    return Ragged(sequences.values, np.stack([first, sequences.lengths - first], axis=1).ravel())
 
 
 def task_names(config: T5Run) -> list[str]:
