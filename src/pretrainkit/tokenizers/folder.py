@@ -1,7 +1,8 @@
 """The folder of a tokenizer: whole or absent, with a manifest.
 
 tokenizer.json  tokenizer_config.json     what `transformers.AutoTokenizer.from_pretrained(folder)` loads
-special_tokens_map.json, spiece.model     only in some folders of others: names of the control pieces; a model
+special_tokens_map.json                   only in some folders of others: names of the control pieces
+spiece.model  tokenizer.model             only in some folders of others: SentencePiece models of T5 and mT5, Llama
 sentencepiece.model  sentencepiece.vocab  unigram only; what we encode with
 punkt.json                                Punkt parameters, where they were trained
 manifest.json                             kind, vocabulary size, special ids, settings, fingerprints
@@ -27,9 +28,8 @@ TOKENIZER_JSON = "tokenizer.json"
 CONFIG_JSON = "tokenizer_config.json"
 PUNKT_JSON = "punkt.json"
 FORMAT = "pretrainkit tokenizer 1"
-_OTHERS = ("special_tokens_map.json", "spiece.model", "tokenizer.model")
-"""Names that folders of Hugging Face have besides; T5's SentencePiece model is a spiece.model."""
-_FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, *_OTHERS, PUNKT_JSON, "manifest.json")
+_OF_OTHERS = ("special_tokens_map.json", "spiece.model", "tokenizer.model")
+_FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, PUNKT_JSON, *_OF_OTHERS, "manifest.json")
 """All that a tokenizer is; see the top of the file."""
 
 

@@ -5,7 +5,7 @@ Dimensions: B examples.
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from pretrainkit.data.identity import identity
 from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.data.supply import RunVocabulary, Supply
-from pretrainkit.data.task import REGISTRY, Task, TaskRegistry, check_alike
+from pretrainkit.data.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
 from pretrainkit.data.user_modules import import_modules
 from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
 from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
@@ -213,9 +213,15 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
 
 
 def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
-    """The task of a run, or the tasks of its mixture, also those of rate 0; and the vocabulary of their features."""
+    """The tasks of a run, also those of rate 0, and the vocabulary of all their features."""
     _, tasks, vocabulary = _tasks(config)
     return tasks, vocabulary
+
+
+def declared_features(config: T5Run) -> Mapping[str, Feature]:
+    """The features that the tasks of a run have, with what they leave open: nothing is read."""
+    _import_modules(config)
+    return REGISTRY.get_task(REGISTRY.task_names(str(config.data.task))[0]).features
 
 
 def registry_of(config: T5Run) -> TaskRegistry:
