@@ -31,6 +31,8 @@ from pretrainkit.tokenizers.special import SpecialIds
 if TYPE_CHECKING:
     from pretrainkit.data.task import Feature
 
+PARTNER = "partner"
+"""Key of the example that shares a row with the one it is in, where the denoiser makes pairs."""
 _MANY_DOCUMENTS = 100_000
 _logger = logging.getLogger(__name__)
 
@@ -140,8 +142,15 @@ class Denoise:
     ) -> Example:
         key = rng.integers(1 << 64, size=1, dtype=np.uint64)
         inputs, targets = self._denoisers.of(lengths, features).examples(ragged([example["targets"]]), key)
-        found: Example = {"targets": targets[0]}
-        return found if inputs is None else {"inputs": inputs[0], **found}
+        made: list[Example] = [{"targets": targets[number]} for number in range(len(targets))]
+        if inputs is not None:
+            made = [{"inputs": inputs[number], **one} for number, one in enumerate(made)]
+        return {**made[0], PARTNER: made[1]} if self.is_paired else made[0]
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether an example has a partner that shares its row."""
+        return self.config.all[0].pairs
 
     @cached_property
     def _denoisers(self) -> "_Denoisers":
