@@ -92,6 +92,8 @@ def test_the_metrics_of_a_task_are_those_of_every_evaluation_and_it_is_learned(r
     assert lines[-1]["nll_per_target_token"] < lines[0]["nll_per_target_token"]
     summary = json.loads((run / "summary.json").read_text())
     assert summary["valid_judged_small/accuracy"] == 100.0
+    assert summary["majority_judged_small/accuracy"] == 50.0
+    assert "majority_judged_small/mean_score" not in summary  # a constant answer has no score
 
 
 def test_what_the_model_answered_lies_in_the_run_folder(run):
