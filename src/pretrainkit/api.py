@@ -883,8 +883,8 @@ def _evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None)
     precision = resolve_precision(config.precision, world.device)
     held_out = _evaluator(recipe, config, world, precision)
     return [
-        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
         *recipe.more_evaluations(config, world, precision, folder),
+        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
     ]
 
 

@@ -151,10 +151,13 @@ class T5(Recipe):
         return open_inference(config, model, tokenizer, request, precision.autocast)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
-        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""
+        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the
+        metrics of tasks are for the most frequent target."""
         from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss
+        from pretrainkit.recipes.t5.task_evaluation import majority_metrics
 
-        return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        losses = {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        return losses | majority_metrics(config)
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:
