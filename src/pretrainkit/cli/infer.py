@@ -1,5 +1,6 @@
 """`pretrainkit infer`."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +64,15 @@ def infer(
     top_p: TopP = None,
     seed: Seed = None,
     max_length: MaxLength = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            metavar="NAME=DIR",
+            help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: as the run says.",
+            show_default=False,
+        ),
+    ] = None,
     module: Annotated[
         list[str] | None,
         typer.Option("--module", metavar="MODULE", help="Of yours, that defines tasks; may be repeated."),
@@ -93,7 +103,7 @@ def infer(
             task=task,
             split=split,
             input=input,
-            overrides=settings or [],
+            overrides=[*(settings or []), *_folders(data or [])],
             modules=module or [],
             shard=_shard(shard),
             chunk_batches=chunk_batches,
@@ -111,6 +121,13 @@ def infer(
             decoding={name: value for name, value in decoding.items() if value is not None},
         )
     typer.echo(str(written))
+
+
+def _folders(data: list[str]) -> list[str]:
+    """As settings."""
+    from pretrainkit.data.named_data import task_folders
+
+    return [f"data.task_folders={json.dumps(task_folders(data))}"] if data else []
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -20,14 +20,23 @@ class Shades:
     def __init__(self, config: RendererConfig) -> None:
         font, background = parse_color(config.font_color), parse_color(config.background_color)
         self.ramp = ramp(font, background, rgb=config.rgb)
+        self.is_neutral = not config.rgb or bool((self.ramp == self.ramp[:, :1]).all())
+        """All pixels of plain text have equal colours."""
         self._is_inverse = (font, background) == ((0, 0, 0), (255, 255, 255))
 
     def apply(self, coverage_XP: NDArray[np.uint8], canvas_XP: NDArray[np.uint8]) -> None:
-        """Writes the pixels, (X, P) or (X, P, C)."""
+        """Writes the pixels, (X, P, C), or (X, P) where there is one colour or the colours are equal."""
+        if canvas_XP.ndim == 2:
+            self._apply(self.ramp if self.ramp.ndim == 1 else self.ramp[:, 0], coverage_XP, canvas_XP)
+            return
+        for color in range(3):  # one strided pass for each is far faster than one with an inner loop of three
+            self._apply(self.ramp[:, color], coverage_XP, canvas_XP[..., color])
+
+    def _apply(self, ramp: NDArray[np.uint8], coverage_XP: NDArray[np.uint8], plane_XP: NDArray[np.uint8]) -> None:
         if self._is_inverse:
-            np.subtract(255, coverage_XP if self.ramp.ndim == 1 else coverage_XP[:, :, None], out=canvas_XP)
+            np.subtract(255, coverage_XP, out=plane_XP)
         else:
-            np.take(self.ramp, coverage_XP, axis=0, out=canvas_XP)
+            plane_XP[:] = ramp.take(coverage_XP)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +47,8 @@ class Ink:
     columns_G: NDArray[np.int64]
     """First column of each bitmap, from the left end of its text."""
     layers_G: NDArray[np.int32] | None
-    """Overlapping glyphs of one layer are added up, and layers are then laid over each other. None: glyph over glyph."""
+    """Overlapping glyphs of one layer are added up, and layers are then laid over each other. None: glyph over
+    glyph."""
     lengths_N: NDArray[np.int64]
     """Glyphs of each text."""
     baselines_N: NDArray[np.int64]

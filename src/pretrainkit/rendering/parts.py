@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.rendering.encoding import Span
+from pretrainkit.rendering.engine import Lines
 from pretrainkit.rendering.geometry import LEFT_MARGIN
 from pretrainkit.rendering.offsets import patch_spans
 from pretrainkit.rendering.rtl import is_rtl
@@ -26,6 +27,8 @@ class Part:
 
     end: int
     """Column of the black patch after it."""
+    lines: Lines
+    """Its texts."""
     word_starts: tuple[int, ...] | None = None
     """Index of the patch in which each word begins, then that of the black patch."""
 

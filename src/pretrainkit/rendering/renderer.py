@@ -6,7 +6,6 @@ Dimensions: N texts, X columns, P pixels of a patch's side, L patches of a canva
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -29,16 +28,15 @@ Text = str | tuple[str, str] | list[str]
 
 
 class Renderer:
-    """Renders texts by one config. Threads and processes may share it: it is pickled as its config, and what draws is made
-    on first use and anew after a fork."""
+    """Renders texts by one config. Threads and processes may share it: it is pickled as its config, and what draws is
+    made on first use and anew after a fork."""
 
     def __init__(self, config: RendererConfig) -> None:
         self.config = config
         self.geometry: Geometry = config.geometry
-        self.ink = Shades(config).ramp[255]
-        self._engine: Engine | None = None
-        self._process = -1
-        self._lock = threading.Lock()
+        self.shades = Shades(config)
+        self.paper = np.asarray(self.shades.ramp[0])
+        self._made: tuple[int, Engine] | None = None
         self._warned: set[str] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -46,13 +44,11 @@ class Renderer:
 
     @property
     def engine(self) -> Engine:
-        """What draws, of this process."""
-        if self._process != os.getpid() or self._engine is None:
-            with self._lock:
-                if self._process != os.getpid() or self._engine is None:
-                    self._engine = make_engine(self.config)
-                    self._process = os.getpid()
-        return self._engine
+        """What draws, of this process. No lock, which a fork could leave locked: at worst two threads make one each."""
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            made = self._made = os.getpid(), make_engine(self.config)
+        return made[1]
 
     def __call__(
         self,
@@ -67,11 +63,11 @@ class Renderer:
         """Renders one text.
 
         Args:
-            text: A `str`; a tuple of two, drawn with a black patch between them; or a list of words, each of which begins
-                a patch.
+            text: A `str`; a tuple of two, drawn with a black patch between them; or a list of words, each of which
+                begins a patch.
             return_offset_mapping: Fill `offset_mapping` and `text_ids`.
-            return_overflowing_patches: Fill `overflowing_patches` with what did not fit, on as many canvases as it takes;
-                the first text of a pair is repeated on each. Needs the offset mapping.
+            return_overflowing_patches: Fill `overflowing_patches` with what did not fit, on as many canvases as it
+                takes; the first text of a pair is repeated on each. Needs the offset mapping.
             stride: Patches that a canvas repeats of the one before.
             text_a_max_length: Patches the first text of a pair may take up; what is beyond is cut off.
             rtl: Base direction from right to left. None: as the text says, and both texts of a pair must agree.
@@ -110,13 +106,13 @@ class Renderer:
 
     def missing(self, text: str) -> list[str]:
         """Distinct characters that no font has, in order."""
-        return self.engine.missing(text)
+        return list(dict.fromkeys(self.engine.lines([text]).missing))
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> Lines:
         """Measures texts, and reports characters that no font has as `on_missing` says."""
         lines = self.engine.lines(texts, is_words=is_words, direction=direction)
         if self.config.on_missing != "ignore":
-            self._report("".join(texts))
+            self._report(lines.missing)
         return lines
 
     def prepared(self, text: str, *, is_word: bool) -> str:
@@ -124,8 +120,10 @@ class Renderer:
         is_drawn = self.config.parity and (is_word or self.config.engine == "freetype")
         return text if is_drawn or "\n" not in text else text.replace("\n", " ")
 
-    def _report(self, text: str) -> None:
-        missing = self.engine.missing(text)
+    def _report(self, found: Sequence[str]) -> None:
+        if not found:
+            return
+        missing = list(dict.fromkeys(found))
         if missing and self.config.on_missing == "error":
             raise DataError(
                 f"no font has {_names(missing)}\n  add a font that does to fallback_fonts, or set on_missing=warn"
@@ -185,15 +183,17 @@ class Page:
 
     def paint(self) -> NDArray[np.uint8]:
         """uint8 (X, P) or (X, P, C): the columns up to and with the end patch."""
-        P, config = self.geometry.patch, self.renderer.config
-        canvas_XP = np.empty((self.end + P, P, *((3,) if config.rgb else ())), np.uint8)
+        P, rgb, shades = self.geometry.patch, self.renderer.config.rgb, self.renderer.shades
+        is_plain = not rgb or (shades.is_neutral and not any(part.lines.is_color for part in self.parts))
+        canvas_XP = np.empty((self.end + P, P, *(() if is_plain else (3,))), np.uint8)
+        ink = shades.ramp[255, 0] if is_plain and rgb else shades.ramp[255]
         begin = 0
         for part in self.parts:
             if begin < part.end:
                 part.paint(canvas_XP[begin : part.end], begin)
-            canvas_XP[part.end : part.end + P] = self.renderer.ink
+            canvas_XP[part.end : part.end + P] = ink
             begin = min(part.end + P, self.end)
-        return canvas_XP
+        return np.broadcast_to(canvas_XP[:, :, None], (*canvas_XP.shape, 3)) if is_plain and rgb else canvas_XP
 
     def encode(self, *, with_offsets: bool = False) -> Encoding:
         """The picture and what lies where."""
@@ -203,6 +203,7 @@ class Page:
         return Encoding(
             columns_XP=self.paint(),
             num_patches=L,
+            background=self.renderer.paper,
             sep_patches=tuple(part.end // P for part in self.parts),
             word_starts=words,
             offset_mapping=mapping,
@@ -249,9 +250,9 @@ def _check(text: object) -> None:
         parts = text
     else:
         raise TypeError(f"{type(text).__name__} cannot be rendered\n  give a str, a tuple of two str or a list of str")
-    wrong = next((part for part in parts if not isinstance(part, str)), None)
-    if wrong is not None:
-        raise TypeError(f"{type(text).__name__} with {type(wrong).__name__} in it cannot be rendered\n  give str only")
+    wrong = [type(part).__name__ for part in parts if not isinstance(part, str)]
+    if wrong:
+        raise TypeError(f"{type(text).__name__} with {wrong[0]} in it cannot be rendered\n  give str only")
 
 
 def _names(characters: Sequence[str]) -> str:

@@ -41,7 +41,8 @@ def overflow(page: Page, encoding: Encoding, stride: int) -> Encoding:
 
 
 def _shifted(encoding: Encoding, text: int, begun: int) -> Encoding:
-    assert encoding.offset_mapping is not None and encoding.text_ids is not None
+    assert encoding.offset_mapping is not None
+    assert encoding.text_ids is not None
     spans: list[Span] = [
         (first + begun, after + begun) if which == text and after else (first, after)
         for (first, after), which in zip(encoding.offset_mapping, encoding.text_ids, strict=True)

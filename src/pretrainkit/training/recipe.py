@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pretrainkit.data.order import Order
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
@@ -119,13 +119,21 @@ class Recipe(ABC):
     def open_data(self, config: Any, split: Split) -> BatchSource:
         """The examples of a split. For "valid" with fixed randomness: the same masks at every evaluation."""
 
-    def check_data(self, config: Any, source: BatchSource, summary: Mapping[str, Any], num: int) -> DataCheck:
+    def check_data(
+        self,
+        config: Any,
+        source: BatchSource,
+        summary: Mapping[str, Any],
+        records: Callable[[int], Records],
+        num: int,
+    ) -> DataCheck:
         """More about the training data than every recipe has to say.
 
         Args:
             config: Bound.
             source: Of the training examples.
             summary: Of the source.
+            records: Of the whole batch of a step.
             num: Examples to show of each component.
 
         Default: nothing.
@@ -248,6 +256,10 @@ class Recipe(ABC):
             options: Those of `generate_options` that were given.
         """
         raise InputError(f"recipe {self.name!r} cannot generate\n  load the model in Python: load_model(RUN)")
+
+    def score(self, config: Any, model: nn.Module, tokenizer: Any, pairs: list[tuple[str, str]]) -> list[float]:
+        """The log-probability of each second text given the first. Arguments are those of `generate`."""
+        raise InputError(f"recipe {self.name!r} scores no texts\n  load the model in Python: load_model(RUN)")
 
     def open_inference(
         self,

@@ -16,9 +16,12 @@ from pretrainkit.cli.infer import app
 from pretrainkit.data.vocabulary import SentencePieceVocabulary
 from pretrainkit.errors import InputError
 from pretrainkit.exporting.native import write_native
+from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.texts import decode
+from pretrainkit.training.run import PrecisionConfig
 
+SHORT = {"decoding": {"max_length": 6}, "batch_size": 4, "chunk_batches": 2}
 WORDS = "the boat on a river is old and the man in it was not so"
 
 
@@ -31,12 +34,16 @@ def export(tmp_path_factory):
     (folder / "tokenizer").mkdir()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(WORDS.split() * 5),
-        model_prefix=str(folder / "tokenizer/spiece"),
+        model_prefix=str(folder / "tokenizer/sentencepiece"),
         vocab_size=24,
         minloglevel=2,
-        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
     )
     config = run_config(model_config(vocab_size=256))
+    config = config.model_copy(update={"precision": PrecisionConfig(compute="float32")})
     write_native(config, ends(random_model(config.model), 3.0), folder / "tokenizer", folder / "export")
     return folder / "export"
 
@@ -44,7 +51,7 @@ def export(tmp_path_factory):
 @pytest.fixture
 def predictor(export):
     opened = pretrainkit.open_model(export)
-    return Predictor(opened.config, opened.model)
+    return Predictor(opened.config, opened.model, DecodingConfig(max_length=6))
 
 
 def texts(num):
@@ -66,11 +73,11 @@ def test_rows_of_every_kind_of_file_are_answered_alike(export, tmp_path, predict
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text, "more": [1]}) + "\n" for text in given)
     pyarrow.parquet.write_table(pyarrow.table({"text": given}), tmp_path / "a.parquet")
-    vocabulary = SentencePieceVocabulary(export / "tokenizer/spiece.model", 100)
+    vocabulary = SentencePieceVocabulary(export / "tokenizer/sentencepiece.model", 100)
     examples = [{"inputs": [*vocabulary.encode(text), 1]} for text in given]
     expected = [decode(ids, vocabulary) for ids in predictor.predict(examples)]
     for name in ("a.txt", "a.tsv", "a.jsonl.gz", "a.parquet"):
-        out = pretrainkit.infer(export, tmp_path / f"{name}.out", input=tmp_path / name, batch_size=4, chunk_batches=2)
+        out = pretrainkit.infer(export, tmp_path / f"{name}.out", input=tmp_path / name, **SHORT)
         found = rows(out)
         assert [row["inputs"] for row in found] == [{"inputs_pretokenized": text} for text in given]
         assert [row["prediction"] for row in found] == expected
@@ -88,7 +95,7 @@ def test_patterns_make_inputs_and_targets_and_scores_are_those_of_the_model(expo
         targets="b",
         fields=("n",),
     )
-    vocabulary = SentencePieceVocabulary(export / "tokenizer/spiece.model", 100)
+    vocabulary = SentencePieceVocabulary(export / "tokenizer/sentencepiece.model", 100)
     examples = [
         {"inputs": [*vocabulary.encode(f"say {one['n']}: {one['a']}"), 1], "targets": [*vocabulary.encode(one["b"]), 1]}
         for one in lines
@@ -118,7 +125,7 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
             from pretrainkit.data.task_sources import Tsv
             from pretrainkit.data.vocabulary import SentencePieceVocabulary
 
-            feature = Feature(SentencePieceVocabulary({str(export / "tokenizer/spiece.model")!r}, 100))
+            feature = Feature(SentencePieceVocabulary({str(export / "tokenizer/sentencepiece.model")!r}, 100))
             for name in ("infer:one", "infer:two"):
                 add_task(Task(
                     name=name,
@@ -130,10 +137,10 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
         """)
     )
     module = str(tmp_path / "asked.py")
-    out = pretrainkit.infer(export, tmp_path / "task.jsonl", task="infer:one", modules=[module], batch_size=3)
+    out = pretrainkit.infer(export, tmp_path / "task.jsonl", task="infer:one", modules=[module], **SHORT)
     assert rows(out)[4]["inputs"] == {"inputs_pretokenized": f"old {texts(9)[4]}", "targets_pretokenized": "4"}
     (tmp_path / "plain.txt").write_text("".join(f"old {text}\n" for text in texts(9)))
-    same = pretrainkit.infer(export, tmp_path / "rows.jsonl", input=tmp_path / "plain.txt", batch_size=3)
+    same = pretrainkit.infer(export, tmp_path / "rows.jsonl", input=tmp_path / "plain.txt", **SHORT)
     assert [row["prediction"] for row in rows(out)] == [row["prediction"] for row in rows(same)]
     scored = pretrainkit.infer(export, tmp_path / "s.jsonl", task="infer:one", modules=[module], mode="score")
     assert all(row["score"] < 0 for row in rows(scored))
@@ -141,15 +148,26 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
         pretrainkit.infer(export, tmp_path / "m.jsonl", task="infer:both", modules=[module])
 
 
+def test_an_open_model_generates_and_scores(export, predictor):
+    opened = pretrainkit.open_model(export)
+    (answer,) = opened.generate(["the boat"], beams=2, max_length=5)
+    assert answer == pretrainkit.generate(export, ["the boat"], beams=2, max_length=5)[0]
+    vocabulary = SentencePieceVocabulary(export / "tokenizer/sentencepiece.model", 100)
+    asked, said = ([*vocabulary.encode(text), 1] for text in ("the boat", "a man"))
+    assert opened.score([("the boat", "a man")]) == pytest.approx(predictor.score([{"inputs": asked, "targets": said}]))
+    with pytest.raises(InputError, match="recipe 't5' has no option 'top' to generate with"):
+        opened.generate(["the boat"], top=3)
+
+
 def test_other_weights_are_another_question(export, tmp_path):
     (tmp_path / "a.txt").write_text("the boat\n")
-    pretrainkit.infer(export, tmp_path / "out.jsonl", input=tmp_path / "a.txt")
+    pretrainkit.infer(export, tmp_path / "out.jsonl", input=tmp_path / "a.txt", **SHORT)
     opened = pretrainkit.open_model(export)
     with torch.no_grad():
         opened.model.embedding.weight.mul_(1.01)
     write_native(opened.config, opened.model, opened.tokenizer, tmp_path / "other")
     with pytest.raises(InputError, match=r"made by another command\n  weights: "):
-        pretrainkit.infer(tmp_path / "other", tmp_path / "out.jsonl", input=tmp_path / "a.txt")
+        pretrainkit.infer(tmp_path / "other", tmp_path / "out.jsonl", input=tmp_path / "a.txt", **SHORT)
 
 
 @pytest.mark.parametrize(

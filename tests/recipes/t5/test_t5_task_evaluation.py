@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import pretrainkit
+import pretrainkit.api
 from pretrainkit.data.task import REGISTRY
 
 TASKS = """
@@ -152,3 +153,24 @@ def test_a_metric_of_a_task_ends_a_run_and_chooses_its_checkpoint(module, tmp_pa
         "step-00000001",
         "step-00000003",
     ]
+
+
+def test_all_checkpoints_of_a_run_are_evaluated_and_none_of_them_twice(run, tmp_path, monkeypatch):
+    out = tmp_path / "all.jsonl"
+    settings = ["evaluate.infer.num_examples=8"]
+    found = pretrainkit.evaluate_checkpoints(run, None, settings, out=out)
+    assert list(found) == [1, 100, 120]
+    assert found[120] == pytest.approx(pretrainkit.evaluate(run, None, settings), abs=1e-6)
+    out.write_text("".join(line + "\n" for line in out.read_text().splitlines()[:2]))  # as if it had been killed
+    opened = []
+    whole = pretrainkit.api.open_model
+    monkeypatch.setattr(
+        pretrainkit.api, "open_model", lambda path, **o: opened.append(Path(path).name) or whole(path, **o)
+    )
+    told = []
+    again = pretrainkit.evaluate_checkpoints(run, None, settings, out=out, progress=lambda *one: told.append(one))
+    assert again == found
+    assert told == list(found.items())
+    assert opened == ["step-00000001", "step-00000120"]  # the first one tells the config
+    assert len(lines_of(out)) == 3
+    assert [line["step"] for line in lines_of(out)] == [1, 100, 120]

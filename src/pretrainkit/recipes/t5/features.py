@@ -14,7 +14,7 @@ Source: SeqIO (`seqio/feature_converters.py`), whose names these are.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -172,9 +172,34 @@ def lay_out(
     return batch
 
 
+def num_packed_rows(config: T5Run, inputs: Ragged | None, targets: Ragged) -> int:
+    """Rows that examples need where `lay_out` packs them."""
+    data, found = config.data, {"targets": targets.lengths}
+    widths = {"targets": data.target_length}
+    if inputs is not None and config.model.kind == "decoder_only":
+        found = {"targets": inputs.lengths + targets.lengths}
+        widths = {"targets": data.input_length + data.target_length}
+    elif inputs is not None:
+        found |= {"inputs": inputs.lengths}
+        widths |= {"inputs": data.input_length}
+    return best_fit(found, widths).num_rows
+
+
 def best_fit_rows(num_rows: int | None = None) -> Packer:
-    """`best_fit` into so many rows, as a `packer`."""
-    return lambda lengths, widths: best_fit(lengths, widths, num_rows)
+    """`best_fit` into so many rows, as a `packer`. None: as many as are needed, rounded up by `few_sizes`."""
+
+    def pack(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
+        placement = best_fit(lengths, widths, num_rows)
+        return placement if num_rows is not None else replace(placement, num_rows=few_sizes(placement.num_rows))
+
+    return pack
+
+
+def few_sizes(num: int) -> int:
+    """`num` rounded up to four significant bits, by an eighth at most: batches that need nearly the same number of rows
+    then have equally many, so that little is compiled anew."""
+    step = 1 << max(0, num.bit_length() - 4)
+    return -(-num // step) * step
 
 
 def _components(batch: Arrays, side: str, component: Ints, placement: Placement | None) -> NDArray:

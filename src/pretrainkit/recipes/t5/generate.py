@@ -8,7 +8,7 @@ from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.decoding_config import decoding_of
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.predictor import Answer, Predictor
-from pretrainkit.recipes.t5.task_source import run_tasks
+from pretrainkit.recipes.t5.task_source import declared_features
 from pretrainkit.recipes.t5.texts import SENTINEL, decode, encode, fill, vocabulary_of
 
 
@@ -72,8 +72,35 @@ def generate(
     return made
 
 
+def score(
+    config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]], *, batch_size: int = 64
+) -> list[float]:
+    """The log-probability of each answer, its end mark too, given its prompt. Arguments are those of `generate`.
+
+    Args:
+        pairs: Prompts and answers.
+    """
+    vocabulary = vocabulary_of(config, tokenizer)
+    goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
+    predictor = Predictor(config, model, batch_size=batch_size, end_id=vocabulary.eos_id, is_prefix=not goes_on)
+    end = [vocabulary.eos_id]
+    examples = [
+        {"inputs": [*encode(prompt, vocabulary), *end * has_end], "targets": encode(answer, vocabulary) + end}
+        for prompt, answer in pairs
+    ]
+    return predictor.score(examples).tolist()
+
+
 def prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
-    """(whether prompts are beginnings of what the model says, whether they have an end mark)."""
+    """What becomes of prompts.
+
+    Args:
+        config: Of the model.
+        has_tokenizer: Whether the model can be used without the module that its tasks are defined in.
+
+    Returns:
+        (whether they are beginnings of what the model says, whether they get an end mark)
+    """
     is_decoder = config.model.kind == "decoder_only"
     if config.data.task is None:
         first = config.data.denoising.all[0]
@@ -81,5 +108,5 @@ def prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
         return goes_on, first.end_of_segment and not goes_on
     if has_tokenizer and not is_decoder:
         return False, True
-    inputs = run_tasks(config)[0][0].features.get("inputs")
+    inputs = declared_features(config).get("inputs")
     return is_decoder and inputs is None, inputs is not None and inputs.add_eos

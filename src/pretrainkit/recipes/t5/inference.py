@@ -122,7 +122,7 @@ def open_inference(
     """See `Recipe.open_inference`."""
     decoding = decoding_of(**request.decoding)
     if request.task is not None:
-        bound, vocabulary, data = _task_examples(config, request)
+        bound, vocabulary, data = _task_examples(config, tokenizer, request)
         is_prefix: bool | None = True
     else:
         assert request.rows is not None
@@ -143,8 +143,11 @@ def open_inference(
     return T5Inference(request, bound, vocabulary, predictor, data)
 
 
-def _task_examples(config: T5Run, request: InferenceRequest) -> tuple[BoundTask, Vocabulary, str]:
-    data = config.data.model_copy(update={"task": request.task, "train": (), "valid": ()})
+def _task_examples(
+    config: T5Run, tokenizer: Path | None, request: InferenceRequest
+) -> tuple[BoundTask, Vocabulary, str]:
+    given = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
+    data = config.data.model_copy(update={"task": request.task, "train": (), "valid": (), **given})
     tasks, vocabulary = run_tasks(config.model_copy(update={"data": data}))
     if len(tasks) > 1:
         raise InputError(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.data.order import Order
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.t5.objective import T5Objective
     from pretrainkit.training.inference import Inference, InferenceRequest
@@ -46,13 +46,20 @@ class T5(Recipe):
 
         return open_source(config, split)
 
-    def check_data(self, config: T5Run, source: BatchSource, summary: Mapping[str, Any], num: int) -> DataCheck:
+    def check_data(
+        self,
+        config: T5Run,
+        source: BatchSource,
+        summary: Mapping[str, Any],
+        records: Callable[[int], Records],
+        num: int,
+    ) -> DataCheck:
         from pretrainkit.recipes.t5.data_check import check_data
         from pretrainkit.recipes.t5.source import DenoisingSource
         from pretrainkit.recipes.t5.task_source import TaskBatches
 
         assert isinstance(source, (DenoisingSource, TaskBatches))
-        return check_data(config, source, summary["mixture"], num)
+        return check_data(config, source, summary["mixture"], records, num)
 
     def build_order(self, config: T5Run, source: BatchSource) -> Order:
         """Over the components of the source: each folder of shards with each denoiser."""
@@ -120,8 +127,8 @@ class T5(Recipe):
         return ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
 
     def has_own_vocabulary(self, config: T5Run) -> bool:
-        """The tasks that a run was trained on bring theirs."""
-        return config.data.task is not None
+        """Bytes need no files, and the tasks that a run was trained on may bring theirs."""
+        return config.data.task is not None or config.data.tokenizer is not None
 
     def generate(
         self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
@@ -130,6 +137,11 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.generate import generate
 
         return generate(config, model, tokenizer, prompts, **options)
+
+    def score(self, config: T5Run, model: Any, tokenizer: Path | None, pairs: list[tuple[str, str]]) -> list[float]:
+        from pretrainkit.recipes.t5.generate import score
+
+        return score(config, model, tokenizer, pairs)
 
     def open_inference(
         self, config: T5Run, model: Any, tokenizer: Path | None, request: InferenceRequest, precision: Precision

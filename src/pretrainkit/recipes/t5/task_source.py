@@ -5,8 +5,8 @@ Dimensions: B examples.
 
 import hashlib
 import logging
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +18,9 @@ from pretrainkit.data.identity import identity
 from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.data.supply import RunVocabulary, Supply
-from pretrainkit.data.task import REGISTRY, Task, TaskRegistry, check_alike
+from pretrainkit.data.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
 from pretrainkit.data.user_modules import import_modules
-from pretrainkit.data.vocabulary import Vocabulary, check_equal
+from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
 from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
@@ -31,6 +31,8 @@ from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]
 _FEATURES = {"inputs", "targets"}
+_COMPARABLE = (SentencePieceVocabulary, ByteVocabulary)
+"""Kinds of vocabularies that differ where their fingerprints do; a tokenizer.json may have the ids of another kind."""
 _logger = logging.getLogger(__name__)
 
 
@@ -129,9 +131,10 @@ class TaskBatches(BatchSource):
 
 
 def task_names(config: T5Run) -> list[str]:
-    """Of all tasks of the mixture, those of rate 0 too."""
-    import_modules(config.data.modules)
-    return list(REGISTRY.task_names(str(config.data.task)))
+    """Of all tasks of the mixture that are not left out, those of rate 0 too."""
+    _import_modules(config)
+    registry = REGISTRY.supplied(Supply(left_out=frozenset(config.data.leave_out)))
+    return list(registry.task_names(str(config.data.task)))
 
 
 def bind_tasks(config: T5Run) -> T5Run:
@@ -210,9 +213,15 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
 
 
 def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
-    """The task of a run, or the tasks of its mixture, also those of rate 0; and the vocabulary of all their features."""
+    """The tasks of a run, also those of rate 0, and the vocabulary of all their features."""
     _, tasks, vocabulary = _tasks(config)
     return tasks, vocabulary
+
+
+def declared_features(config: T5Run) -> Mapping[str, Feature]:
+    """The features that the tasks of a run have, with what they leave open: nothing is read."""
+    _import_modules(config)
+    return REGISTRY.get_task(REGISTRY.task_names(str(config.data.task))[0]).features
 
 
 def registry_of(config: T5Run) -> TaskRegistry:
@@ -229,8 +238,8 @@ def supply_of(config: T5Run) -> Supply:
     """What a run gives its tasks."""
     data = config.data
     vocabulary = None if data.tokenizer is None else open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
-    steps = denoising_steps(data.denoising) if len(data.denoising.all) == 1 else None
-    return Supply(vocabulary, data.task_folders, steps, frozenset(data.leave_out))
+    objective = partial(denoising_steps, data.denoising)
+    return Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out))
 
 
 def with_tokenizer_of_model(config: T5Run) -> T5Run:
@@ -243,9 +252,7 @@ def with_tokenizer_of_model(config: T5Run) -> T5Run:
 
 
 def _leaves_vocabulary_open(config: T5Run) -> bool:
-    _import_modules(config)
-    names = REGISTRY.task_names(str(config.data.task))
-    features = [feature for name in names for feature in REGISTRY.get_task(name).features.values()]
+    features = [feature for name in task_names(config) for feature in REGISTRY.get_task(name).features.values()]
     return any(isinstance(feature.vocabulary, RunVocabulary) for feature in features)
 
 
@@ -268,7 +275,8 @@ def _check_model(config: T5Run, task: Task, vocabulary: Vocabulary) -> None:
     except DataError:
         return
     of_model = open_vocabulary(place, config.data.denoising.num_sentinels)
-    if type(of_model) is type(vocabulary):
+    is_known = isinstance(vocabulary, _COMPARABLE) and isinstance(of_model, _COMPARABLE)
+    if is_known or type(of_model) is type(vocabulary):
         check_equal(task.name, vocabulary, of_model)
 
 

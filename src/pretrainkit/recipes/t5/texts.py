@@ -19,7 +19,7 @@ def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
 
     Args:
         config: Its config.
-        tokenizer: The folder beside the model; None: the tasks it was trained on have the vocabulary.
+        tokenizer: The folder beside the model; None: `data.tokenizer`, or else the tasks it was trained on, say it.
 
     Raises:
         DataError: There is no tokenizer.
@@ -27,7 +27,10 @@ def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
     """
     if tokenizer is not None:
         return open_vocabulary(tokenizer, config.data.denoising.num_sentinels)
-    if config.data.task is None:
+    data = config.data
+    if data.tokenizer is not None:
+        return open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
+    if data.task is None:
         raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
     return run_tasks(config)[1]
 

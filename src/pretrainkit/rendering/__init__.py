@@ -1,0 +1,24 @@
+"""Text to pixels: renderers for models that read text as pictures. See docs/rendering.md."""
+
+from pretrainkit.rendering.batch import PatchBatch, float_pixels, render_batch
+from pretrainkit.rendering.config import FontOptions, RendererConfig
+from pretrainkit.rendering.encoding import Encoding
+from pretrainkit.rendering.folder import load_renderer, save_renderer
+from pretrainkit.rendering.fonts import default_font
+from pretrainkit.rendering.renderer import Renderer, Text
+from pretrainkit.rendering.rtl import is_rtl
+
+__all__ = [
+    "Encoding",
+    "FontOptions",
+    "PatchBatch",
+    "Renderer",
+    "RendererConfig",
+    "Text",
+    "default_font",
+    "float_pixels",
+    "is_rtl",
+    "load_renderer",
+    "render_batch",
+    "save_renderer",
+]
