@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pretrainkit.nn import biased_attention
 from pretrainkit.nn.biased_attention import Pair, RowPairs, TiledPairs, flex_pairs, visible_pairs
 from pretrainkit.nn.relative_bias import RelativeBias
 
@@ -32,7 +33,9 @@ SELF = {
 
 @pytest.mark.parametrize("case", SELF)
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_tiles_equal_the_formula_in_value_and_gradient(case, is_causal):
+@pytest.mark.parametrize("scores_at_a_time", [1, 1 << 17])
+def test_tiles_equal_the_formula_in_value_and_gradient(monkeypatch, case, is_causal, scores_at_a_time):
+    monkeypatch.setattr(biased_attention, "_SCORES_AT_A_TIME", scores_at_a_time)
     lengths, prefixes = SELF[case]
     num = sum(lengths)
     bias = make_bias(is_bidirectional=not is_causal)
