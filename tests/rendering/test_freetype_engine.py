@@ -94,9 +94,7 @@ def test_fallback_fonts_give_what_the_main_font_lacks(fonts, noto):
 
 
 def test_colours_are_those_asked_for(latin_font):
-    renderer = Renderer(
-        RendererConfig(font_file=latin_font, font_color="#0000ff", background_color="yellow", rgb=True)
-    )
+    renderer = Renderer(RendererConfig(font_file=latin_font, font_color="#0000ff", background_color="yellow", rgb=True))
     pixels = renderer("HI").pixel_values
     assert pixels.shape == (16, 8464, 3)
     assert pixels[0, 0].tolist() == [255, 255, 0]

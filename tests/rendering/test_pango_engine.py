@@ -91,7 +91,17 @@ def test_lines_put_together_from_words_are_the_lines_shaped_as_a_whole(noto, sam
 def test_only_text_whose_words_stand_alone_is_put_together_from_words(latin_font):
     words = pango(latin_font).engine._words
     assert words.line("three plain words") is not None
-    for text in ("two words", "1914 1918 1922", "a  b c", " a b c", "a b c ", "a שלום c", "a e\u0301 c", "a\tb c d", "a 😀 c"):
+    for text in (
+        "two words",
+        "1914 1918 1922",
+        "a  b c",
+        " a b c",
+        "a b c ",
+        "a שלום c",
+        "a e\u0301 c",
+        "a\tb c d",
+        "a 😀 c",
+    ):
         assert words.line(text) is None, text
 
 

@@ -187,7 +187,15 @@ def test_threads_draw_the_same(renderer, change):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("אבג", True), ("aבג", True), ("אbc", False), ("123 !", False), ("", False), ("سلام", True), ("x (שלום) עולם", True)],
+    [
+        ("אבג", True),
+        ("aבג", True),
+        ("אbc", False),
+        ("123 !", False),
+        ("", False),
+        ("سلام", True),
+        ("x (שלום) עולם", True),
+    ],
 )
 def test_is_rtl(text, expected):
     assert is_rtl(text) is expected

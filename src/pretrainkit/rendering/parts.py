@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pretrainkit.rendering.encoding import Span
 from pretrainkit.rendering.engine import Lines
 from pretrainkit.rendering.geometry import LEFT_MARGIN
-from pretrainkit.rendering.offsets import patch_spans
+from pretrainkit.rendering.offsets import original_spans, patch_spans
 from pretrainkit.rendering.rtl import is_rtl
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class RunningPart(Part):
     ) -> None:
         self.geometry, self.column = renderer.geometry, column
         self.text = self.whole = renderer.prepared(text, is_word=False)
+        self.follows_original = renderer.config.parity and renderer.config.engine == "pango" and not is_rtl(self.text)
         self.lines = renderer.lines([self.text], direction=direction)
         self.end = self._end()
         P = self.geometry.patch
@@ -88,8 +89,12 @@ class RunningPart(Part):
         self.lines.paint(canvas_XP, [self.column - begin])
 
     def spans(self) -> list[Span]:
-        first = self.column // self.geometry.patch
-        return patch_spans(self.lines.edges(0), self.column, self.end, first, self.geometry.patch)
+        P = self.geometry.patch
+        first, edges_T2 = self.column // P, self.lines.edges(0)
+        if self.follows_original:
+            width = int(self.lines.widths_N[0]) + LEFT_MARGIN
+            return original_spans(edges_T2[:, 0], self.column, width, first, P, self.geometry.last)
+        return patch_spans(edges_T2, self.column, self.end, first, P)
 
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
         if len(self.text) == len(self.whole) and not self._is_too_wide():
@@ -172,12 +177,12 @@ class BigramsPart(Part):
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
         P, widths = self.geometry.patch, self.lines.widths_N.tolist()
         columns: list[int] = []
-        stops: list[int] = []
+        bounds: list[tuple[int, int]] = []
         for index, (_, pair) in enumerate(self.pairs):
             column = self.begin + index * P - begin
             columns += [column, column + widths[len(columns)]][: len(pair)]
-            stops += [column + P] * len(pair)
-        self.lines.paint(canvas_XP, columns or [0], stops or None)
+            bounds += [(column, column + P)] * len(pair)
+        self.lines.paint(canvas_XP, columns or [0], bounds or None)
 
     def spans(self) -> list[Span]:
         return [(start, start + len(pair)) for start, pair in self.pairs] or [(0, 0)]
