@@ -1,5 +1,7 @@
 """Characters to patches, and canvases that go on with what did not fit."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,7 +29,7 @@ def test_every_character_is_in_one_patch_and_in_order(renderer, text):
     assert len(spans) == encoding.num_text_patches
     once = list(dict.fromkeys(span for span in spans if span[1]))
     assert [once[0][0], once[-1][1]] == [0, len(text)]
-    assert all(before[1] == after[0] for before, after in zip(once, once[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in pairwise(once))
     assert set(encoding.offset_mapping[encoding.num_text_patches :]) == {(0, 0)}
 
 
@@ -111,7 +113,7 @@ def test_canvases_that_go_on_show_the_whole_text(renderer, change, num_words, st
         assert all(np.array_equal(canvas.columns_XP[:first], encoding.columns_XP[:first]) for canvas in canvases)
     for canvas, begin in zip(canvases, begins, strict=True):
         rest = ("Why?", text[begin:]) if as_pair else text[begin:]
-        assert np.array_equal(canvas.columns_XP, short.strip(rest))
+        assert np.array_equal(canvas.columns_XP, short.columns(rest))
 
 
 def test_words_that_do_not_fit_begin_the_next_canvas(renderer, change):

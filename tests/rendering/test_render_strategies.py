@@ -9,10 +9,10 @@ from pretrainkit.rendering.parts import bigrams
 
 def test_with_words_a_running_text_is_its_list_of_words(renderer, change):
     words = change(renderer, strategy="words")
-    assert np.array_equal(words.strip("some  running text"), renderer.strip(["some", "running", "text"]))
+    assert np.array_equal(words.columns("some  running text"), renderer.columns(["some", "running", "text"]))
     pair = words(("some text", "more of it"))
     first = pair.sep_patches[0]
-    assert np.array_equal(pair.columns_XP[: first * 16], renderer.strip(["some", "text"])[: first * 16])
+    assert np.array_equal(pair.columns_XP[: first * 16], renderer.columns(["some", "text"])[: first * 16])
 
 
 @given(text=st.text("ab \n", max_size=30))

@@ -1,6 +1,7 @@
 """A renderer saved and loaded, and noticed when it would draw otherwise."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ TEXT = "Some text, drawn again."
 
 def published(folder, font, **keys):
     folder.mkdir()
-    (folder / "latin.ttf").write_bytes(open(font, "rb").read())
+    (folder / "latin.ttf").write_bytes(Path(font).read_bytes())
     (folder / "text_renderer_config.json").write_text(json.dumps(PUBLISHED | keys))
     return folder
 
@@ -46,7 +47,7 @@ def test_a_folder_gives_back_the_renderer(renderer, change, tmp_path):
     save_renderer(saved, tmp_path / "one")
     loaded = load_renderer(tmp_path / "one")
     assert loaded.config.model_dump(exclude={"font_file"}) == saved.config.model_dump(exclude={"font_file"})
-    assert np.array_equal(loaded.strip(TEXT), saved.strip(TEXT))
+    assert np.array_equal(loaded.columns(TEXT), saved.columns(TEXT))
     save_renderer(loaded, tmp_path / "one")
     save_renderer(loaded, tmp_path / "two")
     for name in ("text_renderer_config.json", "rendering.json", "latin.ttf"):
@@ -86,7 +87,7 @@ def test_the_originals_pango_folder_is_loaded_with_pango(latin_font, tmp_path, h
 
 def test_fallback_fonts_come_along_in_their_order(renderer, change, latin_font, tmp_path):
     for name in ("z.ttf", "a.ttf"):
-        (tmp_path / name).write_bytes(open(latin_font, "rb").read() + name.encode())
+        (tmp_path / name).write_bytes(Path(latin_font).read_bytes() + name.encode())
     saved = change(renderer, fallback_fonts=(str(tmp_path / "z.ttf"), str(tmp_path / "a.ttf")))
     save_renderer(saved, tmp_path / "r")
     loaded = load_renderer(tmp_path / "r")

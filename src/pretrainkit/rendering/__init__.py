@@ -4,7 +4,6 @@ from pretrainkit.rendering.batch import PatchBatch, float_pixels, render_batch
 from pretrainkit.rendering.config import FontOptions, RendererConfig
 from pretrainkit.rendering.encoding import Encoding
 from pretrainkit.rendering.folder import load_renderer, save_renderer
-from pretrainkit.rendering.fonts import default_font
 from pretrainkit.rendering.renderer import Renderer, Text
 from pretrainkit.rendering.rtl import is_rtl
 
@@ -15,7 +14,6 @@ __all__ = [
     "Renderer",
     "RendererConfig",
     "Text",
-    "default_font",
     "float_pixels",
     "is_rtl",
     "load_renderer",

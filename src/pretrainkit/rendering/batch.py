@@ -45,7 +45,7 @@ def render_batch(
     """
     if not texts:
         raise ValueError("a batch of no texts cannot be rendered\n  give at least one")
-    strips = [renderer.strip(text) for text in texts]
+    strips = [renderer.columns(text) for text in texts]
     P = renderer.config.pixels_per_patch
     counts_B = np.array([len(strip) // P for strip in strips], np.int32)
     longest = int(counts_B.max())

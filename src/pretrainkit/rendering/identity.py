@@ -30,7 +30,7 @@ def page_sha256(renderer: Renderer) -> str:
     quiet = Renderer(config)
     digest = hashlib.sha256()
     for text in TEST_PAGE:
-        columns = quiet.strip(text)
+        columns = quiet.columns(text)
         digest.update(repr(columns.shape).encode())
         digest.update(columns.tobytes())
     return digest.hexdigest()

@@ -86,7 +86,7 @@ class Renderer:
             return encoding
         return overflow(page, encoding, stride)
 
-    def strip(self, text: Text) -> NDArray[np.uint8]:
+    def columns(self, text: Text) -> NDArray[np.uint8]:
         """uint8 (X, P) or (X, P, C): the columns of the text up to and with its end patch; X is a multiple of P."""
         _check(text)
         return Page(self, text).paint()
