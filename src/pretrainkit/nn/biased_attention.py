@@ -7,8 +7,8 @@ As in `pretrainkit.nn.attention`, a *layout* says where the examples lie. It is 
 layers; all layouts compute the same numbers:
 
 * `RowPairs`: rows and `scaled_dot_product_attention` with one additive mask; runs everywhere and is the reference.
-* `TiledPairs`: on a CPU. Each example for itself, a hundred queries at a time, so that scores stay in the cache and
-  keys that a causal query does not see cost nothing.
+* `TiledPairs`: on a CPU. Each example for itself, some heads and queries at a time, so that scores stay in the cache
+  and keys that a causal query does not see cost nothing.
 * `FlexPairs`: rows on a GPU; FlexAttention reads the bias by distance, so no (H, Q, P) is ever made.
 
 Scores are plain dot products: T5 has the scale in the initial weights of the queries.
@@ -28,6 +28,8 @@ from pretrainkit.nn.dropout import keep_factors
 from pretrainkit.nn.relative_bias import RelativeBias
 
 _QUERIES_PER_TILE = 128
+_SCORES_AT_A_TIME = 1 << 17
+"""Half of what a core's second cache holds."""
 
 
 class PairLayout(ABC):
@@ -165,10 +167,9 @@ def _tiles(pairs: tuple[Pair, ...], is_causal: bool) -> list[_Tile]:
         if pair.keys.stop == first_key:
             continue
         prefix = pair.num_prefix if is_causal else length
-        for first in range(0, prefix, _QUERIES_PER_TILE):
-            queries = slice(start + first, start + min(first + _QUERIES_PER_TILE, prefix))
+        if prefix:
             keys = slice(first_key, first_key + prefix) if is_causal else pair.keys
-            tiles.append(_Tile(queries, keys, first, None, length <= _QUERIES_PER_TILE and prefix == length))
+            tiles.append(_Tile(slice(start, start + prefix), keys, 0, None, prefix == length))
         for first in range(prefix, length, _QUERIES_PER_TILE):
             last = min(first + _QUERIES_PER_TILE, length)
             keys = slice(first_key, first_key + last)
@@ -191,19 +192,20 @@ class _TiledAttention(torch.autograd.Function):
         dropout_rate: float,
     ) -> Tensor:
         q_HTK, k_HSK, v_HSK = _by_head(q_THK, kv)
-        mixed_THK = kv.new_zeros(num_tokens, *kv.shape[2:])
+        make = torch.empty if sum(_size(tile.queries) for tile in tiles) == num_tokens else torch.zeros
+        mixed_THK = make((num_tokens, *kv.shape[2:]), dtype=kv.dtype, device=kv.device)
+        mixed_HTK = mixed_THK.transpose(0, 1)
         saved = []
         for tile in tiles:
-            scores_HQP = _scores(q_HTK[:, tile.queries], k_HSK[:, tile.keys], _bias_of(tile, bias_HQP))
-            if tile.is_hidden_QP is not None:
-                scores_HQP[:, :, -tile.is_hidden_QP.shape[1] :].masked_fill_(tile.is_hidden_QP, -torch.inf)
-            share_HQP = torch.softmax(scores_HQP, -1, out=scores_HQP)
-            saved.append(share_HQP)
-            if dropout_rate:
-                keep_HQP = keep_factors(share_HQP.shape, dropout_rate)
-                saved.append(keep_HQP)
-                share_HQP = share_HQP * keep_HQP
-            mixed_THK[tile.queries] = torch.bmm(share_HQP.to(kv.dtype), v_HSK[:, tile.keys]).transpose(0, 1)
+            for heads in _head_groups(tile, len(q_HTK)):
+                q_HQK, k_HPK = q_HTK[heads, tile.queries], k_HSK[heads, tile.keys]
+                share_HQP = _shares(q_HQK, k_HPK, _bias_of(tile, heads, bias_HQP), tile.is_hidden_QP)
+                saved.append(share_HQP)
+                if dropout_rate:
+                    keep_HQP = keep_factors(share_HQP.shape, dropout_rate)
+                    saved.append(keep_HQP)
+                    share_HQP = share_HQP * keep_HQP
+                torch.bmm(share_HQP.to(kv.dtype), v_HSK[heads, tile.keys], out=mixed_HTK[heads, tile.queries])
         ctx.save_for_backward(q_THK, kv, *saved)
         ctx.tiles, ctx.has_dropout = tiles, bool(dropout_rate)
         ctx.bias_like = None if bias_HQP is None else bias_HQP.new_empty(()).expand(bias_HQP.shape)
@@ -212,8 +214,12 @@ class _TiledAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None, None]:
         q_THK, kv, *saved = ctx.saved_tensors
-        grad_q_THK = None if q_THK is None else torch.zeros_like(q_THK)
-        grad_kv = torch.zeros_like(kv)
+        is_covered = all(tile.has_own_keys for tile in ctx.tiles)
+        is_covered &= sum(_size(tile.queries) for tile in ctx.tiles) == len(grad_THK)
+        is_covered &= sum(_size(tile.keys) for tile in ctx.tiles) == len(kv)
+        make = torch.empty_like if is_covered else torch.zeros_like
+        grad_q_THK = None if q_THK is None else make(q_THK)
+        grad_kv = make(kv)
         has_bias_grad = ctx.bias_like is not None and ctx.needs_input_grad[2]
         grad_bias_HQP = (
             torch.zeros_like(ctx.bias_like, memory_format=torch.contiguous_format) if has_bias_grad else None
@@ -223,41 +229,79 @@ class _TiledAttention(torch.autograd.Function):
         grad_HTK = grad_THK.transpose(0, 1)
         rest = iter(saved)
         for tile in ctx.tiles:
-            above_HQK, keys_HPK = grad_HTK[:, tile.queries], k_HSK[:, tile.keys]
-            share_HQP = next(rest)
-            grad_share_HQP = torch.bmm(above_HQK, v_HSK[:, tile.keys].transpose(1, 2)).to(share_HQP.dtype)
-            kept_HQP = share_HQP
-            if ctx.has_dropout:
-                keep_HQP = next(rest)
-                kept_HQP = share_HQP * keep_HQP
-                grad_share_HQP.mul_(keep_HQP)
-            put = Tensor.copy_ if tile.has_own_keys else Tensor.add_
-            put(to_v_HSK[:, tile.keys], torch.bmm(kept_HQP.to(kv.dtype).transpose(1, 2), above_HQK))
-            # Softmax backwards: share * (grad - sum(grad * share)); hidden pairs have share 0.
-            grad_scores_HQP = torch._softmax_backward_data(grad_share_HQP, share_HQP, -1, share_HQP.dtype)
-            if grad_bias_HQP is not None:
-                _bias_of(tile, grad_bias_HQP).add_(grad_scores_HQP)  # type: ignore[union-attr]
-            low_HQP = grad_scores_HQP.to(kv.dtype)
-            to_q_HTK[:, tile.queries] = torch.bmm(low_HQP, keys_HPK)
-            put(to_k_HSK[:, tile.keys], torch.bmm(low_HQP.transpose(1, 2), q_HTK[:, tile.queries]))
+            for heads in _head_groups(tile, len(q_HTK)):
+                q_HQK, above_HQK = q_HTK[heads, tile.queries], grad_HTK[heads, tile.queries]
+                k_HPK, v_HPK = k_HSK[heads, tile.keys], v_HSK[heads, tile.keys]
+                share_HQP = next(rest)
+                grad_share_HQP = torch.bmm(above_HQK, v_HPK.mT).to(share_HQP.dtype)
+                kept_HQP = share_HQP
+                if ctx.has_dropout:
+                    keep_HQP = next(rest)
+                    kept_HQP = share_HQP * keep_HQP
+                    grad_share_HQP.mul_(keep_HQP)
+                _put_product(to_v_HSK[heads, tile.keys], kept_HQP.to(kv.dtype).mT, above_HQK, tile)
+                # Softmax backwards: share * (grad - sum(grad * share)); hidden pairs have share 0.
+                grad_scores_HQP = torch._softmax_backward_data(
+                    grad_share_HQP, share_HQP, -1, share_HQP.dtype, grad_input=grad_share_HQP
+                )
+                if grad_bias_HQP is not None:
+                    _bias_of(tile, heads, grad_bias_HQP).add_(grad_scores_HQP)  # type: ignore[union-attr]
+                low_HQP = grad_scores_HQP.to(kv.dtype)
+                torch.bmm(low_HQP, k_HPK, out=to_q_HTK[heads, tile.queries])
+                _put_product(to_k_HSK[heads, tile.keys], low_HQP.mT, q_HQK, tile)
         return grad_q_THK, grad_kv, grad_bias_HQP, None, None, None
+
+
+def _head_groups(tile: _Tile, num_heads: int) -> list[slice]:
+    """Heads that are worked on together: as many as the cache holds the scores of."""
+    num = max(1, _SCORES_AT_A_TIME // (_size(tile.queries) * _size(tile.keys)))
+    return [slice(first, min(first + num, num_heads)) for first in range(0, num_heads, num)]
+
+
+def _shares(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, is_hidden_QP: Tensor | None) -> Tensor:
+    """Softmax over the keys, at least float32, (H, Q, P), some queries at a time."""
+    num_queries, num_keys = q_HQK.shape[1], k_HPK.shape[1]
+    if is_hidden_QP is not None or num_queries * num_keys <= _SCORES_AT_A_TIME:
+        scores_HQP = _scores(q_HQK, k_HPK, bias_HQP)
+        if is_hidden_QP is not None:
+            scores_HQP[:, :, -is_hidden_QP.shape[1] :].masked_fill_(is_hidden_QP, -torch.inf)
+        return torch.softmax(scores_HQP, -1, out=scores_HQP)
+    dtype = torch.promote_types(q_HQK.dtype, torch.float32)
+    share_HQP = q_HQK.new_empty((len(q_HQK), num_queries, num_keys), dtype=dtype)
+    for first in range(0, num_queries, _QUERIES_PER_TILE):
+        some = slice(first, first + _QUERIES_PER_TILE)
+        scores_HQP = _scores(q_HQK[:, some], k_HPK, None if bias_HQP is None else bias_HQP[:, some])
+        torch.softmax(scores_HQP, -1, out=share_HQP[:, some])
+    return share_HQP
+
+
+def _put_product(out_HPK: Tensor, left_HPQ: Tensor, right_HQK: Tensor, tile: _Tile) -> None:
+    """Into the gradient of a tile's keys or values, or onto it where other tiles read them too."""
+    if tile.has_own_keys:
+        torch.bmm(left_HPQ, right_HQK, out=out_HPK)
+    else:
+        out_HPK.baddbmm_(left_HPQ, right_HQK)
 
 
 def _scores(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None) -> Tensor:
     """At least float32."""
     if bias_HQP is None:
-        scores_HQP = torch.bmm(q_HQK, k_HPK.transpose(1, 2))
+        scores_HQP = torch.bmm(q_HQK, k_HPK.mT)
         return scores_HQP.to(torch.promote_types(scores_HQP.dtype, torch.float32))
     if bias_HQP.dtype == q_HQK.dtype:
-        return torch.baddbmm(bias_HQP, q_HQK, k_HPK.transpose(1, 2))
-    return torch.bmm(q_HQK, k_HPK.transpose(1, 2)).to(bias_HQP.dtype).add_(bias_HQP)
+        return torch.baddbmm(bias_HQP, q_HQK, k_HPK.mT)
+    return torch.bmm(q_HQK, k_HPK.mT).to(bias_HQP.dtype).add_(bias_HQP)
 
 
-def _bias_of(tile: _Tile, bias_HQP: Tensor | None) -> Tensor | None:
+def _bias_of(tile: _Tile, heads: slice, bias_HQP: Tensor | None) -> Tensor | None:
     if bias_HQP is None:
         return None
-    num_queries, num_keys = tile.queries.stop - tile.queries.start, tile.keys.stop - tile.keys.start
-    return bias_HQP[:, tile.first_query : tile.first_query + num_queries, :num_keys]
+    last_query = tile.first_query + _size(tile.queries)
+    return bias_HQP[heads, tile.first_query : last_query, : _size(tile.keys)]
+
+
+def _size(tokens: slice) -> int:
+    return tokens.stop - tokens.start
 
 
 def _by_head(q_THK: Tensor | None, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

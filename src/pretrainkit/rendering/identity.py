@@ -8,7 +8,8 @@ from typing import Any
 from pretrainkit.corpus.manifest import fingerprint
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.fonts import font_files, font_sha256
-from pretrainkit.rendering.renderer import Renderer, Text
+from pretrainkit.rendering.page import Text
+from pretrainkit.rendering.renderer import Renderer
 
 TEST_PAGE: tuple[Text, ...] = (
     "Hamburgefonstiv 0123456789 (AVATAR, Toy) fi ffl jjj",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.dropout import dropout
+from pretrainkit.nn.gated_gelu import gated_gelu, is_fused
 from pretrainkit.nn.initialise import SkipInitialisation, truncated_normal_
 from pretrainkit.nn.linear import Linear, linear
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
@@ -87,12 +88,16 @@ class FeedForward(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
+        rate = self.dropout_rate if self.training else 0.0
+        if self.activations == ("gelu_tanh", "linear") and is_fused(x_TD, self.down.weight):
+            gate, up = self.up
+            return gated_gelu(x_TD, gate.weight, up.weight, self.down.weight, dropout_rate=rate)
         inner_TF = None
         for name, up in zip(self.activations, self.up, strict=True):
             part_TF = up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
             inner_TF = part_TF if inner_TF is None else inner_TF * part_TF
         assert inner_TF is not None
-        return self.down(dropout(inner_TF, self.dropout_rate, is_training=self.training))
+        return self.down(dropout(inner_TF, rate, is_training=self.training))
 
 
 class Block(nn.Module):
