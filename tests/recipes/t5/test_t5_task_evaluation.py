@@ -191,3 +191,18 @@ def test_losses_are_of_as_many_examples_of_each_task_as_asked_and_without_dropou
     assert [len(rows) for rows in seen] == [4, 4, 2] + 3 * [4, 3]
     assert [set(rows.source.tolist()) for rows in seen[3:]] == [{0}, {0}, {1}, {1}, {2}, {2}]
     assert pretrainkit.evaluate(tmp_path / "run") == found
+
+
+def test_a_trained_run_has_samples_and_answers_prompts_and_tasks_without_a_tokenizer_beside_it(run, tmp_path):
+    labels = {"ant": "yes", "bee": "yes", "cat": "no", "dog": "no"}
+    samples = json.loads((run / "samples.json").read_text())
+    assert {one["input"]: one["truth"] for one in samples}.items() <= labels.items()
+    assert [one["predicted"] for one in samples] == [one["truth"] for one in samples]
+    found = pretrainkit.generate(run, list(labels), beams=2)
+    assert [answer["text"] for answer in found] == list(labels.values())
+    opened = pretrainkit.open_model(run)
+    assert opened.score([("ant", "yes")])[0] > opened.score([("ant", "no")])[0]
+    out = pretrainkit.infer(run, tmp_path / "out.jsonl", task="judged_small", split="validation")
+    rows = lines_of(out)
+    assert len(rows) == 24
+    assert all(labels[row["inputs"]["inputs_pretokenized"]] == row["prediction"] for row in rows)
