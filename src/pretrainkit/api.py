@@ -650,7 +650,10 @@ def difference_from_huggingface(path: str | Path) -> float:
     """
     from tempfile import TemporaryDirectory
 
+    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+
     opened = open_model(path)
+    import_transformers()
     with TemporaryDirectory() as folder:
         opened.recipe.export_huggingface(opened.config, opened.model, None, Path(folder, "model"))
         return opened.recipe.difference_from_huggingface(opened.config, opened.model, Path(folder, "model"))
