@@ -10,6 +10,7 @@ import gc
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -32,6 +33,7 @@ from pretrainkit.training.checkpoint import CheckpointStore, load
 from pretrainkit.training.checkpoint_files import Checkpoint, read_checkpoint
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.folder import RunFolder
+from pretrainkit.training.memory import freed_memory_kept
 from pretrainkit.training.metrics import MetricsLog
 from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossSum
 from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
@@ -165,7 +167,7 @@ class Trainer:
         try:
             if is_new and self.config.evaluate.before_training:
                 last |= self._evaluate(self.evaluations)
-            with StopSignal() as stop:
+            with StopSignal() as stop, freed_memory_kept() if self.world.device.type == "cpu" else nullcontext():
                 for step, microbatches, waited in self.loader.iterate(self.step, config.total_steps):
                     began = time.perf_counter()
                     sums, norm = self._update(step, microbatches)

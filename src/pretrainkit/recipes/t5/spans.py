@@ -7,7 +7,9 @@ Dimensions: B segments, M tokens of all segments together, K runs of all segment
 Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.3; the released `t5` (`data/preprocessors.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -44,6 +46,7 @@ _NOISE_CUTS, _CLEAN_CUTS, _ROLL, _TOKENS, _PERIODS, _OFFSETS, _PREFIX, _CHOICE, 
         *("regular offsets", "prefix", "choice", "replacement ids", "order"),
     )
 )
+_BOTH_CUTS = np.stack([_CLEAN_CUTS, _NOISE_CUTS])[:, None]
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def random_spans(
 
 def _runs(keys: Keys, sizes: Ints, num_noise: Ints, num_spans: Ints) -> tuple[Ints, Ints]:
     """(K,) lengths of what lies before each noise run, and of the run."""
-    both = fold(keys, np.stack([_CLEAN_CUTS, _NOISE_CUTS])[:, None]).ravel()
+    both = fold(keys, _BOTH_CUTS).ravel()
     totals = np.concatenate([sizes - num_noise, num_noise])
     clean, noise = compositions(both, totals, np.concatenate([num_spans, num_spans])).reshape(2, -1)
     return clean, noise
@@ -153,8 +156,8 @@ def corrupt_spans(
     mean_span_length: float,
     sentinels: NDArray[np.int32],
 ) -> tuple[Ragged, Ragged]:
-    """Inputs and targets of `random_spans` with a sentinel for each run: what `hide` gives on both sides, at a third of
-    its cost, since the runs' lengths say where everything goes.
+    """Inputs and targets of `random_spans` with a sentinel for each run: what `hide` gives on both sides, at a tenth of
+    its cost where the package was compiled, else a third.
 
     Args:
         keys: (B,) one for each segment.
@@ -163,8 +166,34 @@ def corrupt_spans(
         mean_span_length: As for `random_spans`.
         sentinels: At least as many as there are runs in a segment.
     """
+    num_noise, num_spans = count_noise(text.lengths - 1, noise_density, mean_span_length)
+    compiled = _compiled_corrupt_spans()
+    if compiled is None:
+        return spans_by_arrays(keys, text, num_noise, num_spans, sentinels)
+    num_inputs, num_targets = text.lengths - num_noise + num_spans, num_noise + num_spans + 1
+    inputs = np.empty(int(num_inputs.sum()), np.int32)
+    targets = np.empty(int(num_targets.sum()), np.int32)
+    cuts = fold(keys, _BOTH_CUTS)
+    compiled(cuts[0], cuts[1], text.lengths, num_noise, num_spans, text.values, sentinels, inputs, targets)
+    return Ragged(inputs, num_inputs), Ragged(targets, num_targets)
+
+
+@cache
+def _compiled_corrupt_spans() -> Callable[..., None] | None:
+    """Of `_spans.c`, present where the package was installed with a compiler."""
+    try:
+        from pretrainkit.recipes.t5 import _spans
+    except ImportError:
+        return None
+    return _spans.corrupt_spans
+
+
+def spans_by_arrays(
+    keys: Keys, text: Ragged, num_noise: Ints, num_spans: Ints, sentinels: NDArray[np.int32]
+) -> tuple[Ragged, Ragged]:
+    """`corrupt_spans` without the compiled part, from the numbers of `count_noise`; the runs' lengths say where
+    everything goes."""
     sizes = text.lengths - 1
-    num_noise, num_spans = count_noise(sizes, noise_density, mean_span_length)
     clean, noise = _runs(keys, sizes, num_noise, num_spans)
     ends = np.cumsum(clean + noise) + np.repeat(np.arange(len(sizes)), num_spans)
     first = ends - noise
