@@ -175,6 +175,11 @@ class T5(Recipe):
         model, state = read_huggingface(folder)
         return PRESETS["1.1-base"]().model_copy(update={"model": model}), state
 
+    def difference_from_huggingface(self, config: T5Run, model: nn.Module, folder: Path) -> float:
+        from pretrainkit.recipes.t5.parity import difference_from_huggingface
+
+        return difference_from_huggingface(config.model, model, folder)
+
     @property
     def file_formats(self) -> tuple[str, ...]:
         return ("t5x", "mesh_tf")
