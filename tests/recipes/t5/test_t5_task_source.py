@@ -95,7 +95,5 @@ def test_tasks_of_pairs_lay_two_texts_into_each_row(module, tmp_path):
     assert batch["num_examples"] == size
     pretrainkit.train(config, tmp_path / "run")
     mixed = task_run(module, "t5_source_pairs_and_others", input_length=16, target_length=16, valid_split=None)
-    source = open_source(bind(mixed), "train")
-    drawn = RECIPE.build_order(bind(mixed), source).records(np.arange(4))
-    with pytest.raises(DataError, match="lay two examples into a row, and others do not"):
-        source.build(drawn)
+    with pytest.raises(ConfigError, match="t5_source_pairs"):
+        bind(mixed)

@@ -32,8 +32,8 @@ from pretrainkit.tokenizers.special import SpecialIds
 if TYPE_CHECKING:
     from pretrainkit.data.task import Feature
 
-FIRST_OF_PAIR = "first_of_pair"
-"""Key of the lengths of inputs and targets of the first of two examples that share a row."""
+PARTNER = "partner"
+"""Key of the example that shares a row with the one it is in, where the denoiser makes pairs."""
 _MANY_DOCUMENTS = 100_000
 _logger = logging.getLogger(__name__)
 
@@ -131,8 +131,7 @@ class SegmentsOfDocuments(Examples):
 
 @dataclass(frozen=True)
 class Denoise:
-    """Inputs and targets of a segment, with new noise in every epoch. Of pairs both examples end to end, with the
-    lengths of the first as `FIRST_OF_PAIR`."""
+    """Inputs and targets of a segment, with new noise in every epoch."""
 
     config: DenoisingConfig
 
@@ -145,10 +144,15 @@ class Denoise:
     ) -> Example:
         key = rng.integers(1 << 64, size=1, dtype=np.uint64)
         inputs, targets = self._denoisers.of(lengths, features).examples(ragged([example["targets"]]), key)
-        if inputs is None:
-            return {"targets": targets[0]}
-        found: Example = {"inputs": inputs.values, "targets": targets.values}
-        return found | {FIRST_OF_PAIR: [len(inputs[0]), len(targets[0])]} if len(inputs) == 2 else found
+        made: list[Example] = [{"targets": targets[number]} for number in range(len(targets))]
+        if inputs is not None:
+            made = [{"inputs": inputs[number], **one} for number, one in enumerate(made)]
+        return {**made[0], PARTNER: made[1]} if self.is_paired else made[0]
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether an example has a partner that shares its row."""
+        return self.config.all[0].pairs
 
     @cached_property
     def _denoisers(self) -> "_Denoisers":

@@ -19,7 +19,6 @@ from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.data.supply import RunVocabulary, Supply
 from pretrainkit.data.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
-from pretrainkit.data.task_steps import Example
 from pretrainkit.data.user_modules import import_modules
 from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
 from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
@@ -27,7 +26,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
-from pretrainkit.recipes.t5.task_denoising import FIRST_OF_PAIR, denoising_steps
+from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps
 from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]
@@ -98,43 +97,26 @@ class TaskBatches(BatchSource):
         return np.full(len(records), data.input_length * self.has_inputs + data.target_length, np.int64)
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
-        """Inputs (None: the tasks have none) and targets, before they get rows; two of each for every record where the
-        tasks make pairs."""
-        return self._sequences(self._made(records))
-
-    def _made(self, records: Records) -> list[Example]:
+        """Inputs (None: the tasks have none) and targets, before they get rows; two of each for every record where they
+        are pairs that share a row."""
         epochs = records.epoch.tolist() if self.split == "train" else [0] * len(records)
-        return [
+        found = [
             self.tasks[source].example(index, epoch)
             for source, index, epoch in zip(records.source.tolist(), records.index.tolist(), epochs, strict=True)
         ]
-
-    def _sequences(self, made: list[Example]) -> tuple[Ragged | None, Ragged]:
-        inputs = ragged([one.get("inputs", ()) for one in made]) if self.has_inputs else None
-        targets = ragged([one["targets"] for one in made])
-        if not _is_paired(made):
-            return inputs, targets
-        if inputs is None or not all(FIRST_OF_PAIR in one for one in made):
-            raise DataError(
-                "some tasks of the mixture lay two examples into a row, and others do not\n  train on one kind of them"
-            )
-        firsts = np.array([one[FIRST_OF_PAIR] for one in made])
-        return _cut_in_two(inputs, firsts[:, 0]), _cut_in_two(targets, firsts[:, 1])
+        found = [part for one in found for part in ((one, one[PARTNER]) if PARTNER in one else (one,))]
+        targets = ragged([one["targets"] for one in found])
+        return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
-        made = self._made(records)
-        is_paired = _is_paired(made)
         component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
-        if component is not None and is_paired:
+        inputs, targets = self.examples(records)
+        is_paired = len(targets) > len(records)
+        if is_paired and component is not None:
             component = np.repeat(component, 2)
-        return lay_out(
-            self.config,
-            *self._sequences(made),
-            mask_id=self._mask_id,
-            component=component,
-            is_paired=is_paired,
-        )
+        mask_id = self._mask_id
+        return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
 
     @cached_property
     def _numbers(self) -> NDArray[np.int64]:
@@ -153,15 +135,6 @@ class TaskBatches(BatchSource):
     def _mask_id(self) -> int:
         sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
         return sentinels[0] if sentinels else -1
-
-
-def _is_paired(made: list[Example]) -> bool:
-    return any(FIRST_OF_PAIR in one for one in made)
-
-
-def _cut_in_two(sequences: Ragged, first: NDArray[np.int64]) -> Ragged:
-    """(2 B,) sequences of (B,), which are cut behind `first` tokens."""
-    return Ragged(sequences.values, np.stack([first, sequences.lengths - first], axis=1).ravel())
 
 
 def task_names(config: T5Run) -> list[str]:
@@ -204,9 +177,31 @@ def bind_tasks(config: T5Run) -> T5Run:
                 f"task {task.name!r} has no inputs, but model.kind={config.model.kind} reads some\n"
                 "  set model.kind=decoder_only"
             )
+    problems += _pair_problems(config, tasks)
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
+    """What tasks whose examples share rows in pairs do not go with."""
+    paired = [
+        task.name for task in tasks if any(isinstance(step, Denoise) and step.is_paired for step in task.preprocessors)
+    ]
+    if not paired:
+        return []
+    found = []
+    if len(paired) < len(tasks):
+        others = [task.name for task in tasks if task.name not in paired]
+        found.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on them one by one")
+    if config.data.packing:
+        found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
+    if config.model.kind != "encoder_decoder":
+        found.append(
+            f"task {paired[0]!r} makes pairs for an encoder and a decoder, but model.kind={config.model.kind}\n"
+            "  take c4_prefix_lm_objective_decoder_architecture, or another objective"
+        )
+    return found
 
 
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:

@@ -47,19 +47,20 @@ def _named(objective: ObjectiveName, *, has_inputs: bool = True) -> Task:
     return _task(f"c4_v220_{objective}", _C4, steps, has_inputs=has_inputs)
 
 
-def _packed_prefix_lm(architecture: str, *, pairs: bool) -> Task:
-    (denoiser,) = named("packed_prefix_lm")
-    config = DenoisingConfig(denoisers=(denoiser.model_copy(update={"pairs": pairs}),))
-    return _task(f"c4_prefix_lm_objective_{architecture}_architecture", _C4, denoising_steps(config))
-
+_PACKED_PREFIX_LM = DenoisingConfig(name="packed_prefix_lm")
+_WHOLE_PREFIX_LM = DenoisingConfig(
+    denoisers=tuple(one.model_copy(update={"pairs": False}) for one in named("packed_prefix_lm"))
+)
+"""For a decoder alone, whose row holds a prefix and what follows it."""
+_PREFIX_LM = "c4_prefix_lm_objective_{}_architecture"
 
 TASKS = (
     _named("span_corruption"),
     _named("iid_denoising"),
     _named("prefix_lm"),
     _named("full_lm", has_inputs=False),
-    _packed_prefix_lm("encoder_decoder", pairs=True),
-    _packed_prefix_lm("decoder", pairs=False),
+    _task(_PREFIX_LM.format("encoder_decoder"), _C4, denoising_steps(_PACKED_PREFIX_LM)),
+    _task(_PREFIX_LM.format("decoder"), _C4, denoising_steps(_WHOLE_PREFIX_LM)),
     *(_task(f"c4{part}_v020_unsupervised", source, [_OBJECTIVE]) for part, source in _C4_PARTS.items()),
     _task("wikipedia_20190301.en_v003_unsupervised", _WIKIPEDIA, [_OBJECTIVE]),
 )
