@@ -1,14 +1,15 @@
-"""The one compiled part, word counts. Optional: without a compiler the package counts in Python, with equal results."""
+"""The compiled parts: word counts, span corruption. Optional: without a compiler Python does it, with equal results."""
 
 from setuptools import Extension, setup
 
 setup(
     ext_modules=[
         Extension(
-            "pretrainkit.corpus._words",
-            ["src/pretrainkit/corpus/_words.c"],
+            f"pretrainkit.{name}",
+            [f"src/pretrainkit/{name.replace('.', '/')}.c"],
             extra_compile_args=["-O3"],
             optional=True,
         )
+        for name in ("corpus._words", "recipes.t5._spans")
     ]
 )

@@ -1,21 +1,29 @@
 """One training step of our T5 against `T5ForConditionalGeneration` of transformers, on the same examples.
 
-    python benchmarks/t5_step.py [--rows full,documents,short] [--rounds 9] [--threads 1] [--quick]
+    python benchmarks/t5_step.py [--rows full,documents,short] [--rounds 7] [--threads 1] [--quick]
 
 4 + 4 layers of width 256 in the style of T5 1.1, inputs and targets of up to 512 and 114 tokens. Both: forward,
-backward, clip to norm 1, fused AdamW, float32, no dropout, no z-loss. Contestants take turns within each round; what
-counts is the median CPU time of a step. Before timing, both get the same weights and must give the same loss.
+backward, clip to norm 1, fused AdamW, float32, no dropout, no z-loss. Each contestant has a process of its own, because
+our trainer tells the C library to keep freed memory, and so do we here (transformers leaves that as it is; one row
+gives it the same memory). They take turns in each round; what counts is the median CPU time of a step. Before
+timing, all get the same weights and must give the same loss and the same gradients.
 
 full: every row is full, as in span corruption. documents: of 16 % to 100 % of that. short: tasks of about a hundred
 tokens. transformers pads its rows; ours are padded, and once more packed: as many examples in as few rows as they need.
 """
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +31,15 @@ from torch import Tensor, nn
 
 from pretrainkit.recipes.clip.torchvision_shim import import_transformers
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5ObjectiveConfig, T5Run
-from pretrainkit.recipes.t5.convert import write_huggingface
+from pretrainkit.recipes.t5.convert import to_huggingface_state, write_huggingface
 from pretrainkit.recipes.t5.model import build
 from pretrainkit.recipes.t5.objective import T5Objective
+from pretrainkit.training.memory import freed_memory_kept
 from pretrainkit.training.run import OptimizerConfig
 
 VOCAB_SIZE, INPUT_LENGTH, TARGET_LENGTH = 32_128, 512, 114
+OURS, PACKED, THEIRS, THEIRS_KEPT = "ours", "packed", "theirs", "theirs, memory kept"
+NUM_BATCHES = 3
 Examples = list[tuple[np.ndarray, np.ndarray]]
 Batch = dict[str, Tensor]
 
@@ -93,9 +104,9 @@ def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Callable[[B
     return step
 
 
-def compare(kind: str, intermediate_size: int, batch_size: int, rounds: int) -> dict[str, float | str]:
-    """Median useful tokens per CPU-second of each, and the ratios."""
-    model = T5ModelConfig(
+def model_config(intermediate_size: int) -> T5ModelConfig:
+    """4 + 4 layers of width 256."""
+    return T5ModelConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=256,
         num_heads=4,
@@ -103,61 +114,120 @@ def compare(kind: str, intermediate_size: int, batch_size: int, rounds: int) -> 
         num_encoder_layers=4,
         num_decoder_layers=4,
     )
-    config = T5Run(
+
+
+def make_ours(config: T5ModelConfig, batch_size: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
+    """Our model, always with the same weights, and its loss per target token."""
+    run = T5Run(
         num_steps=1,
-        model=model,
+        model=config,
         objective=T5ObjectiveConfig(z_loss=0.0, normalize_by="real_target_tokens"),
         data=T5DataConfig(batch_size=batch_size),
         optimizer=OptimizerConfig(peak_lr=1e-4),
     )
     torch.manual_seed(0)
-    ours, objective = build(model), T5Objective(config)
-    with tempfile.TemporaryDirectory() as folder:
-        write_huggingface(ours.state_dict(), model, Path(folder) / "hf")
-        theirs = import_transformers().T5ForConditionalGeneration.from_pretrained(Path(folder) / "hf").train()
+    model, objective = build(config), T5Objective(run)
+    return model, lambda batch: objective.losses(model, batch)["cross_ent_loss"].mean()
 
-    def our_loss(batch: Batch) -> Tensor:
-        return objective.losses(ours, batch)["cross_ent_loss"].mean()
 
-    def their_loss(batch: Batch) -> Tensor:
+def make_theirs(weights: Path) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
+    """The model of transformers with the weights of a folder, and the same loss."""
+    model = import_transformers().T5ForConditionalGeneration.from_pretrained(weights).train()
+
+    def loss(batch: Batch) -> Tensor:
         target, inputs = batch["decoder_target_tokens"].long(), batch["encoder_input_tokens"].long()
         labels = target.masked_fill(target == 0, -100)
-        return theirs(input_ids=inputs, attention_mask=(inputs != 0).long(), labels=labels).loss
+        return model(input_ids=inputs, attention_mask=(inputs != 0).long(), labels=labels).loss
 
+    return model, loss
+
+
+def contend(name: str, kind: str, intermediate_size: int, batch_size: int, threads: int, folder: Path) -> None:
+    """A contestant: writes its loss and gradients, then makes a step for every line that it reads."""
+    torch.set_num_threads(threads)
+    config = model_config(intermediate_size)
     rng = np.random.default_rng(0)
-    examples = [make_examples(kind, batch_size, rng) for _ in range(3)]
-    padded = [to_rows([[example] for example in part]) for part in examples]
-    dense = [to_rows(packed(part)) for part in examples]
-    losses = [our_loss(padded[0]).item(), our_loss(dense[0]).item(), their_loss(padded[0]).item()]
-    if max(losses) - min(losses) > 1e-4:
-        raise SystemExit(
-            f"not the same maths: our loss {losses[0]:.6f}, packed {losses[1]:.6f}, theirs {losses[2]:.6f}"
-        )
+    examples = [make_examples(kind, batch_size, rng) for _ in range(NUM_BATCHES)]
+    is_theirs = name in (THEIRS, THEIRS_KEPT)
+    batches = [to_rows(packed(part) if name == PACKED else [[one] for one in part]) for part in examples]
+    with nullcontext() if name == THEIRS else freed_memory_kept():
+        model, loss_of = make_theirs(folder / "weights") if is_theirs else make_ours(config, batch_size)
+        loss = loss_of(batches[0])
+        loss.backward()
+        grads = {key: parameter.grad for key, parameter in model.named_parameters() if parameter.grad is not None}
+        torch.save(grads if is_theirs else to_huggingface_state(grads, config), folder / f"{name}.pt")
+        model.zero_grad(set_to_none=True)
+        step = stepper(model, loss_of)
+        useful = [sum(len(inputs) + len(target) for inputs, target in part) for part in examples]
+        fill = float((batches[0]["encoder_input_tokens"] != 0).float().mean())
+        print(json.dumps({"loss": loss.item(), "useful": useful, "fill": fill}), flush=True)
+        for number, _ in enumerate(sys.stdin):
+            print(step(batches[number % NUM_BATCHES]), flush=True)
 
-    our_step, their_step = stepper(ours, our_loss), stepper(theirs, their_loss)
-    times: dict[str, list[float]] = {"ours": [], "packed": [], "theirs": []}
-    for number in range(-1, rounds):
-        index = number % len(examples)
-        taken = {
-            "ours": our_step(padded[index]),
-            "packed": our_step(dense[index]),
-            "theirs": their_step(padded[index]),
-        }
-        if number >= 0:
-            useful = sum(len(inputs) + len(target) for inputs, target in examples[index])
-            for name, seconds in taken.items():
-                times[name].append(useful / seconds)
-    speed = {name: statistics.median(found) for name, found in times.items()}
-    return {
-        "rows": kind,
-        "feed-forward": intermediate_size,
-        "fill": round(float((padded[0]["encoder_input_tokens"] != 0).float().mean()), 2),
-        "ours_tokens_per_s": round(speed["ours"]),
-        "packed_tokens_per_s": round(speed["packed"]),
-        "transformers_tokens_per_s": round(speed["theirs"]),
-        "ratio": round(speed["ours"] / speed["theirs"], 2),
-        "ratio_packed": round(speed["packed"] / speed["theirs"], 2),
-    }
+
+@contextmanager
+def contestant(name: str, kind: str, options: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Any]]:
+    """A process of `contend`: what it said first, and a function that lets it make a step and gives the CPU seconds."""
+    given = ["--feed-forward", options.feed_forward, "--batch-size", options.batch_size, "--threads", options.threads]
+    command = [sys.executable, __file__, "--contestant", name, "--rows", kind, "--folder", folder, *given]
+    threads = str(options.threads)
+    with subprocess.Popen(
+        list(map(str, command)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None if options.verbose else subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": threads},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, out = process.stdin, process.stdout
+
+        def ask(line: str | None) -> Any:
+            if line is not None:
+                to.write(line)
+                to.flush()
+            answer = out.readline()
+            if not answer:
+                raise SystemExit(f"{name} on {kind} rows ended early; see --verbose")
+            return json.loads(answer)
+
+        yield ask(None), lambda: ask("step\n")
+        to.close()
+
+
+def refuse_different_maths(losses: dict[str, float], folder: Path) -> None:
+    """Every gradient of the same loss must be the same, up to rounding."""
+    if max(losses.values()) - min(losses.values()) > 1e-4:
+        raise SystemExit(f"not the same maths: losses {losses}")
+    grads = {name: torch.load(folder / f"{name}.pt", weights_only=True) for name in losses}
+    for name, found in grads.items():
+        for key, grad in grads[OURS].items():
+            other = found[key]
+            error = float((grad - other).norm() / grad.norm())
+            if error > 1e-3:
+                raise SystemExit(
+                    f"not the same maths: the gradient of {key} of {name} is off by {error:.1e} of its norm"
+                )
+
+
+def compare(kind: str, names: list[str], options: argparse.Namespace) -> dict[str, tuple[float, float]]:
+    """Of each contestant the median of useful tokens per CPU-second, and how full its rows are."""
+    config = model_config(options.feed_forward)
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        folder = Path(place)
+        write_huggingface(make_ours(config, options.batch_size)[0].state_dict(), config, folder / "weights")
+        said, steps = {}, {}
+        for name in names:
+            said[name], steps[name] = stack.enter_context(contestant(name, kind, options, folder))
+        refuse_different_maths({name: first["loss"] for name, first in said.items()}, folder)
+        speeds: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(options.rounds + 1):  # the first of all is a warm-up
+            for name in names:
+                speed = said[name]["useful"][number % NUM_BATCHES] / steps[name]()
+                if number:
+                    speeds[name].append(speed)
+    return {name: (statistics.median(found), said[name]["fill"]) for name, found in speeds.items()}
 
 
 def main() -> None:
@@ -166,18 +236,25 @@ def main() -> None:
     parser.add_argument("--rows", default="full,documents,short")
     parser.add_argument("--feed-forward", type=int, default=1024, help="width of the feed-forward layers")
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="few examples, one round: to see that it runs")
+    parser.add_argument("--verbose", action="store_true", help="show what the contestants complain about")
+    parser.add_argument("--contestant", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.contestant:
+        size, threads = options.batch_size, options.threads
+        contend(options.contestant, options.rows, options.feed_forward, size, threads, options.folder)
+        return
     if options.quick:
         options.batch_size, options.rounds = 2, 1
-    torch.set_num_threads(options.threads)
-    for index, kind in enumerate(options.rows.split(",")):
-        row = compare(kind, options.feed_forward, options.batch_size, options.rounds)
-        if not index:
-            print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}", flush=True)
-        print(f"| {' | '.join(map(str, row.values()))} |", flush=True)
+    print("| rows | slots filled | contestant | useful tokens / CPU-s | times transformers |\n|---|---|---|---|---|")
+    for kind in options.rows.split(","):
+        names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, PACKED, THEIRS]
+        found = compare(kind, names, options)
+        for name, (speed, fill) in found.items():
+            print(f"| {kind} | {fill:.0%} | {name} | {speed:,.0f} | {speed / found[THEIRS][0]:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ __all__ = [
     "build_model",
     "check_data",
     "evaluate",
+    "evaluate_checkpoints",
     "export",
     "generate",
     "import_model",

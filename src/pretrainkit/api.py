@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pretrainkit.dist.env import World
 
 
+_log = logging.getLogger(__name__)
+
 _NOT_OF_TOKENIZERS = (
     ".*",
     "*.safetensors",
@@ -45,6 +49,10 @@ _NOT_OF_TOKENIZERS = (
     "*.onnx",
 )
 """Files of weights, as they lie beside tokenizers."""
+
+
+_EVALUATED = ("data", "evaluate", "precision")
+"""Parts of a config that held-out metrics depend on, besides the model."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ def check_data(config: Any, *, num: int = 2) -> DataCheck:
         figures["held-out examples"] = sum(recipe.open_data(config, "valid").sizes)
     if len(rows := summary.get("mixture", [])) > 1:
         figures["mixture"] = "\n".join(table(rows, steps * size))
-    more = recipe.check_data(config, source, summary, num)
+    more = recipe.check_data(config, source, summary, loader.global_records, num)
     return DataCheck(figures | more.figures, more.notes, more.examples)
 
 
@@ -164,7 +172,7 @@ def batches(config: Any, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]
     recipe = find_recipe(config.recipe)
     config = recipe.bind(config)
     loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
-    for step in range(start_step, with_num_steps(config, loader).total_steps):
+    for step in range(max(start_step, loader.first_step), with_num_steps(config, loader).total_steps):
         yield loader.global_batch(step)
 
 
@@ -242,24 +250,68 @@ def evaluate(
     from pretrainkit.dist.env import init_world
 
     opened = open_model(path, averaged=averaged)
-    overrides = list(overrides)
-    config = _overridden(opened, overrides)
-    if data is not None:
-        config = _with_held_out(opened.recipe, config, data, overrides)
-    if not config.has_held_out_data:
-        raise DataError(
-            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
-        )
-    if num_examples is not None:
-        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
-    _require_same_tokenizer(opened, path, config.data.valid)
+    config = _evaluation_config(opened, path, data, overrides, num_examples)
     world = init_world(device)
     try:
-        model = opened.model.to(world.device)
-        found: dict[str, float] = {}
-        for evaluation in _evaluations(opened.recipe, config, world, None):
-            found |= evaluation.run(model, "")
-        return found
+        return _evaluated(_evaluations(opened.recipe, config, world, None), opened.model.to(world.device), "")
+    finally:
+        world.close()
+
+
+def evaluate_checkpoints(
+    run: str | Path,
+    data: str | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    out: str | Path | None = None,
+    num_examples: int | None = None,
+    device: str | None = None,
+    averaged: bool = False,
+    progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
+) -> dict[int, dict[str, float]]:
+    """Held-out metrics of all checkpoints of a run, by step. What an earlier call with the same settings found is kept.
+
+    Args:
+        run: The run folder.
+        data: As of `evaluate`.
+        overrides: As of `evaluate`.
+        out: Where each is added as a JSON line; None: RUN/evaluations/checkpoints.jsonl.
+        num_examples: As of `evaluate`.
+        device: As of `evaluate`.
+        averaged: As of `evaluate`.
+        progress: Told step and metrics of each, also of those that were known.
+
+    Raises:
+        CheckpointError: There is none, or one is torn; those before it are done.
+    """
+    from pretrainkit.corpus.manifest import fingerprint
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.training.checkpoint_files import step_folders
+    from pretrainkit.training.evaluation_log import EvaluationLog
+
+    folders = step_folders(RunFolder(run).checkpoints)
+    if not folders:
+        raise CheckpointError(
+            f"{run} has no checkpoints\n  give a run folder; one model alone is evaluated without this"
+        )
+    first = open_model(next(iter(folders.values())), averaged=averaged)
+    config = _evaluation_config(first, run, data, overrides, num_examples)
+    parts = {name: value for name, value in config.model_dump(mode="json").items() if name in _EVALUATED}
+    default = RunFolder(run).path / "evaluations" / "checkpoints.jsonl"
+    log = EvaluationLog(default if out is None else Path(out), fingerprint([parts, averaged])[:16])
+    world = init_world(device)
+    try:
+        evaluations = None
+        for step, folder in folders.items():
+            if step not in world.on_main(lambda: list(log.metrics_by_step)):
+                evaluations = evaluations or _evaluations(first.recipe, config, world, None)
+                model = open_model(folder, averaged=averaged).model.to(world.device)
+                metrics = _evaluated(evaluations, model, f"{step:06d}")
+                world.on_main(partial(log.add, step, metrics))
+            if world.is_main:
+                progress(step, log.metrics_by_step[step])
+        known = world.on_main(lambda: list(log.metrics_by_step.items()))
+        return {step: metrics for step, metrics in known if step in folders}
     finally:
         world.close()
 
@@ -315,7 +367,7 @@ def _read_model(
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
     from pretrainkit.training.checkpoint import read_weights
-    from pretrainkit.training.checkpoint_files import folder_name, newest_valid, read_checkpoint
+    from pretrainkit.training.checkpoint_files import read_checkpoint
 
     is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
     if averaged and is_export:
@@ -326,9 +378,29 @@ def _read_model(
         return config, weights, path
     if (path / WEIGHTS).is_file():  # our own export
         return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
+    run, checkpoint = _checkpoint_of(path, step)
+    config = load_config(run.config_tree())
+    weights = read_weights(checkpoint)
+    saved = read_checkpoint(checkpoint).meta.get("architecture", {})
+    require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
+    if averaged:
+        weights |= read_weights(checkpoint, "ema.")
+    return config, weights, run.path / "tokenizer"
+
+
+def _checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
+    """(run, checkpoint) of a run folder, where None is the newest step, or of a checkpoint in it."""
+    from pretrainkit.exporting.native import WEIGHTS
+    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
+
+    if not path.is_dir():
+        raise DataError(f"there is no folder {path}\n  give a run or a checkpoint (RUN/checkpoints/step-…)")
+    if (path / WEIGHTS).is_file():
+        raise CheckpointError(
+            f"{path} holds weights alone\n  give a run, or a checkpoint in it (RUN/checkpoints/step-…)"
+        )
     is_checkpoint = (path / "meta.json").is_file()
     run = RunFolder(path.parent.parent if is_checkpoint else path)
-    config = load_config(run.config_tree())
     checkpoint = path if is_checkpoint else newest_valid(run.checkpoints)
     if step is not None:
         checkpoint = run.checkpoints / folder_name(step)
@@ -337,12 +409,7 @@ def _read_model(
             f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
             "  train it further, or give a checkpoint or an export that is whole"
         )
-    weights = read_weights(checkpoint)
-    saved = read_checkpoint(checkpoint).meta.get("architecture", {})
-    require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
-    if averaged:
-        weights |= read_weights(checkpoint, "ema.")
-    return config, weights, run.path / "tokenizer"
+    return run, checkpoint
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -574,6 +641,24 @@ def import_model(
     return Path(out)
 
 
+def difference_from_huggingface(path: str | Path) -> float:
+    """The largest difference between the outputs of a run, checkpoint or export and those of transformers for the same
+    weights, on random inputs in float32.
+
+    Raises:
+        InputError: The recipe has no such comparison, or the model no Hugging Face form.
+    """
+    from tempfile import TemporaryDirectory
+
+    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+
+    opened = open_model(path)
+    import_transformers()
+    with TemporaryDirectory() as folder:
+        opened.recipe.export_huggingface(opened.config, opened.model, None, Path(folder, "model"))
+        return opened.recipe.difference_from_huggingface(opened.config, opened.model, Path(folder, "model"))
+
+
 def read_foreign_model(
     path: str | Path, recipe: str, *, format: str, config: str | Path | None = None
 ) -> ImportedModel:
@@ -612,13 +697,14 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
         prefetch=data.prefetch,
         workers=workers,
         num_workers=num_workers,
+        first_step=config.first_step if config.init.data == "start" else 0,
     )
-    epochs = loader.epochs_for(config.num_steps or 0)
+    epochs = loader.epochs_for(max(0, (config.num_steps or 0) - loader.first_step))
     if data.num_epochs is not None and epochs > data.num_epochs:
         raise ConfigError(
             f"{config.num_steps} steps of {data.batch_size} examples are {epochs:.2f} passes over {sum(source.sizes)} "
             f"examples, more than data.num_epochs={data.num_epochs}\n"
-            f"  set num_steps={int(data.num_epochs * sum(source.sizes)) // data.batch_size} or more data"
+            f"  set num_steps={loader.first_step + loader.num_steps_for(data.num_epochs)} or more data"
         )
     return loader
 
@@ -626,7 +712,8 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
 def with_num_steps(config: Any, loader: Loader) -> Any:
     """The config with lengths in steps where it gives them in passes over the data."""
     if config.num_steps is None:
-        config = config.model_copy(update={"num_steps": max(1, loader.num_steps_for(config.data.num_epochs))})
+        num_steps = loader.first_step + max(1, loader.num_steps_for(config.data.num_epochs))
+        config = config.model_copy(update={"num_steps": num_steps})
     if config.evaluate.every_epochs is not None:
         every = {"every_steps": max(1, loader.num_steps_for(config.evaluate.every_epochs)), "every_epochs": None}
         config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=every)})
@@ -643,6 +730,8 @@ def _run(
         config = _with_kept_tokenizer(recipe, config, folder)
     else:
         _refuse_idle_evaluation(config, origins)
+        config = _with_first_step(config)
+    config = _with_extra_steps(config)
     config = _checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
 
     import torch
@@ -671,6 +760,8 @@ def _run(
         objective = recipe.build_objective(config)
         try:
             trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher)
+            if config.init_from is not None and config.init.restore == "all" and not resuming:
+                trainer.go_on_from(_checkpoint_of(Path(config.init_from), config.first_step)[1])
         except InputError:  # such as a disk without room for one checkpoint
             if world.is_main and not resuming:
                 folder.discard()
@@ -691,7 +782,7 @@ def _run(
                 f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
             )
         summary_of_data = source.summary() if world.is_main else {}
-        world.on_main(lambda: _record(folder, config, origins, summary_of_data, trainer.step))
+        world.on_main(lambda: _record(folder, config, origins, summary_of_data, trainer.step if resuming else 0))
         if world.is_main:
             watcher.started(
                 {
@@ -702,11 +793,11 @@ def _run(
                     "precision": trainer.precision.name,
                     "peak": trainer.peak.describe(),
                     "examples": sum(source.sizes),
-                    "epochs": loader.epochs_for(config.total_steps),
+                    "epochs": loader.epochs_for(config.total_steps - loader.first_step),
                     "first_step": trainer.step,
                     "num_steps": config.total_steps,
                     "mixture": summary_of_data.get("mixture", []),
-                    "num_examples": config.total_steps * config.data.batch_size,
+                    "num_examples": (config.total_steps - loader.first_step) * config.data.batch_size,
                 }
             )
         metrics = trainer.fit()
@@ -774,6 +865,35 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
     _keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))
 
 
+def _evaluation_config(
+    opened: Opened, path: str | Path, data: str | None, overrides: Iterable[str], num_examples: int | None
+) -> Any:
+    """The config of a trained model for evaluating it, on `data` where some is given.
+
+    Raises:
+        ConfigError, DataError: There is no held-out data, or it does not fit the model.
+    """
+    overrides = list(overrides)
+    config = _overridden(opened, overrides)
+    if data is not None:
+        config = _with_held_out(opened.recipe, config, data, overrides)
+    if not config.has_held_out_data:
+        raise DataError(
+            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
+        )
+    if num_examples is not None:
+        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
+    _require_same_tokenizer(opened, path, config.data.valid)
+    return config
+
+
+def _evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for evaluation in evaluations:
+        found |= evaluation.run(model, tag)
+    return found
+
+
 def _evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None) -> list[Evaluation]:
     """Held-out losses, and what else the recipe evaluates."""
     from pretrainkit.training.precision import resolve_precision
@@ -781,8 +901,8 @@ def _evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None)
     precision = resolve_precision(config.precision, world.device)
     held_out = _evaluator(recipe, config, world, precision)
     return [
-        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
         *recipe.more_evaluations(config, world, precision, folder),
+        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
     ]
 
 
@@ -814,20 +934,54 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     )
 
 
-def _load_initial(model: nn.Module, config: Any) -> None:
-    """Copy the weights of `init_from` into a fresh model of the same architecture, for data of the same tokenizer."""
-    from pretrainkit.dist.weights import require_same_architecture, require_same_tensors
+def _with_first_step(config: Any) -> Any:
+    """The config with the step that it goes on from, where it takes over the whole state of another run."""
+    if config.init_from is None or config.init.restore != "all":
+        return config
+    from pretrainkit.training.checkpoint_files import read_checkpoint
 
-    opened = open_model(config.init_from)
+    step = read_checkpoint(_checkpoint_of(Path(config.init_from), config.init.step)[1]).step
+    if config.first_step not in (0, step):
+        raise ConfigError(
+            f"first_step={config.first_step}, but init.restore=all goes on at step {step} of {config.init_from}\n"
+            "  leave first_step out, or choose another checkpoint with init.step"
+        )
+    return config.model_copy(update={"first_step": step})
+
+
+def _with_extra_steps(config: Any) -> Any:
+    """The config with num_steps where it gives the updates of this run alone."""
+    if config.num_extra_steps is None:
+        return config
+    num_steps = config.first_step + config.num_extra_steps
+    return config.model_copy(update={"num_steps": num_steps, "num_extra_steps": None})
+
+
+def _load_initial(model: nn.Module, config: Any) -> None:
+    """Copy the weights of `init_from` into a fresh model, for data of the same tokenizer."""
+    from pretrainkit.dist.weights import copy_beginnings
+    from pretrainkit.training.initial import plan_initial
+
+    # A run that is still training may have saved since its step was looked at.
+    step = config.first_step if config.init.restore == "all" else config.init.step
+    opened = open_model(config.init_from, step=step, averaged=config.init.averaged)
     found = opened.model.state_dict()
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
     )
-    origin = f"init_from={config.init_from}"
-    require_same_architecture(architecture(config.model), architecture(opened.config.model), origin)
-    require_same_tensors(wanted, given, origin)
-    _require_same_tokenizer(opened, config.init_from, config.data.train)
-    model.load_state_dict(found)
+    plan = plan_initial(
+        wanted,
+        given,
+        config.init,
+        f"init_from={config.init_from}",
+        (architecture(config.model), architecture(opened.config.model)),
+    )
+    if not config.init.grow:
+        _require_same_tokenizer(opened, config.init_from, config.data.train)
+    copy_beginnings(model, {name: found[source] for name, source in plan.sources.items()})
+    for what, names in (("stay as they were drawn", plan.drawn), ("of the checkpoint are not read", plan.ignored)):
+        if names:
+            _log.warning("init_from: %d tensors %s, such as %s", len(names), what, ", ".join(names[:3]))
 
 
 def _require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:

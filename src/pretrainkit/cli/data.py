@@ -156,7 +156,7 @@ def _check_config(source: str, settings: list[str], num: int, json_output: bool)
         return
     for name, value in found.figures.items():
         lines = (f"{value:,}" if isinstance(value, int) else str(value)).split("\n")
-        typer.echo(f"{name:<22}{lines[0]}")
+        typer.echo(f"{name:<21} {lines[0]}")
         for line in lines[1:]:
             typer.echo(f"{'':<22}{line}")
     for example in found.examples:

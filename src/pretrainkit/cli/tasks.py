@@ -5,7 +5,7 @@ import json
 import pkgutil
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,6 +82,7 @@ def list_(
     json_output: Json = False,
 ) -> None:
     """List the tasks and mixtures there are. Nothing is read but the modules that define them."""
+    of_recipes = set(_registry(None).names())
     registry = _registry(module)
     names = [name for name in registry.names() if only is None or _fits(name, only)]
     entries = [_described(registry, name) for name in names]
@@ -92,12 +93,13 @@ def list_(
         typer.echo(f"none of the {len(registry.names())} tasks and mixtures has {only!r} in its name")
     elif not entries:
         typer.echo("there are no tasks; name a module that defines some: pretrainkit tasks list --module my_tasks.py")
-    for kind in ("task", "mixture"):
-        shown = [entry for entry in entries if entry["kind"] == kind]
+    for is_own, kind in product((True, False), ("task", "mixture")):
+        shown = [entry for entry in entries if entry["kind"] == kind and (entry["name"] not in of_recipes) == is_own]
         if not shown:
             continue
         width = max(len(entry["name"]) for entry in shown)
-        typer.echo(f"{len(shown)} {kind if len(shown) == 1 else _PLURAL[kind]}")
+        what = kind if len(shown) == 1 else _PLURAL[kind]
+        typer.echo(f"{len(shown)} {what}{' of your modules' if is_own else ''}")
         for entry in shown:
             typer.echo(f"  {entry['name']:<{width}}  {_about(entry)}")
 
@@ -249,7 +251,7 @@ def _supply(data: list[str] | None, tokenizer: str | None, leave_out: list[str] 
     from pretrainkit.data.vocabulary_folder import open_vocabulary
 
     vocabulary = None if tokenizer is None else open_vocabulary(tokenizer)
-    return Supply(vocabulary, task_folders(data or ()), (), frozenset(leave_out or ()))
+    return Supply(vocabulary, task_folders(data or ()), tuple, frozenset(leave_out or ()))
 
 
 def _fits(name: str, pattern: str) -> bool:

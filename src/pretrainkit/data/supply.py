@@ -6,7 +6,7 @@ was left open.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -25,8 +25,8 @@ class Supply:
     folders: Mapping[str, str] = field(default_factory=dict)
     """Name of a benchmark (`glue`) or of a data set of it (`glue/cola`) to its folder; `all`: a folder with one for
     each benchmark."""
-    steps: Sequence[Step] | None = None
-    """In place of `RunSteps`; None: tasks that need some are refused."""
+    steps: Callable[[], Sequence[Step]] | None = None
+    """What to put in place of `RunSteps`, asked only where there are such; None: tasks that need some are refused."""
     left_out: frozenset[str] = frozenset()
     """Tasks and mixtures that mixtures do without."""
 
@@ -55,7 +55,7 @@ class Supply:
             elif self.steps is None:
                 raise ConfigError(f"task {task_name!r} leaves steps to the run, and none are given\n  {step.mend}")
             else:
-                found += self.steps
+                found += self.steps()
         return tuple(found)
 
 

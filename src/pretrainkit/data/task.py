@@ -317,7 +317,9 @@ class TaskRegistry:
 
     def task_names(self, name: str) -> tuple[str, ...]:
         """Names of `tasks(name)`; needs nothing that tasks leave open."""
-        return self._names_of(self._mixtures[name]) if name in self._mixtures else (self.get_task(name).name,)
+        if name in self._mixtures:
+            return self._names_of(self._mixtures[name])
+        return (name,) if name in self._tasks else (self.get_task(name).name,)
 
     def rates(
         self,
@@ -425,7 +427,8 @@ class TaskRegistry:
             mends = dict.fromkeys(problem.splitlines()[-1] for problem in problems)
             told = [line for problem in problems for line in problem.splitlines() if line not in mends]
             raise DataError(
-                "\n".join([*told, *mends]) + f"\n  or do without: data.leave_out=[{', '.join(lacking)}] in a "
+                "\n".join(dict.fromkeys([*told, *mends]))
+                + f"\n  or do without: data.leave_out={','.join(lacking)} in a "
                 f"config, {' '.join(f'--leave-out {name}' for name in lacking)} of pretrainkit tasks"
             )
         return tuple(found)

@@ -85,6 +85,15 @@ def load_full_state_dict(model: nn.Module, weights: Mapping[str, Tensor], origin
         target.copy_(value)
 
 
+@torch.no_grad()
+def copy_beginnings(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Copy each of `values` into the plain model's tensor of that name, at the beginning of every dimension. Number
+    formats are converted."""
+    own = model.state_dict(keep_vars=True)
+    for name, value in values.items():
+        own[name][tuple(slice(size) for size in value.shape)].copy_(value)
+
+
 def weights_fingerprint(model: nn.Module) -> str:
     """32 hexadecimal digits of names, shapes and some values of every tensor: an update changes nearly all of them."""
     state = hashlib.blake2b(digest_size=16)

@@ -41,7 +41,7 @@ def record_places(chunks: Iterable[bytes]) -> tuple[NDArray[np.int64], NDArray[n
         used = int(own_begins[-1] + own_sizes[-1]) + _FOOTER_BYTES if len(own_begins) else 0
         base, held = base + used, held[used:]
     if held:
-        raise ValueError(f"it ends within the record at byte {base}; copy it again")
+        raise ValueError(f"it ends within the record at byte {base}")
     all_begins = np.concatenate([np.empty(0, np.int64), *begins])
     return all_begins, all_begins + np.concatenate([np.empty(0, np.int64), *sizes])
 
@@ -104,4 +104,4 @@ def _check(raw: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.
     wrong = np.flatnonzero(crcs != stored)
     if len(wrong):
         where = base + int(begins[wrong[0]])
-        raise ValueError(f"the {what} of a record at byte {where} has a wrong checksum; copy the file again")
+        raise ValueError(f"the {what} of a record at byte {where} has a wrong checksum")

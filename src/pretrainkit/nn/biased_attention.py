@@ -192,7 +192,8 @@ class _TiledAttention(torch.autograd.Function):
         dropout_rate: float,
     ) -> Tensor:
         q_HTK, k_HSK, v_HSK = _by_head(q_THK, kv)
-        mixed_THK = kv.new_zeros(num_tokens, *kv.shape[2:])
+        make = torch.empty if sum(_size(tile.queries) for tile in tiles) == num_tokens else torch.zeros
+        mixed_THK = make((num_tokens, *kv.shape[2:]), dtype=kv.dtype, device=kv.device)
         mixed_HTK = mixed_THK.transpose(0, 1)
         saved = []
         for tile in tiles:
@@ -213,8 +214,12 @@ class _TiledAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None, None]:
         q_THK, kv, *saved = ctx.saved_tensors
-        grad_q_THK = None if q_THK is None else torch.zeros_like(q_THK)
-        grad_kv = torch.zeros_like(kv)
+        is_covered = all(tile.has_own_keys for tile in ctx.tiles)
+        is_covered &= sum(_size(tile.queries) for tile in ctx.tiles) == len(grad_THK)
+        is_covered &= sum(_size(tile.keys) for tile in ctx.tiles) == len(kv)
+        make = torch.empty_like if is_covered else torch.zeros_like
+        grad_q_THK = None if q_THK is None else make(q_THK)
+        grad_kv = make(kv)
         has_bias_grad = ctx.bias_like is not None and ctx.needs_input_grad[2]
         grad_bias_HQP = (
             torch.zeros_like(ctx.bias_like, memory_format=torch.contiguous_format) if has_bias_grad else None
@@ -236,7 +241,9 @@ class _TiledAttention(torch.autograd.Function):
                     grad_share_HQP.mul_(keep_HQP)
                 _put_product(to_v_HSK[heads, tile.keys], kept_HQP.to(kv.dtype).mT, above_HQK, tile)
                 # Softmax backwards: share * (grad - sum(grad * share)); hidden pairs have share 0.
-                grad_scores_HQP = torch._softmax_backward_data(grad_share_HQP, share_HQP, -1, share_HQP.dtype)
+                grad_scores_HQP = torch._softmax_backward_data(
+                    grad_share_HQP, share_HQP, -1, share_HQP.dtype, grad_input=grad_share_HQP
+                )
                 if grad_bias_HQP is not None:
                     _bias_of(tile, heads, grad_bias_HQP).add_(grad_scores_HQP)  # type: ignore[union-attr]
                 low_HQP = grad_scores_HQP.to(kv.dtype)
@@ -247,8 +254,7 @@ class _TiledAttention(torch.autograd.Function):
 
 def _head_groups(tile: _Tile, num_heads: int) -> list[slice]:
     """Heads that are worked on together: as many as the cache holds the scores of."""
-    num_scores = (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start)
-    num = max(1, _SCORES_AT_A_TIME // num_scores)
+    num = max(1, _SCORES_AT_A_TIME // (_size(tile.queries) * _size(tile.keys)))
     return [slice(first, min(first + num, num_heads)) for first in range(0, num_heads, num)]
 
 
@@ -290,8 +296,12 @@ def _scores(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None) -> Tensor:
 def _bias_of(tile: _Tile, heads: slice, bias_HQP: Tensor | None) -> Tensor | None:
     if bias_HQP is None:
         return None
-    num_queries, num_keys = tile.queries.stop - tile.queries.start, tile.keys.stop - tile.keys.start
-    return bias_HQP[heads, tile.first_query : tile.first_query + num_queries, :num_keys]
+    last_query = tile.first_query + _size(tile.queries)
+    return bias_HQP[heads, tile.first_query : last_query, : _size(tile.keys)]
+
+
+def _size(tokens: slice) -> int:
+    return tokens.stop - tokens.start
 
 
 def _by_head(q_THK: Tensor | None, kv: Tensor) -> tuple[Tensor, Tensor, Tensor]:

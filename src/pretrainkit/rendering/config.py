@@ -21,6 +21,9 @@ class FontOptions(Config):
     """Round advances and line heights to whole pixels."""
     antialias: Literal["gray", "none"] = "gray"
     """256 levels of coverage, or two."""
+    keep_words: bool = True
+    """Put lines of Latin text together from words shaped before, which is several times as fast. The pixels are the
+    same unless a font has rules that reach across a space."""
 
 
 class RendererConfig(Config):
@@ -32,8 +35,8 @@ class RendererConfig(Config):
     font_file: Annotated[str, IsPath()]
     """Path of the main font, .ttf or .otf."""
     fallback_fonts: Annotated[tuple[str, ...], IsPath()] = ()
-    """Paths of the fonts that are tried, in this order, for what the main font lacks. A folder stands for the .ttf and .otf
-    files in it, by name. The host's own fonts are never used."""
+    """Paths of the fonts that are tried, in this order, for what the main font lacks. A folder stands for the .ttf and
+    .otf files in it, by name. The host's own fonts are never used."""
     font_size: PositiveFloat = 8
     """Points; with `dpi`, 13.3 pixels."""
     dpi: PositiveInt = 120
@@ -51,18 +54,20 @@ class RendererConfig(Config):
     rgb: bool = False
     """Three colours for each pixel instead of grey."""
     strategy: Strategy = "continuous"
-    """continuous: texts run on. words: each word begins a patch. bigrams: two characters to a patch, drawn each on its own,
-    each word beginning a patch (Lotz et al. 2023, https://arxiv.org/abs/2311.00522). A list of words begins a patch with
-    each of them in any case."""
+    """continuous: texts run on. words: each word begins a patch. bigrams: two characters to a patch, drawn each on its
+    own, each word beginning a patch (Lotz et al. 2023, https://arxiv.org/abs/2311.00522). A list of words begins a
+    patch with each of them in any case."""
     space_patch: bool = False
     """With bigrams: a space takes a patch of its own. Released data count it, the released renderer of PIXEL-M4 does
     not."""
     parity: bool = False
-    """Render as the original does where that looks like a mistake, so that published data and weights keep their meaning:
-    running text is centred by its ink (FreeType) or by the height of the fonts in it (Pango) instead of standing on one
-    baseline; newlines of words, and with FreeType of all texts, are drawn; a first text that is cut keeps its room."""
+    """Render as the original does where that looks like a mistake, so that published data and weights keep their
+    meaning: running text is centred by its ink (FreeType) or by the height of the fonts in it (Pango) instead of
+    standing on one baseline; newlines of words, and with FreeType of all texts, are drawn; a first text that is cut
+    keeps its room."""
     on_missing: Literal["warn", "error", "ignore"] = "warn"
-    """What happens for a character that no font has; it is drawn as an empty box. Warnings come once for a character."""
+    """What happens for a character that no font has; it is drawn as an empty box. Warnings come once for a
+    character."""
     font_options: FontOptions = FontOptions()
     """Of the engine pango."""
 

@@ -19,9 +19,12 @@ class Encoding:
     """One rendered text, pair of texts or list of words."""
 
     columns_XP: NDArray[np.uint8]
-    """uint8 (U * P, P) or (U * P, P, C): the used part of the canvas, column after column, up to and with the end patch."""
+    """uint8 (U * P, P) or (U * P, P, C): the used part of the canvas, column after column, up to and with the end
+    patch. Three equal colours may be one in memory, and read-only."""
     num_patches: int
     """L, patches of the whole canvas."""
+    background: NDArray[np.uint8]
+    """uint8 () or (C,): the pixels after the end patch."""
     sep_patches: tuple[int, ...]
     """Indices of the black patches: the separator of a pair, then the end patch."""
     word_starts: tuple[int, ...] | None = None
@@ -54,16 +57,30 @@ class Encoding:
     def pixel_values(self) -> NDArray[np.uint8]:
         """uint8 (P, L * P), or (P, L * P, C): the whole canvas, background after the end patch."""
         P, used = self.patch, len(self.columns_XP)
-        canvas = np.full((P, self.num_patches * P, *self.columns_XP.shape[2:]), 255, np.uint8)
-        canvas[:, :used] = self.columns_XP.swapaxes(0, 1)
+        canvas = np.empty((P, self.num_patches * P, *self.columns_XP.shape[2:]), np.uint8)
+        if canvas.ndim == 2:
+            canvas[:, :used], canvas[:, used:] = self.columns_XP.T, self.background
+            return canvas
+        plane_PX = np.ascontiguousarray(self.columns_XP[..., 0].T)
+        for color in range(3):  # one strided pass for each is far faster than one with an inner loop of three
+            canvas[:, :used, color] = self.columns_XP[..., color].T if color and not self._is_plain else plane_PX
+            canvas[:, used:, color] = self.background[color]
         return canvas
 
     @property
+    def _is_plain(self) -> bool:
+        """The three colours are one and the same."""
+        return self.columns_XP.strides[-1] == 0
+
+    @property
     def patches(self) -> NDArray[np.uint8]:
-        """uint8 (U, P, P) or (U, P, P, C): the used patches, each row by row."""
+        """uint8 (U, P, P) or (U, P, P, C): the used patches, each row by row. Perhaps read-only."""
         P = self.patch
-        blocks = self.columns_XP.reshape(-1, P, P, *self.columns_XP.shape[2:])
-        return np.ascontiguousarray(blocks.swapaxes(1, 2))
+        if self.columns_XP.ndim == 2 or self._is_plain:
+            grey_XP = self.columns_XP if self.columns_XP.ndim == 2 else self.columns_XP[..., 0]
+            blocks = np.ascontiguousarray(grey_XP.reshape(-1, P, P).swapaxes(1, 2))
+            return blocks if self.columns_XP.ndim == 2 else np.broadcast_to(blocks[..., None], (*blocks.shape, 3))
+        return np.ascontiguousarray(self.columns_XP.reshape(-1, P, P, 3).swapaxes(1, 2))
 
     @property
     def attention_mask(self) -> NDArray[np.float32]:
@@ -76,7 +93,7 @@ class Encoding:
         """For the eye: the patches of the whole canvas in rows of sqrt(L), rounded up; uint8 (H, H) or (H, H, C)."""
         P = self.patch
         side = int(np.ceil(np.sqrt(self.num_patches)))
-        page = np.full((side * P, side * P, *self.columns_XP.shape[2:]), 255, np.uint8)
+        page = np.full((side * P, side * P, *self.columns_XP.shape[2:]), self.background, np.uint8)
         for index, patch in enumerate(self.patches):
             row, column = divmod(index, side)
             page[row * P : (row + 1) * P, column * P : (column + 1) * P] = patch

@@ -18,19 +18,32 @@ class Lines(Protocol):
         """Pixels that each text takes up."""
         ...
 
+    @property
+    def missing(self) -> Sequence[str]:
+        """Characters that no font has, in order, perhaps several times. Each is drawn as an empty box."""
+        ...
+
+    @property
+    def is_color(self) -> bool:
+        """Whether a glyph has colours of its own."""
+        ...
+
     def paint(
         self,
         canvas_XP: NDArray[np.uint8],
         columns_N: Sequence[int] | NDArray[np.int64],
-        stops_N: Sequence[int] | None = None,
+        bounds_N: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        """Draws each text from its column on, up to its stop if stops are given. Writes all of `canvas_XP`, uint8 (X, P) or
-        (X, P, C), background included; what lies outside of it is cut off. Texts do not overlap."""
+        """Draws each text from its column on; if there are bounds, only between its two, (first, one after the last).
+
+        Writes all of `canvas_XP`, uint8 (X, P) or (X, P, C), background included; what lies outside of it is cut off.
+        Texts do not overlap.
+        """
         ...
 
     def edges(self, index: int) -> NDArray[np.float64]:
-        """(T, 2): pixels from the left end of a text to where each character begins and where it ends, in its direction of
-        reading; all characters of a cluster have the cluster's."""
+        """(T, 2): pixels from the left end of a text to where each character begins and where it ends, in its direction
+        of reading; all characters of a cluster have the cluster's."""
         ...
 
 
@@ -46,10 +59,6 @@ class Engine(Protocol):
             direction: "ltr" or "rtl" as the base direction; None: as the text says. Engines without shaping draw all
                 text from left to right.
         """
-        ...
-
-    def missing(self, text: str) -> list[str]:
-        """Distinct characters of the text that no font has, in order. Each draws an empty box."""
         ...
 
     def versions(self) -> dict[str, str]:

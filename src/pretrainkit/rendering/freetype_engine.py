@@ -9,8 +9,10 @@ Dimensions: N texts, G characters of all texts, T characters of one text, X colu
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,8 @@ class FreeTypeEngine:
         self._faces = [self._open(path, config) for path in files]
         self._slots = np.zeros(_NUM_CODES, np.int32)
         self._advances = np.zeros(256, np.int32)
-        self._missing: set[str] = set()
+        self._is_missing = np.zeros(256, bool)
+        self._has_missing = False
         self._lock = threading.Lock()
 
     def _open(self, path: Path, config: RendererConfig) -> Any:
@@ -58,13 +61,12 @@ class FreeTypeEngine:
             self._load(codes_G[slots_G == 0])
             slots_G = self._slots.take(codes_G)
         lengths_N = np.fromiter(map(len, texts), np.int64, len(texts))
-        return FreeTypeLines.measure(self, slots_G, self._advances.take(slots_G), lengths_N, is_words=is_words)
-
-    def missing(self, text: str) -> list[str]:
-        codes_G = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-        if not self._slots.take(codes_G).all():
-            self._load(codes_G)
-        return [character for character in dict.fromkeys(text) if character in self._missing] if self._missing else []
+        missing: list[str] = []
+        if self._has_missing:
+            is_missing_G = self._is_missing.take(slots_G)
+            missing = list(map(chr, codes_G[is_missing_G].tolist())) if is_missing_G.any() else []
+        advances_G = self._advances.take(slots_G)
+        return FreeTypeLines.measure(self, slots_G, advances_G, lengths_N, missing, is_words=is_words)
 
     def versions(self) -> dict[str, str]:
         return {"freetype": ".".join(map(str, self._freetype.version()))}
@@ -78,8 +80,6 @@ class FreeTypeEngine:
     def _load_glyph(self, code: int) -> None:
         found = ((face, face.get_char_index(code)) for face in self._faces)
         face, index = next(((face, index) for face, index in found if index), (self._faces[0], 0))
-        if not index:
-            self._missing.add(chr(code))
         face.load_glyph(index, self._freetype.FT_LOAD_DEFAULT)
         face.glyph.render(self._freetype.FT_RENDER_MODE_NORMAL)
         advance = (face.glyph.advance.x + 32) >> 6
@@ -87,7 +87,9 @@ class FreeTypeEngine:
         slot = self.atlas.add(bitmap, face.glyph.bitmap_left, face.glyph.bitmap_top)
         if slot >= len(self._advances):
             self._advances = np.concatenate([self._advances, np.zeros_like(self._advances)])
-        self._advances[slot] = advance
+            self._is_missing = np.concatenate([self._is_missing, np.zeros_like(self._is_missing)])
+        self._advances[slot], self._is_missing[slot] = advance, not index
+        self._has_missing |= not index
         self._slots[code] = slot
 
 
@@ -104,6 +106,8 @@ class FreeTypeLines:
     lengths_N: NDArray[np.int64]
     """Characters of each text."""
     widths_N: NDArray[np.int64]
+    missing: list[str]
+    is_color: bool = False
 
     @staticmethod
     def measure(
@@ -111,11 +115,12 @@ class FreeTypeLines:
         slots_G: NDArray[np.int32],
         advances_G: NDArray[np.int32],
         lengths_N: NDArray[np.int64],
+        missing: list[str],
         *,
         is_words: bool,
     ) -> FreeTypeLines:
-        """The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where there
-        is ink, of the advance where there is none."""
+        """The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where
+        there is ink, of the advance where there is none."""
         atlas, ends_G = engine.atlas, np.cumsum(advances_G, dtype=np.int64)
         pens_G = ends_G - advances_G
         width_G = atlas.width.take(slots_G)
@@ -147,15 +152,16 @@ class FreeTypeLines:
             advances_G=advances_G,
             lengths_N=lengths_N,
             widths_N=widths_N,
+            missing=missing,
         )
 
     def paint(
         self,
         canvas_XP: NDArray[np.uint8],
         columns_N: Sequence[int] | NDArray[np.int64],
-        stops_N: Sequence[int] | None = None,
+        bounds_N: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        coverage_XP = self.ink.coverage(self.engine.atlas, canvas_XP.shape[:2], columns_N, stops_N)
+        coverage_XP = self.ink.coverage(self.engine.atlas, canvas_XP.shape[:2], columns_N, bounds_N)
         self.engine.shades.apply(coverage_XP, canvas_XP)
 
     def edges(self, index: int) -> NDArray[np.float64]:
@@ -191,6 +197,10 @@ def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
 
 
 def _import_freetype() -> Any:
+    with suppress(OSError):
+        # freetype-py brings a library of the same name as the system's. Whichever comes first is what Cairo would use,
+        # so that Pango's pixels would depend on the order of imports. Both can be there if the system's comes first.
+        ctypes.CDLL("libfreetype.so.6")
     try:
         import freetype
     except ImportError as error:

@@ -4,7 +4,7 @@ Pango shapes, reorders and chooses fonts; Cairo rasterizes each glyph once. Glyp
 put together from their bitmaps, and equals what `pango_cairo_show_layout` draws. Lines with colour glyphs are drawn by
 that function itself.
 
-The private Fontconfig configuration holds the files of the config and no rule: neither the fonts of the host nor its
+The private Fontconfig configuration holds the files of the config and one rule: neither the fonts of the host nor its
 rules for hinting can change a pixel.
 
 Dimensions: N texts, G glyphs, T characters of one text, X columns, P rows of a canvas, C = 3 colours.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,13 +44,35 @@ from pretrainkit.rendering.pango_library import (
     GlyphInfo,
     GlyphItem,
     GlyphString,
+    PangoLibrary,
     pango_library,
 )
+from pretrainkit.rendering.pango_words import Word, WordLines
 
 _KEPT_WORDS = 1 << 16
 """Shaped words that are kept."""
 _GLYPH_COLUMNS, _GLYPH_ORIGIN = 256, 96
 """Width of the surface on which a glyph is rasterized, and the column of its pen. The width is a multiple of 4."""
+_SCALE_BITMAPS = b"""<?xml version="1.0"?>
+<fontconfig>
+  <match target="font">
+    <test name="outline" compare="eq"><bool>false</bool></test>
+    <edit name="pixelsizefixupfactor" mode="assign">
+      <divide><name target="pattern">pixelsize</name><name target="font">pixelsize</name></divide>
+    </edit>
+    <edit name="matrix" mode="assign">
+      <times>
+        <name>matrix</name>
+        <matrix>
+          <name>pixelsizefixupfactor</name><double>0</double><double>0</double><name>pixelsizefixupfactor</name>
+        </matrix>
+      </times>
+    </edit>
+    <edit name="size" mode="assign"><divide><name>size</name><name>pixelsizefixupfactor</name></divide></edit>
+  </match>
+</fontconfig>
+"""
+"""The one rule for fonts: pictures in colour fonts, which come in one size, are scaled to the size of the text."""
 _GLYPH_DTYPE = np.dtype(
     [("glyph", "<u4"), ("width", "<i4"), ("x_offset", "<i4"), ("y_offset", "<i4"), ("attributes", "<u4")]
 )
@@ -91,7 +114,8 @@ class Shaped:
     missing: tuple[str, ...]
     is_color: bool
     """A glyph comes in colours."""
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...] | None
+    """None: the line was put together from words."""
 
 
 class PangoEngine:
@@ -104,19 +128,24 @@ class PangoEngine:
         self._lock = threading.RLock()
         self._kept: OrderedDict[tuple[str, str | None], Shaped] = OrderedDict()
         self._slots: dict[int, FontSlots] = {}
+        self._objects: list[int] = []
         self._color_fonts: dict[int, bool] = {}
         self.shades = Shades(config)
         files = font_files(config.font_file, config.fallback_fonts)
         self._fontconfig = pango.FcConfigCreate()
+        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
         families = [self._add_font(path) for path in files]
         self._has_color = any(is_color for _, is_color in families)
         self._font_map = pango.pango_cairo_font_map_new()
         pango.pango_fc_font_map_set_config(self._font_map, self._fontconfig)
         self._context = pango.pango_font_map_create_context(self._font_map)
+        self._objects += [self._font_map, self._context]
+        weakref.finalize(self, _release, pango, self._objects, self._fontconfig)
         pango.pango_context_set_round_glyph_positions(self._context, 1)
         pango.pango_context_set_language(self._context, pango.pango_language_from_string(b"en"))
         self._set_options(config)
         self._layout = pango.pango_layout_new(self._context)
+        self._objects.append(self._layout)
         description = pango.pango_font_description_new()
         names = ",".join(dict.fromkeys(family.replace(",", "") for family, _ in families))
         pango.pango_font_description_set_family(description, names.encode())
@@ -125,7 +154,8 @@ class PangoEngine:
         pango.pango_font_description_free(description)
         self._direction: str | None = None
         self._set_text("x", None)
-        self._main_base = self._base()
+        self._main_base, self._main_font = self._base(), self._runs()[0].font
+        self._words = WordLines(self._word)
 
     def _add_font(self, path: Path) -> tuple[str, bool]:
         """Family of the font, and whether its glyphs come in colours."""
@@ -153,10 +183,7 @@ class PangoEngine:
         if is_words:
             return PangoLines(self, [self._kept_word(text, direction) for text in texts])
         with self._lock:
-            return PangoLines(self, [self._shape(text, direction) for text in texts])
-
-    def missing(self, text: str) -> list[str]:
-        return list(dict.fromkeys(self.lines([text]).missing))
+            return PangoLines(self, [self._line(text, direction) for text in texts])
 
     def versions(self) -> dict[str, str]:
         return self._pango.versions()
@@ -190,6 +217,60 @@ class PangoEngine:
         """Row of the baseline of what is laid out, as the original places it."""
         top = self.config.pixels_per_patch / 2 - self._size()[1] / 2 - 2
         return top + self._pango.pango_layout_get_baseline(self._layout) / SCALE
+
+    def _line(self, text: str, direction: str | None) -> Shaped:
+        """From words shaped before, where that gives the same."""
+        found = self._words.line(text) if direction is None and self.config.font_options.keep_words else None
+        if found is None:
+            return self._shape(text, direction)
+        slots_G, columns_G, width = found
+        return Shaped(
+            text=text,
+            direction=direction,
+            width=width,
+            base=self._main_base,
+            slots_G=slots_G,
+            columns_G=columns_G,
+            runs_G=np.broadcast_to(np.int32(0), len(slots_G)),
+            missing=(),
+            is_color=False,
+            runs=None,
+        )
+
+    def _word(self, word: str, has_before: bool, has_after: bool) -> Word | None:
+        """A word as it is beside spaces, if all of it is in the main font."""
+        before, after = "a " if has_before else "", " a" if has_after else ""
+        shaped = self._shape(before + word + after, None)
+        assert shaped.runs is not None
+        if len(shaped.runs) != 1 or shaped.runs[0].font != self._main_font or shaped.missing:
+            return None
+        run = shaped.runs[0]
+        first, stop = len(before), len(before) + len(word.encode())
+        widths_G = run.glyphs_G["width"].astype(np.int64)
+        if (widths_G % SCALE).any():
+            return None
+        pens_G = (np.cumsum(widths_G) - widths_G) // SCALE
+        is_mine_G = (run.clusters_G >= first) & (run.clusters_G < stop)
+        pen = int(pens_G[is_mine_G][0])
+        slots_G = self._slots_of(run, self._main_base)[is_mine_G]
+        columns_G = (pens_G - pen + (run.glyphs_G["x_offset"] + SCALE // 2) // SCALE)[is_mine_G]
+        has_ink_G = self.atlas.width.take(slots_G) > 0
+        slots_G = slots_G[has_ink_G]
+        return Word(
+            slots_G=slots_G,
+            columns_G=columns_G[has_ink_G] + self.atlas.left.take(slots_G),
+            space=int(widths_G[run.clusters_G == 1].sum()) // SCALE if has_before else 0,
+            width=int(widths_G[is_mine_G].sum()) // SCALE,
+        )
+
+    def runs_of(self, shaped: Shaped) -> tuple[Run, ...]:
+        """The runs of a text, shaped now if its line was put together from words."""
+        if shaped.runs is not None:
+            return shaped.runs
+        with self._lock:
+            found = self._shape(shaped.text, shaped.direction).runs
+        assert found is not None
+        return found
 
     def _shape(self, text: str, direction: str | None) -> Shaped:
         self._set_text(text, direction)
@@ -253,7 +334,7 @@ class PangoEngine:
         """Slot of each glyph; of one that is moved up or down, a slot of its own."""
         known = self._slots.get(run.font)
         if known is None:
-            self._pango.g_object_ref(run.font)
+            self._objects.append(self._pango.g_object_ref(run.font))
             known = self._slots[run.font] = FontSlots()
         numbers_G = run.glyphs_G["glyph"]
         rise_G = run.rise - run.glyphs_G["y_offset"]
@@ -278,8 +359,8 @@ class PangoEngine:
         return slots_G
 
     def _rasterize(self, font: int, glyph: np.void, rise: int, fraction: float) -> int:
-        """Cairo's bitmap of a glyph, into the store. The boxes of unknown characters are drawn, so that the fraction of a
-        row by which they stand lower counts."""
+        """Cairo's bitmap of a glyph, into the store. The boxes of unknown characters are drawn, so that the fraction of
+        a row by which they stand lower counts."""
         info = GlyphInfo(int(glyph["glyph"]), int(glyph["width"]), 0, 0, 0)
         cluster = ctypes.c_int(0)
         string = GlyphString(1, ctypes.addressof(info), ctypes.addressof(cluster), 1)
@@ -296,7 +377,8 @@ class PangoEngine:
     def _drawing(
         self, pixels: NDArray[np.uint8], form: int, num_columns: int, column: float, row: float
     ) -> Iterator[int]:
-        """A context of Cairo that draws into contiguous `pixels`, (rows, columns) or (rows, columns, 4), from a point."""
+        """A context of Cairo that draws into contiguous `pixels`, (rows, columns) or (rows, columns, 4), from a
+        point."""
         pango = self._pango
         surface = pango.cairo_image_surface_create_for_data(
             pixels.ctypes.data, form, num_columns, len(pixels), pixels.strides[0]
@@ -311,7 +393,8 @@ class PangoEngine:
             pango.cairo_surface_destroy(surface)
 
     def draw_whole(self, shaped: Shaped, canvas_XPC: NDArray[np.uint8], column: int) -> None:
-        """Lets `pango_cairo_show_layout` draw a text over all of `canvas_XPC`, uint8 (X, P, C), in the font's colours."""
+        """Lets `pango_cairo_show_layout` draw a text over all of `canvas_XPC`, uint8 (X, P, C), in the font's
+        colours."""
         with self._lock:
             num_columns, P = canvas_XPC.shape[:2]
             pixels_PX4 = np.empty((P, num_columns, 4), np.uint8)
@@ -349,17 +432,14 @@ class PangoLines:
     def __init__(self, engine: PangoEngine, shaped: list[Shaped]) -> None:
         self._engine, self._shaped = engine, shaped
         self.widths_N = np.array([one.width for one in shaped], np.int64)
-
-    @property
-    def missing(self) -> list[str]:
-        """Characters that no font has, in order, perhaps several times."""
-        return [character for one in self._shaped for character in one.missing]
+        self.is_color = any(one.is_color for one in shaped)
+        self.missing = [character for one in shaped for character in one.missing]
 
     def paint(
         self,
         canvas_XP: NDArray[np.uint8],
         columns_N: Sequence[int] | NDArray[np.int64],
-        stops_N: Sequence[int] | None = None,
+        bounds_N: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         shaped = self._shaped
         ink = Ink(
@@ -369,33 +449,34 @@ class PangoLines:
             lengths_N=np.array([len(one.slots_G) for one in shaped]),
             baselines_N=np.array([_nearest(one.base) for one in shaped]),
         )
-        coverage_XP = ink.coverage(self._engine.atlas, canvas_XP.shape[:2], columns_N, stops_N)
+        coverage_XP = ink.coverage(self._engine.atlas, canvas_XP.shape[:2], columns_N, bounds_N)
         self._engine.shades.apply(coverage_XP, canvas_XP)
-        if canvas_XP.ndim == 3 and any(one.is_color for one in shaped):
-            self._paint_colors(canvas_XP, columns_N, stops_N)
+        if canvas_XP.ndim == 3 and self.is_color:
+            self._paint_colors(canvas_XP, columns_N, bounds_N)
 
     def _paint_colors(
         self,
         canvas_XPC: NDArray[np.uint8],
         columns_N: Sequence[int] | NDArray[np.int64],
-        stops_N: Sequence[int] | None,
+        bounds_N: Sequence[tuple[int, int]] | None,
     ) -> None:
         for index, one in enumerate(self._shaped):
             if one.is_color:
-                begin = int(columns_N[index])
-                stop = begin + one.width if stops_N is None else min(begin + one.width, stops_N[index])
-                begin_on, stop = max(begin, 0), min(stop, len(canvas_XPC))
-                if begin_on < stop:
-                    self._engine.draw_whole(one, canvas_XPC[begin_on:stop], begin - begin_on)
+                column = int(columns_N[index])
+                least, most = (0, len(canvas_XPC)) if bounds_N is None else bounds_N[index]
+                begin, stop = max(column, least, 0), min(column + one.width, most, len(canvas_XPC))
+                if begin < stop:
+                    self._engine.draw_whole(one, canvas_XPC[begin:stop], column - begin)
 
     def edges(self, index: int) -> NDArray[np.float64]:
         shaped = self._shaped[index]
-        return _character_edges(shaped.text, shaped.runs)
+        return _character_edges(shaped.text, self._engine.runs_of(shaped))
 
 
 def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     """(T, 2): those of the cluster to which each character belongs."""
-    starts, edges = [np.zeros(0, np.int64)], [np.zeros((0, 2))]
+    starts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    edges: list[NDArray[np.float64]] = [np.zeros((0, 2))]
     pen = 0.0
     for run in runs:
         ends_G = pen + np.cumsum(run.glyphs_G["width"], dtype=np.int64) / SCALE
@@ -404,7 +485,7 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
         last_K = len(run.clusters_G) - 1 - np.unique(run.clusters_G[::-1], return_index=True)[1]
         left_K, right_K = begins_G[np.minimum(first_K, last_K)], ends_G[np.maximum(first_K, last_K)]
         edges.append(np.stack([right_K, left_K] if run.is_rtl else [left_K, right_K], axis=1))
-        starts.append(clusters_K + run.first_byte)
+        starts.append(clusters_K.astype(np.int64) + run.first_byte)
         pen = float(ends_G[-1])
     starts_K, edges_K2 = np.concatenate(starts), np.concatenate(edges)
     if not len(starts_K):
@@ -414,6 +495,13 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     bytes_T = np.cumsum(lengths_T) - lengths_T
     which_T = np.maximum(np.searchsorted(starts_K[order_K], bytes_T, side="right") - 1, 0)
     return edges_K2[order_K][which_T]
+
+
+def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
+    """Gives back what an engine held."""
+    while objects:
+        pango.g_object_unref(objects.pop())
+    pango.FcConfigDestroy(fontconfig)
 
 
 def _nearest(row: float) -> int:

@@ -82,6 +82,7 @@ _SIGNATURES: dict[str, dict[str, tuple[Any, ...]]] = {
         "FcConfigCreate": (c_void_p,),
         "FcConfigDestroy": (None, c_void_p),
         "FcConfigAppFontAddFile": (c_int, c_void_p, c_char_p),
+        "FcConfigParseAndLoadFromMemory": (c_int, c_void_p, c_char_p, c_int),
         "FcFreeTypeQuery": (c_void_p, c_char_p, c_int, c_void_p, POINTER(c_int)),
         "FcPatternGetString": (c_int, c_void_p, c_char_p, c_int, POINTER(c_char_p)),
         "FcPatternGetBool": (c_int, c_void_p, c_char_p, c_int, POINTER(c_int)),

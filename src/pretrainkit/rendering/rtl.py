@@ -7,8 +7,8 @@ _NEUTRAL = str.maketrans("", "", string.whitespace + string.punctuation + string
 
 
 def is_rtl(text: str) -> bool:
-    """True where at least two of the first, the middle and the last character are of a right-to-left script; white space,
-    punctuation and digits of ASCII do not count, and a text of nothing else is False."""
+    """True where at least two of the first, the middle and the last character are of a right-to-left script; white
+    space, punctuation and digits of ASCII do not count, and a text of nothing else is False."""
     letters = text.translate(_NEUTRAL)
     if not letters:
         return False

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pretrainkit.rendering.encoding import Encoding, Span
-
-if TYPE_CHECKING:
-    from pretrainkit.rendering.renderer import Page
+from pretrainkit.rendering.page import Page
 
 
 def overflow(page: Page, encoding: Encoding, stride: int) -> Encoding:
@@ -41,7 +38,8 @@ def overflow(page: Page, encoding: Encoding, stride: int) -> Encoding:
 
 
 def _shifted(encoding: Encoding, text: int, begun: int) -> Encoding:
-    assert encoding.offset_mapping is not None and encoding.text_ids is not None
+    assert encoding.offset_mapping is not None
+    assert encoding.text_ids is not None
     spans: list[Span] = [
         (first + begun, after + begun) if which == text and after else (first, after)
         for (first, after), which in zip(encoding.offset_mapping, encoding.text_ids, strict=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pretrainkit.data.order import Order
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
@@ -119,13 +119,21 @@ class Recipe(ABC):
     def open_data(self, config: Any, split: Split) -> BatchSource:
         """The examples of a split. For "valid" with fixed randomness: the same masks at every evaluation."""
 
-    def check_data(self, config: Any, source: BatchSource, summary: Mapping[str, Any], num: int) -> DataCheck:
+    def check_data(
+        self,
+        config: Any,
+        source: BatchSource,
+        summary: Mapping[str, Any],
+        records: Callable[[int], Records],
+        num: int,
+    ) -> DataCheck:
         """More about the training data than every recipe has to say.
 
         Args:
             config: Bound.
             source: Of the training examples.
             summary: Of the source.
+            records: Of the whole batch of a step.
             num: Examples to show of each component.
 
         Default: nothing.
@@ -293,6 +301,11 @@ class Recipe(ABC):
     def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:
         """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
         raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders\n  name another recipe")
+
+    def difference_from_huggingface(self, config: Any, model: nn.Module, folder: Path) -> float:
+        """The largest difference between the model's outputs on random inputs and those of transformers for `folder`,
+        which `export_huggingface` wrote."""
+        raise InputError(f"recipe {self.name!r} has no comparison with transformers\n  leave it out")
 
     @property
     def file_formats(self) -> tuple[str, ...]:

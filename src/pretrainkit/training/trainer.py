@@ -10,6 +10,8 @@ import gc
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -28,9 +30,10 @@ from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
 from pretrainkit.training.best import BestSteps, EarlyStopping
 from pretrainkit.training.checkpoint import CheckpointStore, load
-from pretrainkit.training.checkpoint_files import read_checkpoint
+from pretrainkit.training.checkpoint_files import Checkpoint, read_checkpoint
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.folder import RunFolder
+from pretrainkit.training.memory import freed_memory_kept
 from pretrainkit.training.metrics import MetricsLog
 from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossSum
 from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
@@ -87,7 +90,7 @@ class Trainer:
         keep_best, early_stopping = config.checkpoint.keep_best, config.evaluate.early_stopping
         self.best = None if keep_best is None else BestSteps(keep_best)
         self.early_stopping = None if early_stopping is None else EarlyStopping(early_stopping)
-        self.step = 0
+        self.step = config.first_step
         self.num_skipped = 0
         self._is_best = False
         self._evaluated: dict[Evaluation, set[str]] = {}
@@ -105,12 +108,8 @@ class Trainer:
         path = self.store.newest_valid()
         if path is None:
             return False
-        saved = read_checkpoint(path).meta.get("architecture", {})
-        require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
-        extra = self._extra_tensors()
-        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
+        checkpoint = self._load(path)
         self.loader.check_state(checkpoint.meta["data"])
-        self.precision.load_state_dict(checkpoint.meta["precision"])
         self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
         self._saved_step = self.step
         if self.best is not None:
@@ -118,6 +117,26 @@ class Trainer:
         if self.early_stopping is not None and "early_stopping" in checkpoint.meta:
             self.early_stopping.load_state(checkpoint.meta["early_stopping"])
         return True
+
+    def go_on_from(self, path: Path) -> None:
+        """Take over the model, the optimiser and the step counter of another run's checkpoint, which was looked at.
+
+        Raises:
+            CheckpointError: It belongs to another model or optimiser, or is damaged.
+            DataError: `init.data` is "continue", and it was made with other data.
+        """
+        checkpoint = self._load(path)
+        if self.config.init.data == "continue":
+            self.loader.check_state(checkpoint.meta["data"])
+        self.step = checkpoint.step
+
+    def _load(self, path: Path) -> Checkpoint:
+        saved = read_checkpoint(path).meta.get("architecture", {})
+        require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
+        extra = self._extra_tensors()
+        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
+        self.precision.load_state_dict(checkpoint.meta["precision"])
+        return checkpoint
 
     @property
     def is_over(self) -> bool:
@@ -143,11 +162,12 @@ class Trainer:
             run_config = config.model_dump(mode="json")
             self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
         last: dict[str, float] = {}
-        self._event("resumed" if self.step else "started", f"at step {self.step} of {config.total_steps}")
+        is_new = self.step == config.first_step
+        self._event("started" if is_new else "resumed", f"at step {self.step} of {config.total_steps}")
         try:
-            if self.step == 0 and self.config.evaluate.before_training:
+            if is_new and self.config.evaluate.before_training:
                 last |= self._evaluate(self.evaluations)
-            with StopSignal() as stop:
+            with StopSignal() as stop, freed_memory_kept() if self.world.device.type == "cpu" else nullcontext():
                 for step, microbatches, waited in self.loader.iterate(self.step, config.total_steps):
                     began = time.perf_counter()
                     sums, norm = self._update(step, microbatches)
@@ -265,7 +285,8 @@ class Trainer:
     def _between_steps(self, stop: StopSignal) -> dict[str, float]:
         """Evaluate, stop and save where it is time to. Ranks decide together, so that no collective is left hanging."""
         metrics: dict[str, float] = {}
-        if self.step == 1:
+        is_first = self.step == self.config.first_step + 1
+        if is_first:
             gc.freeze()  # what lives now lives to the end; later collections need not look at it
         self._is_best = False
         if due := self._due:
@@ -282,7 +303,7 @@ class Trainer:
                 f"  go on with: pretrainkit resume {quote(str(self.folder.path))}"
             )
         # After the first update too: a disk that cannot be written is found at once.
-        is_time = self.step == 1 or self.step % self.config.checkpoint.every_steps == 0 or self._is_best
+        is_time = is_first or self.step % self.config.checkpoint.every_steps == 0 or self._is_best
         if is_time and not is_last:
             self._save(blocking=not self.config.checkpoint.asynchronous)
         return metrics
@@ -328,7 +349,7 @@ class Trainer:
             ("evaluate.early_stopping", self.config.evaluate.early_stopping),
         ):
             if config is not None and config.metric not in known:
-                if self.step and self._saved_step != self.step:
+                if self.step > self.config.first_step and self._saved_step != self.step:
                     self._save(blocking=True)
                 raise ConfigError(
                     f"{path}.metric={config.metric} is no held-out metric of this run\n"

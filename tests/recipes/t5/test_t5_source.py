@@ -1,58 +1,20 @@
 """The source as the loader uses it, what `bind` refuses, and training from token shards."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from t5_runs import LAYERS, records, run_of
 
 import pretrainkit
 from pretrainkit.data.loader import Loader
 from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.denoising import DenoiserConfig
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.source import bind, component_names, open_source
-from pretrainkit.tokenizers.shard_writer import write_shards
-from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.run import OptimizerConfig
-
-SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)
-SHAPE = {"hidden_size": 16, "num_heads": 2, "head_size": 8, "intermediate_size": 16}
-LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-
-
-def shards_of(folder: Path, num: int, seed: int) -> str:
-    rng = np.random.default_rng(seed)
-    documents = [[rng.integers(5, 200, rng.integers(3, 20)) for _ in range(rng.integers(1, 12))] for _ in range(num)]
-    write_shards(folder, [documents[0::2], documents[1::2]], vocab_size=200, special=SPECIAL)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("t5")
-    return [shards_of(root / name, num, seed) for seed, (name, num) in enumerate([("a", 300), ("b", 60), ("v", 40)])]
-
-
-def run_of(folders, model=None, data=None, **settings) -> T5Run:
-    given = {"train": folders[0], "valid": folders[2], "batch_size": 8, "input_length": 64, "target_length": 18}
-    return T5Run(
-        num_steps=4,
-        model=T5ModelConfig(**SHAPE | (model or LAYERS)),
-        data=T5DataConfig(**given | (data or {})),
-        optimizer=OptimizerConfig(name="adafactor", peak_lr=0.01, max_grad_norm=0.0),
-        **settings,
-    )
-
-
-def records(num, epoch=0, source=0):
-    zeros = np.zeros(num, np.int64)
-    key = np.arange(num, dtype=np.uint64) + np.uint64(1000 * epoch)
-    return Records(zeros + source, zeros + epoch, np.arange(num), key)
 
 
 def test_bind_takes_the_vocabulary_with_sentinels_from_the_data(folders):
@@ -207,90 +169,6 @@ def test_packed_rows_are_of_a_fixed_number(folders):
         bind(run_of(folders, data={"packed_rows": 9}))
 
 
-TASKS = """
-from pathlib import Path
-from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
-from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-from pretrainkit.data.task_sources import JsonLines
-from pretrainkit.data.vocabulary import ByteVocabulary
-
-HERE = Path(__file__).parent
-BYTES = ByteVocabulary()
-for name in ("copy", "shout"):
-    files = {split: str(HERE / f"{split}.jsonl") for split in ("train", "validation")}
-    steps = (format_strings(inputs=f"{name}: {{text}}", targets="{text}"), tokenize(), append_eos_after_trim)
-    features = {"inputs": Feature(BYTES), "targets": Feature(BYTES)}
-    add_task(Task(f"t5_source_{name}", JsonLines(files), features, steps))
-add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout", 1)]))
-add_mixture(Mixture("t5_source_with_idle", [("t5_source_copy", 1), ("t5_source_shout", 0)]))
-only_train = JsonLines({"train": str(HERE / "train.jsonl")})
-add_task(Task("t5_source_no_validation", only_train, features, steps))
-add_mixture(Mixture("t5_source_one_without", [("t5_source_copy", 3), ("t5_source_no_validation", 1)]))
-"""
-
-
-@pytest.fixture(scope="module")
-def module(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tasks")
-    for split, num in (("train", 40), ("validation", 6)):
-        lines = [json.dumps({"text": f"{split} {number}"}) for number in range(num)]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "own_tasks.py").write_text(TASKS)
-    return str(folder / "own_tasks.py")
-
-
-@pytest.mark.parametrize("packing", [False, True])
-def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
-    data = {"train": (), "valid": (), "task": "t5_source_both", "modules": (module,), "packing": packing}
-    config = run_of(["", "", ""], data=data | {"input_length": 32, "target_length": 24})
-    bound = bind(config)
-    assert bound.model.vocab_size == 384
-    source = open_source(bound, "train")
-    shares = np.bincount(RECIPE.build_order(bound, source).records(np.arange(400)).source) / 400
-    np.testing.assert_allclose(shares, [0.75, 0.25])
-    batch = source.build(records(2))
-    assert bytes((batch["encoder_input_tokens"][0][:13] - 3).astype(np.uint8)) == b"copy: train 0"
-    pretrainkit.train(config, tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run/eval.jsonl").read_text().splitlines()]
-    assert 3 < lines[-1]["nll_per_target_token"] < 8
-    for name in ("t5_source_copy", "t5_source_shout"):
-        assert 3 < lines[-1][f"nll_per_target_token/{name}"] < 8
-    with pytest.raises(ConfigError, match="both say what to read"):
-        bind(run_of(["", "", ""], data=data | {"train": "x"}))
-
-
-def task_run(module, task, log=None, **data):
-    given = {"train": (), "valid": (), "task": task, "modules": (module,), "input_length": 32, "target_length": 24}
-    return run_of(["", "", ""], data=given | data, log=log or {})
-
-
-def test_tasks_without_the_split_are_left_out_with_a_warning_and_none_left_is_an_error(module, caplog):
-    source = open_source(bind(task_run(module, "t5_source_one_without")), "valid")
-    assert source.names == ["t5_source_copy"]
-    assert "t5_source_no_validation has no split validation" in caplog.text
-    with pytest.raises(DataError, match=r"no task of .* has the split 'validation'\n.*or to null"):
-        open_source(bind(task_run(module, "t5_source_no_validation")), "valid")
-    with pytest.raises(DataError, match="no split 'test'"):
-        open_source(bind(task_run(module, "t5_source_copy", train_split="test")), "train")
-    with pytest.raises(ConfigError, match="no task of mixture 't5_source_both' has the split 'test'"):
-        open_source(bind(task_run(module, "t5_source_both", train_split="test")), "train")
-
-
-def test_a_task_of_training_examples_alone_trains_without_an_evaluation(module, tmp_path):
-    pretrainkit.train(task_run(module, "t5_source_no_validation", valid_split=None), tmp_path / "run")
-    assert not (tmp_path / "run/eval.jsonl").exists()
-
-
-def test_held_out_shards_come_in_place_of_the_task_of_a_run(module, folders, tmp_path):
-    pretrainkit.train(task_run(module, "t5_source_both"), tmp_path / "run")
-    found = pretrainkit.evaluate(tmp_path / "run", folders[2], num_examples=8)
-    assert "nll_per_target_token" in found
-    assert not [name for name in found if "t5_source" in name]
-    with pytest.raises(ConfigError, match="both say what to evaluate on"):
-        pretrainkit.evaluate(tmp_path / "run", folders[2], ["data.task=t5_source_copy"])
-    assert pretrainkit.evaluate(tmp_path / "run", None, ["data.task=t5_source_copy"])
-
-
 def test_components_have_names_of_their_own_even_where_their_denoisers_are_alike(folders):
     alike = [{"noise_density": 0.15}, {"noise_density": 0.15, "mode": "R"}, {"noise_density": 0.5}]
     data = {"target_length": 64, "denoising": {"denoisers": alike}}
@@ -321,28 +199,15 @@ def test_each_component_has_its_own_loss_and_count_of_target_tokens(folders, kin
         return objective.losses(model, {n: torch.from_numpy(a) for n, a in source.build(records).items()})
 
     whole = losses(mixed)
-    for name, records in zip(objective.logged, alone, strict=True):
-        only = losses(records)
-        _, targets = source.examples(records)
+    for name, own in zip(objective.logged, alone, strict=True):
+        only = losses(own)
+        _, targets = source.examples(own)
         assert whole[name].weight == only[name].weight == len(targets.values)
         both = only["cross_ent_loss"].total + only["z_loss"].total
         assert whole[name].total.item() == pytest.approx(both.item(), rel=1e-4)
         notes = objective.cost(source.build(mixed)).notes
         assert notes[name.replace("loss", "target_tokens")] == len(targets.values)
         assert not whole[name].total.requires_grad
-
-
-def test_losses_of_tasks_are_logged_where_they_are_drawn(module, tmp_path):
-    config = task_run(module, "t5_source_with_idle", log={"every_steps": 1})
-    pretrainkit.train(config, tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        mean = line["loss/t5_source_copy"] * line["target_tokens/t5_source_copy"]
-        assert mean > 0
-        assert "loss/t5_source_shout" not in line
-    counts = [line["target_tokens/t5_source_copy"] for line in lines]
-    assert counts == sorted(counts)
-    assert len(set(counts)) == 4
 
 
 def test_span_corruption_trains_from_token_shards(folders, tmp_path):

@@ -167,7 +167,9 @@ class T5DataConfig(DataConfig):
     """Lay several examples of a microbatch into one row where they fit, without attention between them. Losses and
     gradients are the same, for less padding."""
     packed_rows: PositiveInt | None = None
-    """packing only: rows of every microbatch, so that shapes stay; null: as many as its examples need."""
+    """packing only: rows of every microbatch, so that shapes stay; a microbatch that needs more is an error. null: as
+    many as its examples need, rounded up by an eighth at most so that few shapes occur; `pretrainkit data check` counts
+    them."""
 
 
 class InferConfig(Config):

@@ -146,8 +146,8 @@ def open_inference(
 def _task_examples(
     config: T5Run, tokenizer: Path | None, request: InferenceRequest
 ) -> tuple[BoundTask, Vocabulary, str]:
-    place = config.data.tokenizer or (None if tokenizer is None else str(tokenizer))
-    data = config.data.model_copy(update={"task": request.task, "train": (), "valid": (), "tokenizer": place})
+    given = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
+    data = config.data.model_copy(update={"task": request.task, "train": (), "valid": (), **given})
     tasks, vocabulary = run_tasks(config.model_copy(update={"data": data}))
     if len(tasks) > 1:
         raise InputError(

@@ -175,9 +175,9 @@ def tiny() -> T5Run:
 
 
 def micro() -> T5Run:
-    """2 + 2 layers x 128 in the style of T5 1.1, 1.4 M parameters with 2 048 pieces: the model of `pretrainkit demo t5`.
+    """2 + 2 layers x 128, 1.3 M parameters with 2 048 pieces: the model of `pretrainkit demo t5`.
 
-    Takes the vocabulary of its data; learns in minutes on a CPU.
+    In the style of T5 1.1; takes the vocabulary of its data. Learns in minutes on a CPU.
     """
     return T5Run(
         num_steps=600,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.data.order import Order
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.t5.objective import T5Objective
     from pretrainkit.training.inference import Inference, InferenceRequest
@@ -46,13 +46,20 @@ class T5(Recipe):
 
         return open_source(config, split)
 
-    def check_data(self, config: T5Run, source: BatchSource, summary: Mapping[str, Any], num: int) -> DataCheck:
+    def check_data(
+        self,
+        config: T5Run,
+        source: BatchSource,
+        summary: Mapping[str, Any],
+        records: Callable[[int], Records],
+        num: int,
+    ) -> DataCheck:
         from pretrainkit.recipes.t5.data_check import check_data
         from pretrainkit.recipes.t5.source import DenoisingSource
         from pretrainkit.recipes.t5.task_source import TaskBatches
 
         assert isinstance(source, (DenoisingSource, TaskBatches))
-        return check_data(config, source, summary["mixture"], num)
+        return check_data(config, source, summary["mixture"], records, num)
 
     def build_order(self, config: T5Run, source: BatchSource) -> Order:
         """Over the components of the source: each folder of shards with each denoiser."""
@@ -144,10 +151,13 @@ class T5(Recipe):
         return open_inference(config, model, tokenizer, request, precision.autocast)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
-        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""
+        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the
+        metrics of tasks are for the most frequent target."""
         from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss
+        from pretrainkit.recipes.t5.task_evaluation import majority_metrics
 
-        return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        losses = {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        return losses | majority_metrics(config)
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:
@@ -164,6 +174,11 @@ class T5(Recipe):
 
         model, state = read_huggingface(folder)
         return PRESETS["1.1-base"]().model_copy(update={"model": model}), state
+
+    def difference_from_huggingface(self, config: T5Run, model: nn.Module, folder: Path) -> float:
+        from pretrainkit.recipes.t5.parity import difference_from_huggingface
+
+        return difference_from_huggingface(config.model, model, folder)
 
     @property
     def file_formats(self) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
-from pretrainkit.recipes.t5.segments import SegmentIndex, segment_index
+from pretrainkit.recipes.t5.segment_cache import segments_of
+from pretrainkit.recipes.t5.segments import SegmentIndex
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
@@ -292,7 +293,7 @@ def open_shards(config: T5Run, split: Split) -> DenoisingSource:
             )
         for config_of_one in denoising.all:
             denoiser = denoiser_of(config, config_of_one, ids)
-            index = segment_index(
+            index = segments_of(
                 one,
                 denoiser.segment_length,
                 group_size=config_of_one.group_size or denoising.group_size,

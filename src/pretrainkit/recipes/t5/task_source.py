@@ -6,7 +6,7 @@ Dimensions: B examples.
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +20,19 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.data.supply import RunVocabulary, Supply
 from pretrainkit.data.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
 from pretrainkit.data.user_modules import import_modules
-from pretrainkit.data.vocabulary import Vocabulary, check_equal
+from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
 from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
-from pretrainkit.recipes.t5.task_denoising import denoising_steps
+from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps
 from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]
 _FEATURES = {"inputs", "targets"}
+_COMPARABLE = (SentencePieceVocabulary, ByteVocabulary)
+"""Kinds of vocabularies that differ where their fingerprints do; a tokenizer.json may have the ids of another kind."""
 _logger = logging.getLogger(__name__)
 
 
@@ -95,19 +97,26 @@ class TaskBatches(BatchSource):
         return np.full(len(records), data.input_length * self.has_inputs + data.target_length, np.int64)
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
-        """Inputs (None: the tasks have none) and targets, before they get rows."""
+        """Inputs (None: the tasks have none) and targets, before they get rows; two of each for every record where they
+        are pairs that share a row."""
         epochs = records.epoch.tolist() if self.split == "train" else [0] * len(records)
         found = [
             self.tasks[source].example(index, epoch)
             for source, index, epoch in zip(records.source.tolist(), records.index.tolist(), epochs, strict=True)
         ]
+        found = [part for one in found for part in ((one, one[PARTNER]) if PARTNER in one else (one,))]
         targets = ragged([one["targets"] for one in found])
         return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
         component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
-        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id, component=component)
+        inputs, targets = self.examples(records)
+        is_paired = len(targets) > len(records)
+        if is_paired and component is not None:
+            component = np.repeat(component, 2)
+        mask_id = self._mask_id
+        return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
 
     @cached_property
     def _numbers(self) -> NDArray[np.int64]:
@@ -129,9 +138,10 @@ class TaskBatches(BatchSource):
 
 
 def task_names(config: T5Run) -> list[str]:
-    """Of all tasks of the mixture, those of rate 0 too."""
-    import_modules(config.data.modules)
-    return list(REGISTRY.task_names(str(config.data.task)))
+    """Of all tasks of the mixture that are not left out, those of rate 0 too."""
+    _import_modules(config)
+    registry = REGISTRY.supplied(Supply(left_out=frozenset(config.data.leave_out)))
+    return list(registry.task_names(str(config.data.task)))
 
 
 def bind_tasks(config: T5Run) -> T5Run:
@@ -167,9 +177,31 @@ def bind_tasks(config: T5Run) -> T5Run:
                 f"task {task.name!r} has no inputs, but model.kind={config.model.kind} reads some\n"
                 "  set model.kind=decoder_only"
             )
+    problems += _pair_problems(config, tasks)
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
+    """What tasks whose examples share rows in pairs do not go with."""
+    paired = [
+        task.name for task in tasks if any(isinstance(step, Denoise) and step.is_paired for step in task.preprocessors)
+    ]
+    if not paired:
+        return []
+    found = []
+    if len(paired) < len(tasks):
+        others = [task.name for task in tasks if task.name not in paired]
+        found.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on them one by one")
+    if config.data.packing:
+        found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
+    if config.model.kind != "encoder_decoder":
+        found.append(
+            f"task {paired[0]!r} makes pairs for an encoder and a decoder, but model.kind={config.model.kind}\n"
+            "  take c4_prefix_lm_objective_decoder_architecture, or another objective"
+        )
+    return found
 
 
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:
@@ -235,8 +267,8 @@ def supply_of(config: T5Run) -> Supply:
     """What a run gives its tasks."""
     data = config.data
     vocabulary = None if data.tokenizer is None else open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
-    steps = denoising_steps(data.denoising) if len(data.denoising.all) == 1 else None
-    return Supply(vocabulary, data.task_folders, steps, frozenset(data.leave_out))
+    objective = partial(denoising_steps, data.denoising)
+    return Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out))
 
 
 def with_tokenizer_of_model(config: T5Run) -> T5Run:
@@ -249,9 +281,7 @@ def with_tokenizer_of_model(config: T5Run) -> T5Run:
 
 
 def _leaves_vocabulary_open(config: T5Run) -> bool:
-    _import_modules(config)
-    names = REGISTRY.task_names(str(config.data.task))
-    features = [feature for name in names for feature in REGISTRY.get_task(name).features.values()]
+    features = [feature for name in task_names(config) for feature in REGISTRY.get_task(name).features.values()]
     return any(isinstance(feature.vocabulary, RunVocabulary) for feature in features)
 
 
@@ -274,7 +304,8 @@ def _check_model(config: T5Run, task: Task, vocabulary: Vocabulary) -> None:
     except DataError:
         return
     of_model = open_vocabulary(place, config.data.denoising.num_sentinels)
-    if type(of_model) is type(vocabulary):
+    is_known = isinstance(vocabulary, _COMPARABLE) and isinstance(of_model, _COMPARABLE)
+    if is_known or type(of_model) is type(vocabulary):
         check_equal(task.name, vocabulary, of_model)
 
 
