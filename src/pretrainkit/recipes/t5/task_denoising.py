@@ -52,6 +52,12 @@ def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
     return Segments(config), Denoise(config)
 
 
+def whole_texts(config: DenoisingConfig) -> DenoisingConfig:
+    """The objective without pairs: for a decoder alone, whose row holds a prefix and what follows it."""
+    denoisers = tuple(one.model_copy(update={"pairs": False}) for one in config.all)
+    return config.model_copy(update={"denoisers": denoisers})
+
+
 @dataclass(frozen=True)
 class Segments(Regroup):
     """Documents laid end to end and cut to the length that the denoiser plans for the model's lengths."""
