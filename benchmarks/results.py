@@ -104,6 +104,11 @@ def cell(rows: list[Row], name: str, column: str, heading: str = "") -> float:
     return cells([row for row in rows if row[""] == name], column, heading)[0]
 
 
+def _t5_ratio(rows: list[Row], kind: str, contestant: str) -> float:
+    own = [row for row in rows if row.get("contestant") == contestant]
+    return cell(own, kind, "times transformers")
+
+
 _RATE, _RATIO = "examples / CPU-s, best", "first engine is faster by"
 _AUGMENTED, _PEER = "random_resize_crop 224, autoaug", "Pillow and torchvision v1, tensor"
 _TIMES_PEER = "times Pillow and torchvision v1, pixels"
@@ -139,11 +144,36 @@ TARGETS = (
         form="{:.1f}",
     ),
     Target(
+        "span corruption from tokens, batches of 32: times the usual collator",
+        "denoising",
+        lambda rows: cell(rows, "the usual collator, from lists", "ours, times", "Span corruption, batches of 32"),
+        least=10,
+        form="{:.1f}",
+    ),
+    Target(
         "packing from a memory map: rows of 512 per CPU-second, the least of best fit",
         "denoising",
         lambda rows: min(cells(rows, "rows / CPU-s, best", first="best fit")),
         least=2e4,
         form="{:,.0f}",
+    ),
+    Target(
+        "T5 step, 4 + 4 layers of 256, full rows of 512 and 114: times transformers",
+        "t5_step",
+        lambda rows: _t5_ratio(rows, "full", "ours"),
+        least=1.5,
+    ),
+    Target(
+        "T5 step, documents of 16 % to 100 % of that, packed: times transformers",
+        "t5_step",
+        lambda rows: _t5_ratio(rows, "documents", "packed"),
+        least=2,
+    ),
+    Target(
+        "T5 step, tasks of about a hundred tokens, packed: times transformers' padded batches",
+        "t5_step",
+        lambda rows: _t5_ratio(rows, "short", "packed"),
+        least=3,
     ),
     Target("loader, state: bytes", "loader", lambda rows: cell(rows, "state", "last"), most=256, form="{:.0f}"),
     Target(

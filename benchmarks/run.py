@@ -3,7 +3,7 @@
     python benchmarks/run.py [--quick] [--only loader step ...] [--large] [--write]
 
 With --write the tables also go to benchmarks/RESULTS.md, together with the targets and whether they are reached; a
-benchmark that was not run, or failed, keeps what stands there. Let nothing else run meanwhile. About 15 minutes on two
+benchmark that was not run, or failed, keeps what stands there. Let nothing else run meanwhile. About 20 minutes on two
 cores; --quick takes about two and is no measurement.
 """
 
@@ -23,6 +23,7 @@ BENCHMARKS = (
     "pipeline",
     "denoising",
     "step",
+    "t5_step",
     "contrast",
     "accumulation",
     "tokenizing",

@@ -641,6 +641,24 @@ def import_model(
     return Path(out)
 
 
+def difference_from_huggingface(path: str | Path) -> float:
+    """The largest difference between the outputs of a run, checkpoint or export and those of transformers for the same
+    weights, on random inputs in float32.
+
+    Raises:
+        InputError: The recipe has no such comparison, or the model no Hugging Face form.
+    """
+    from tempfile import TemporaryDirectory
+
+    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+
+    opened = open_model(path)
+    import_transformers()
+    with TemporaryDirectory() as folder:
+        opened.recipe.export_huggingface(opened.config, opened.model, None, Path(folder, "model"))
+        return opened.recipe.difference_from_huggingface(opened.config, opened.model, Path(folder, "model"))
+
+
 def read_foreign_model(
     path: str | Path, recipe: str, *, format: str, config: str | Path | None = None
 ) -> ImportedModel:
@@ -743,7 +761,7 @@ def _run(
         try:
             trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher)
             if config.init_from is not None and config.init.restore == "all" and not resuming:
-                trainer.go_on_from(_checkpoint_of(Path(config.init_from), config.init.step)[1])
+                trainer.go_on_from(_checkpoint_of(Path(config.init_from), config.first_step)[1])
         except InputError:  # such as a disk without room for one checkpoint
             if world.is_main and not resuming:
                 folder.discard()
@@ -883,8 +901,8 @@ def _evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None)
     precision = resolve_precision(config.precision, world.device)
     held_out = _evaluator(recipe, config, world, precision)
     return [
-        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
         *recipe.more_evaluations(config, world, precision, folder),
+        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
     ]
 
 
@@ -944,7 +962,9 @@ def _load_initial(model: nn.Module, config: Any) -> None:
     from pretrainkit.dist.weights import copy_beginnings
     from pretrainkit.training.initial import plan_initial
 
-    opened = open_model(config.init_from, step=config.init.step, averaged=config.init.averaged)
+    # A run that is still training may have saved since its step was looked at.
+    step = config.first_step if config.init.restore == "all" else config.init.step
+    opened = open_model(config.init_from, step=step, averaged=config.init.averaged)
     found = opened.model.state_dict()
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)

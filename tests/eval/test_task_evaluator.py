@@ -16,7 +16,7 @@ from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.metrics import accuracy, exact_match
-from pretrainkit.eval.task_evaluator import MEAN, TaskEvaluator
+from pretrainkit.eval.task_evaluator import MEAN, TaskEvaluator, most_frequent_target
 
 BYTES = ByteVocabulary()
 WORDS = ("no", "yes", "maybe so")
@@ -273,3 +273,14 @@ def test_an_empty_split_is_refused():
 def test_paths_are_not_left_half_written(tmp_path: Path):
     TaskEvaluator([task()], "validation").evaluate(Knower(), folder=tmp_path, tag="1")
     assert [path.name for path in tmp_path.iterdir()] == ["parity-1.jsonl"]
+
+
+def test_the_most_frequent_target_is_what_a_model_has_to_beat():
+    majority = task(source=FunctionSource(lopsided, ("train", "validation")))
+    assert most_frequent_target(majority, "train") == "maybe so"
+    judged = TaskEvaluator([majority.replace(metrics=[accuracy, mean_score])], "validation").tasks[0]
+    assert judged.metrics_of_constant("maybe so") == {"accuracy": 60.0}
+
+
+def lopsided(split):
+    return [{"text": str(index), "label": "maybe so" if index % 5 < 3 else "no"} for index in range(10)]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pretrainkit.nn import biased_attention
 from pretrainkit.nn.biased_attention import Pair, RowPairs, TiledPairs, flex_pairs, visible_pairs
 from pretrainkit.nn.relative_bias import RelativeBias
 
@@ -32,7 +33,9 @@ SELF = {
 
 @pytest.mark.parametrize("case", SELF)
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_tiles_equal_the_formula_in_value_and_gradient(case, is_causal):
+@pytest.mark.parametrize("scores_at_a_time", [1, 1 << 17])
+def test_tiles_equal_the_formula_in_value_and_gradient(monkeypatch, case, is_causal, scores_at_a_time):
+    monkeypatch.setattr(biased_attention, "_SCORES_AT_A_TIME", scores_at_a_time)
     lengths, prefixes = SELF[case]
     num = sum(lengths)
     bias = make_bias(is_bidirectional=not is_causal)
@@ -102,6 +105,37 @@ def test_rows_and_flex_equal_the_formula(is_causal):
         with torch.no_grad():
             found = layout.attend(None, qkv, layout.prepare(bias, torch.float32), dropout_rate=0.0)
         torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
+
+
+def differentiable_flex(q_BHQK, k_BHPK, v_BHPK, *, score_mod, block_mask, scale):
+    """What FlexAttention says it computes, for any device: all pairs at once."""
+    num_rows, num_heads, num_queries, _ = q_BHQK.shape
+    sizes = (num_rows, num_heads, num_queries, k_BHPK.shape[2])
+    where = [torch.arange(size).view([-1 if dim == own else 1 for dim in range(4)]) for own, size in enumerate(sizes)]
+    scores = score_mod(q_BHQK @ k_BHPK.mT * scale, *where)
+    is_visible = block_mask.mask_mod(*where)
+    return torch.softmax(scores.masked_fill(~is_visible, -1e30), -1) * is_visible @ v_BHPK
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_flex_is_asked_for_the_formula_with_the_gradients_of_queries_keys_values_and_bias(monkeypatch, is_causal):
+    monkeypatch.setattr(biased_attention, "_flex_attention", lambda _: differentiable_flex)
+    segment, is_prefix = packed_rows()
+    bias = make_bias(is_bidirectional=not is_causal)
+    torch.manual_seed(0)
+    qkv = torch.randn(24, 3, HEADS, WIDTH, dtype=torch.float64, requires_grad=True)
+    visible = visible_pairs(segment, segment, is_causal=is_causal, is_prefix_BP=is_prefix)
+    plain = torch.cat([softmax_rows(*qkv[12 * r : 12 * r + 12].unbind(1), bias(12, 12), visible[r]) for r in (0, 1)])
+    layout = flex_pairs(segment, segment, is_causal=is_causal, is_prefix_BP=is_prefix)
+    found = layout.attend(None, qkv, layout.prepare(bias, torch.float64), dropout_rate=0.0)
+    torch.testing.assert_close(found, plain)
+    above = torch.randn_like(plain)
+    for mine, theirs in zip(
+        torch.autograd.grad((found * above).sum(), (qkv, bias.weight)),
+        torch.autograd.grad((plain * above).sum(), (qkv, bias.weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_queries_that_see_nothing_have_finite_gradients_of_zero():

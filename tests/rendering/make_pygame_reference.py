@@ -8,6 +8,7 @@ recipe is that of the specification: text is rendered by `pygame.freetype`, put 
 """
 
 import hashlib
+import itertools
 import json
 import math
 import sys
@@ -112,7 +113,7 @@ def entries(font: str) -> list[list]:
     for text in TEXTS:
         words = text.split() or [""]
         found.append([words, *hashed(*renderer.words(words))])
-    for pair in zip(TEXTS, TEXTS[1:], strict=False):
+    for pair in itertools.pairwise(TEXTS):
         found.append([{"pair": list(pair)}, *hashed(*renderer.pair(*pair))])
     return found
 

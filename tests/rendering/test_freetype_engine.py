@@ -81,8 +81,8 @@ def test_all_texts_stand_on_one_baseline_by_default(noto):
 
 def test_newlines_are_spaces_by_default_and_boxes_in_the_original(noto):
     fixed = Renderer(RendererConfig(font_file=noto))
-    assert np.array_equal(fixed.strip("a\nb"), fixed.strip("a b"))
-    assert not np.array_equal(original(noto).strip("a\nb"), original(noto).strip("a b"))
+    assert np.array_equal(fixed.columns("a\nb"), fixed.columns("a b"))
+    assert not np.array_equal(original(noto).columns("a\nb"), original(noto).columns("a b"))
 
 
 def test_fallback_fonts_give_what_the_main_font_lacks(fonts, noto):
@@ -90,13 +90,11 @@ def test_fallback_fonts_give_what_the_main_font_lacks(fonts, noto):
     renderer = Renderer(RendererConfig(font_file=noto, fallback_fonts=(hebrew,)))
     alone = Renderer(RendererConfig(font_file=hebrew))
     assert renderer.missing("aש") == []
-    assert np.array_equal(renderer.strip("שלום"), alone.strip("שלום"))
+    assert np.array_equal(renderer.columns("שלום"), alone.columns("שלום"))
 
 
 def test_colours_are_those_asked_for(latin_font):
-    renderer = Renderer(
-        RendererConfig(font_file=latin_font, font_color="#0000ff", background_color="yellow", rgb=True)
-    )
+    renderer = Renderer(RendererConfig(font_file=latin_font, font_color="#0000ff", background_color="yellow", rgb=True))
     pixels = renderer("HI").pixel_values
     assert pixels.shape == (16, 8464, 3)
     assert pixels[0, 0].tolist() == [255, 255, 0]
@@ -109,9 +107,9 @@ def test_a_file_that_is_no_font_is_refused(tmp_path):
     path = tmp_path / "no.ttf"
     path.write_bytes(b"no font")
     with pytest.raises(DataError, match="cannot be used"):
-        Renderer(RendererConfig(font_file=str(path))).strip("a")
+        Renderer(RendererConfig(font_file=str(path))).columns("a")
     with pytest.raises(DataError, match="is not a file"):
-        Renderer(RendererConfig(font_file=str(tmp_path / "absent.ttf"))).strip("a")
+        Renderer(RendererConfig(font_file=str(tmp_path / "absent.ttf"))).columns("a")
 
 
 GLYPHS = st.lists(st.tuples(st.integers(-6, 40), st.integers(1, 9), st.integers(0, 255)), min_size=1, max_size=12)

@@ -52,7 +52,7 @@ def drawn_by_cairo(engine: PangoEngine, text: str, num_columns: int) -> np.ndarr
 def differing(renderer: Renderer, texts: list[str]) -> list[str]:
     found = []
     for text in texts:
-        mine = renderer.strip(text)[:-16].T
+        mine = renderer.columns(text)[:-16].T
         if not np.array_equal(mine, drawn_by_cairo(renderer.engine, text, mine.shape[1])):
             found.append(text)
     return found
@@ -75,7 +75,7 @@ def test_options_of_rasterizing_are_carried_out(noto, antialias, hint_metrics):
     options = FontOptions(antialias=antialias, hint_metrics=hint_metrics)
     renderer = pango(noto, parity=True, font_options=options)
     assert differing(renderer, LATIN) == []
-    assert len(np.unique(renderer.strip(LATIN[0]))) > 2 or antialias == "none"
+    assert len(np.unique(renderer.columns(LATIN[0]))) > 2 or antialias == "none"
 
 
 def test_lines_put_together_from_words_are_the_lines_shaped_as_a_whole(noto, sample_data):
@@ -85,13 +85,23 @@ def test_lines_put_together_from_words_are_the_lines_shaped_as_a_whole(noto, sam
     fast, whole = pango(noto), pango(noto, font_options=FontOptions(keep_words=False))
     num_fast = sum(fast.engine._words.line(line) is not None for line in lines)
     assert num_fast > 0.8 * len(lines)
-    assert [line for line in lines if not np.array_equal(fast.strip(line), whole.strip(line))] == []
+    assert [line for line in lines if not np.array_equal(fast.columns(line), whole.columns(line))] == []
 
 
 def test_only_text_whose_words_stand_alone_is_put_together_from_words(latin_font):
     words = pango(latin_font).engine._words
     assert words.line("three plain words") is not None
-    for text in ("two words", "1914 1918 1922", "a  b c", " a b c", "a b c ", "a שלום c", "a e\u0301 c", "a\tb c d", "a 😀 c"):
+    for text in (
+        "two words",
+        "1914 1918 1922",
+        "a  b c",
+        " a b c",
+        "a b c ",
+        "a שלום c",
+        "a e\u0301 c",
+        "a\tb c d",
+        "a 😀 c",
+    ):
         assert words.line(text) is None, text
 
 
@@ -105,9 +115,9 @@ def test_published_layout_of_noto_sans(noto):
 def test_fallback_fonts_do_not_move_the_line_by_default(fonts, noto):
     mixed = "line with ကမ္ဘာ့"
     moved, fixed = (pango(noto, fallback_fonts=(str(fonts),), parity=parity) for parity in (True, False))
-    plain = fixed.strip("line with ")[:40]
-    assert np.array_equal(fixed.strip(mixed)[:40], plain)
-    assert not np.array_equal(moved.strip(mixed)[:40], plain)
+    plain = fixed.columns("line with ")[:40]
+    assert np.array_equal(fixed.columns(mixed)[:40], plain)
+    assert not np.array_equal(moved.columns(mixed)[:40], plain)
 
 
 def test_right_to_left_text_reads_from_the_right(fonts, noto):
@@ -115,7 +125,7 @@ def test_right_to_left_text_reads_from_the_right(fonts, noto):
     encoding = renderer("אבג דהו", return_offset_mapping=True)
     firsts = [first for first, after in encoding.offset_mapping[: encoding.num_text_patches] if after]
     assert firsts == sorted(firsts, reverse=True)
-    assert np.array_equal(renderer.strip("ab"), renderer("ab", rtl=False).columns_XP)
+    assert np.array_equal(renderer.columns("ab"), renderer("ab", rtl=False).columns_XP)
 
 
 def test_a_right_to_left_text_that_is_too_long_loses_its_end_not_its_beginning(fonts, noto):
@@ -128,9 +138,9 @@ def test_a_right_to_left_text_that_is_too_long_loses_its_end_not_its_beginning(f
 
 def test_fonts_are_tried_in_the_order_given(fonts, noto):
     naskh, nastaliq = (str(fonts / name) for name in ("NotoNaskhArabic-Regular.otf", "NotoNastaliqUrdu-Regular.otf"))
-    alone = pango(noto, fallback_fonts=(naskh,)).strip("سلام")
-    assert np.array_equal(pango(noto, fallback_fonts=(naskh, nastaliq)).strip("سلام"), alone)
-    assert not np.array_equal(pango(noto, fallback_fonts=(nastaliq, naskh)).strip("سلام"), alone)
+    alone = pango(noto, fallback_fonts=(naskh,)).columns("سلام")
+    assert np.array_equal(pango(noto, fallback_fonts=(naskh, nastaliq)).columns("سلام"), alone)
+    assert not np.array_equal(pango(noto, fallback_fonts=(nastaliq, naskh)).columns("سلام"), alone)
 
 
 def page_in_another_process(font: str, **environment: str) -> str:
@@ -187,6 +197,6 @@ def test_words_are_kept_only_up_to_a_number(latin_font, monkeypatch):
     monkeypatch.setattr("pretrainkit.rendering.pango_words._KEPT", 3)
     renderer = pango(latin_font)
     words = [f"w{number}" for number in range(20)]
-    assert np.array_equal(renderer.strip(words), pango(latin_font).strip(words))
-    assert np.array_equal(renderer.strip(" ".join(words)), pango(latin_font).strip(" ".join(words)))
+    assert np.array_equal(renderer.columns(words), pango(latin_font).columns(words))
+    assert np.array_equal(renderer.columns(" ".join(words)), pango(latin_font).columns(" ".join(words)))
     assert len(renderer.engine._kept) <= 4

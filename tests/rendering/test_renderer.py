@@ -4,6 +4,7 @@ import pickle
 import threading
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import pairwise
 from multiprocessing import get_context
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_words_begin_patches_one_after_another(renderer, words):
     assert len(starts) <= len(words) + 1
     assert starts[0] == 0
     assert starts[-1] == encoding.num_text_patches
-    assert all(one < other for one, other in zip(starts, starts[1:], strict=False))
+    assert all(one < other for one, other in pairwise(starts))
     if starts[-1] < 528:
         assert len(starts) == len(words) + 1
 
@@ -159,26 +160,26 @@ def test_characters_that_no_font_has_are_reported_once_and_by_name(renderer, cha
 def test_a_pickled_renderer_draws_the_same(renderer):
     copy = pickle.loads(pickle.dumps(renderer))
     assert copy.config == renderer.config
-    assert np.array_equal(copy.strip("Some text"), renderer.strip("Some text"))
+    assert np.array_equal(copy.columns("Some text"), renderer.columns("Some text"))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_other_processes_draw_the_same(renderer, method):
     texts = ["Some text", "another", "and a third"]
-    mine = [renderer.strip(text) for text in texts]
+    mine = [renderer.columns(text) for text in texts]
     with ProcessPoolExecutor(1, mp_context=get_context(method)) as pool:
-        theirs = list(pool.map(renderer.strip, texts))
+        theirs = list(pool.map(renderer.columns, texts))
     assert all(np.array_equal(one, other) for one, other in zip(mine, theirs, strict=True))
 
 
 def test_threads_draw_the_same(renderer, change):
     texts = [f"text {number} {chr(65 + number % 26)}{chr(97 + number % 23)} end" for number in range(60)]
-    expected = [change(renderer).strip(text) for text in texts]
+    expected = [change(renderer).columns(text) for text in texts]
     shared, barrier = change(renderer), threading.Barrier(4)
 
     def draw(_: int) -> list[np.ndarray]:
         barrier.wait()
-        return [shared.strip(text) for text in texts]
+        return [shared.columns(text) for text in texts]
 
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(draw, range(4)):
@@ -187,7 +188,15 @@ def test_threads_draw_the_same(renderer, change):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("אבג", True), ("aבג", True), ("אbc", False), ("123 !", False), ("", False), ("سلام", True), ("x (שלום) עולם", True)],
+    [
+        ("אבג", True),
+        ("aבג", True),
+        ("אbc", False),
+        ("123 !", False),
+        ("", False),
+        ("سلام", True),
+        ("x (שלום) עולם", True),
+    ],
 )
 def test_is_rtl(text, expected):
     assert is_rtl(text) is expected

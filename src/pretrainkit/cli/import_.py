@@ -32,6 +32,9 @@ def import_(
         bool,
         typer.Option("--dry-run", help="Read and check what --format names, show every tensor; write nothing."),
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with transformers on random inputs afterwards (recipe t5).")
+    ] = False,
 ) -> None:
     """Read a model of another library into ours, for `init_from=`, `evaluate` and `generate`."""
     from pretrainkit import api
@@ -43,6 +46,9 @@ def import_(
     if out is None:
         raise InputError("where to? give --out FOLDER, or --dry-run to write nothing")
     print(api.import_model(path, recipe, out, format=format, config=config, tokenizer=tokenizer))
+    if check:
+        difference = api.difference_from_huggingface(out)
+        print(f"random inputs: the outputs differ from those of transformers by {difference:.1e} at most")
 
 
 def _show(found: ImportedModel) -> None:

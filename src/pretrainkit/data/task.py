@@ -427,7 +427,8 @@ class TaskRegistry:
             mends = dict.fromkeys(problem.splitlines()[-1] for problem in problems)
             told = [line for problem in problems for line in problem.splitlines() if line not in mends]
             raise DataError(
-                "\n".join([*told, *mends]) + f"\n  or do without: data.leave_out={','.join(lacking)} in a "
+                "\n".join(dict.fromkeys([*told, *mends]))
+                + f"\n  or do without: data.leave_out={','.join(lacking)} in a "
                 f"config, {' '.join(f'--leave-out {name}' for name in lacking)} of pretrainkit tasks"
             )
         return tuple(found)

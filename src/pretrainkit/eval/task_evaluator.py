@@ -10,6 +10,7 @@ on the number of ranks.
 import json
 import logging
 import numbers
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -86,17 +87,8 @@ class JudgedTask:
     @cached_property
     def targets(self) -> list[Any]:
         """What metrics get as targets, in the order of the examples."""
-        texts = (self.text(example, "targets") for example in self.examples)
+        texts = (_text(self.task, example, "targets") for example in self.examples)
         return [self.judged(text, example, is_target=True) for text, example in zip(texts, self.examples, strict=True)]
-
-    def text(self, example: Example, name: str) -> str:
-        """A feature as it was before it became ids, or else as they say."""
-        before = example.get(f"{name}_pretokenized")
-        return before if isinstance(before, str) else self.decoded(name, example.get(name, ()))
-
-    def decoded(self, name: str, ids: Sequence[int] | NDArray) -> str:
-        """The text of ids of a feature."""
-        return self.task.features[name].vocabulary.decode(ids) if name in self.task.features else ""
 
     def judged(self, text: str, example: Example, *, is_target: bool) -> Any:
         """A text as metrics get it: through the task's postprocessor."""
@@ -113,14 +105,19 @@ class JudgedTask:
 
     def answers(self, predicted: Sequence[Sequence[int]]) -> tuple[list[str], list[Any]]:
         """The texts of predicted ids, and what metrics get of them."""
-        texts = [self.decoded("targets", ids) for ids in predicted]
+        vocabulary = self.task.features["targets"].vocabulary
+        texts = [vocabulary.decode(ids) for ids in predicted]
         pairs = zip(texts, self.examples, strict=True)
         return texts, [self.judged(text, example, is_target=False) for text, example in pairs]
+
+    def metrics_of_constant(self, text: str) -> dict[str, float]:
+        """What metrics of answers are where every answer is the same."""
+        return self.metrics([self.judged(text, example, is_target=False) for example in self.examples], None, None)
 
     def metrics(
         self, answers: Sequence[Any] | None, scores: Sequence[float] | None, values: Sequence[float] | None
     ) -> dict[str, float]:
-        """All metrics of the task, each with what it takes; `values` are the scores of the answers.
+        """All metrics of the task that take what is given; `values` are the scores of the answers.
 
         Raises:
             ConfigError: Two metrics have a key in common.
@@ -131,8 +128,10 @@ class JudgedTask:
             given: dict[MetricKind, tuple[Any, ...]] = {
                 "predictions": (self.targets, answers),
                 "scores": (self.targets, scores),
-                "predictions and values": (self.targets, answers, {"scores": values}),
+                "predictions and values": (self.targets, answers, None if values is None else {"scores": values}),
             }
+            if any(part is None for part in given[kind]):
+                continue
             values_of_metric = self._called(metric, given[kind])
             if twice := sorted(found.keys() & values_of_metric.keys()):
                 raise ConfigError(
@@ -230,15 +229,13 @@ class TaskEvaluator:
             num_written: Only the first so many examples; 0: no file; None: all.
         """
         found: dict[str, float] = {}
-        means = []
+        means: list[float] = []
         for task in self.tasks:
             metrics = self._of_task(task, model, folder, tag, num_written)
             found |= {f"{task.task.name}/{name}": value for name, value in metrics.items()}
             if metrics:
                 means.append(sum(metrics.values()) / len(metrics))
-        if len(means) > 1:
-            found[MEAN] = sum(means) / len(means)
-        return found
+        return ({MEAN: sum(means) / len(means)} if len(means) > 1 else {}) | found
 
     def _of_task(
         self, task: JudgedTask, model: TaskModel, folder: Path | None, tag: str, num_written: int | None
@@ -286,6 +283,27 @@ class TaskEvaluator:
         return [found[index] for index in range(len(examples))]
 
 
+def most_frequent_target(task: Task, split: str, *, num_examples: int = 4096, caches: Sequence[str | Path] = ()) -> str:
+    """The text that most targets of a split are, among examples that are spread evenly over it; the first of several.
+
+    Raises:
+        DataError: There is no such split, or it is empty.
+    """
+    bound = task.bind(split, caches=caches)
+    if not len(bound):
+        raise DataError(f"task {task.name!r} has no examples in {split!r}\n  check its files, or leave it out")
+    chosen = np.unique(np.linspace(0, len(bound) - 1, num_examples, dtype=np.int64)).tolist()
+    return Counter(_text(task, bound.example(index), "targets") for index in chosen).most_common(1)[0][0]
+
+
+def _text(task: Task, example: Example, name: str) -> str:
+    """A feature as it was before it became ids, or else as they say; empty where the task has no such feature."""
+    before = example.get(f"{name}_pretokenized")
+    if isinstance(before, str):
+        return before
+    return task.features[name].vocabulary.decode(example.get(name, ())) if name in task.features else ""
+
+
 def _can_be_judged(task: Task, split: str, *, tell: bool) -> bool:
     if split not in task.splits:
         if tell:
@@ -315,7 +333,7 @@ def _write(
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         for index, example in enumerate(task.examples[:num_written]):
-            row: dict[str, Any] = {"input": task.text(example, "inputs"), "target": task.text(example, "targets")}
+            row: dict[str, Any] = {name[:-1]: _text(task.task, example, name) for name in ("inputs", "targets")}
             if texts is not None and answers is not None:
                 row["prediction"] = texts[index]
                 if task.task.postprocess is not None:

@@ -4,8 +4,8 @@ from pretrainkit.rendering.batch import PatchBatch, float_pixels, render_batch
 from pretrainkit.rendering.config import FontOptions, RendererConfig
 from pretrainkit.rendering.encoding import Encoding
 from pretrainkit.rendering.folder import load_renderer, save_renderer
-from pretrainkit.rendering.fonts import default_font
-from pretrainkit.rendering.renderer import Renderer, Text
+from pretrainkit.rendering.page import Text
+from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.rtl import is_rtl
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "Renderer",
     "RendererConfig",
     "Text",
-    "default_font",
     "float_pixels",
     "is_rtl",
     "load_renderer",

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.rendering.encoding import Encoding
-from pretrainkit.rendering.renderer import Renderer, Text
+from pretrainkit.rendering.page import Text
+from pretrainkit.rendering.renderer import Renderer
 
 
 class PatchBatch(NamedTuple):
@@ -45,7 +46,7 @@ def render_batch(
     """
     if not texts:
         raise ValueError("a batch of no texts cannot be rendered\n  give at least one")
-    strips = [renderer.strip(text) for text in texts]
+    strips = [renderer.columns(text) for text in texts]
     P = renderer.config.pixels_per_patch
     counts_B = np.array([len(strip) // P for strip in strips], np.int32)
     longest = int(counts_B.max())
@@ -61,7 +62,7 @@ def render_batch(
         for color in range(C):
             plane_XP = strip if strip.ndim == 2 else strip[..., color]
             row_LPPC[:count, :, :, color] = plane_XP.reshape(count, P, P).swapaxes(1, 2)
-        row_LPPC[count:] = renderer.paper
+        row_LPPC[count:] = renderer.background
     return PatchBatch(blocks_BLPPC.reshape(len(texts), L, P * P * C), counts_B)
 
 

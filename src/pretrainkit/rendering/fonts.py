@@ -4,7 +4,7 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import DataError
 
 SUFFIXES = (".ttf", ".otf")
 
@@ -40,17 +40,3 @@ def font_sha256(path: Path) -> str:
 def _sha256(path: str, num_bytes: int, changed_ns: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def default_font() -> str:
-    """Path of DejaVu Sans as matplotlib's package brings it: a font that is the same on every machine.
-
-    Raises:
-        MissingPackageError: matplotlib is not installed.
-    """
-    from importlib.util import find_spec
-
-    found = find_spec("matplotlib")
-    if found is None or found.origin is None:
-        raise MissingPackageError("matplotlib", "rendering", "rendering without naming a font")
-    return str(Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf")

@@ -8,7 +8,8 @@ from typing import Any
 from pretrainkit.corpus.manifest import fingerprint
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.fonts import font_files, font_sha256
-from pretrainkit.rendering.renderer import Renderer, Text
+from pretrainkit.rendering.page import Text
+from pretrainkit.rendering.renderer import Renderer
 
 TEST_PAGE: tuple[Text, ...] = (
     "Hamburgefonstiv 0123456789 (AVATAR, Toy) fi ffl jjj",
@@ -30,7 +31,7 @@ def page_sha256(renderer: Renderer) -> str:
     quiet = Renderer(config)
     digest = hashlib.sha256()
     for text in TEST_PAGE:
-        columns = quiet.strip(text)
+        columns = quiet.columns(text)
         digest.update(repr(columns.shape).encode())
         digest.update(columns.tobytes())
     return digest.hexdigest()

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.encoding import Span
 from pretrainkit.rendering.engine import Lines
 from pretrainkit.rendering.geometry import LEFT_MARGIN
-from pretrainkit.rendering.offsets import patch_spans
+from pretrainkit.rendering.offsets import original_spans, patch_spans
 from pretrainkit.rendering.rtl import is_rtl
-
-if TYPE_CHECKING:
-    from pretrainkit.rendering.renderer import Renderer
 
 
 class Part:
@@ -52,20 +49,21 @@ class RunningPart(Part):
     """A text that runs on."""
 
     def __init__(
-        self, renderer: Renderer, text: str, column: int, *, direction: str | None, limit: int | None = None
+        self, drawer: Drawer, text: str, column: int, *, direction: str | None, limit: int | None = None
     ) -> None:
-        self.geometry, self.column = renderer.geometry, column
-        self.text = self.whole = renderer.prepared(text, is_word=False)
-        self.lines = renderer.lines([self.text], direction=direction)
+        self.geometry, self.column = drawer.geometry, column
+        self.text = self.whole = drawer.prepared(text, is_word=False)
+        self.follows_original = drawer.config.parity and drawer.config.engine == "pango" and not is_rtl(self.text)
+        self.lines = drawer.lines([self.text], direction=direction)
         self.end = self._end()
         P = self.geometry.patch
         first = column // P
         if limit is not None and self.end // P - first > limit:
             full = self.end
-            self._cut(renderer, direction, (first + limit) * P)
-            self.end = full if renderer.config.parity else self._end()
-        elif self._is_too_wide() and not renderer.config.parity and (direction == "rtl" or is_rtl(self.text)):
-            self._cut(renderer, direction, self.geometry.last)  # else its beginning, at the right, would be cut off
+            self._cut(drawer, direction, (first + limit) * P)
+            self.end = full if drawer.config.parity else self._end()
+        elif self._is_too_wide() and not drawer.config.parity and (direction == "rtl" or is_rtl(self.text)):
+            self._cut(drawer, direction, self.geometry.last)  # else its beginning, at the right, would be cut off
 
     def _is_too_wide(self) -> bool:
         return self.column + int(self.lines.widths_N[0]) + LEFT_MARGIN > self.geometry.last
@@ -73,23 +71,27 @@ class RunningPart(Part):
     def _end(self) -> int:
         return self.geometry.next_patch(self.column + int(self.lines.widths_N[0]) + LEFT_MARGIN)
 
-    def _cut(self, renderer: Renderer, direction: str | None, end: int) -> None:
+    def _cut(self, drawer: Drawer, direction: str | None, end: int) -> None:
         """Keeps the longest beginning of the text that, with its margin, ends before the column `end`."""
         room = end - self.column - LEFT_MARGIN
         low, high = 0, len(self.whole)
         while low < high:
             middle = (low + high + 1) // 2
-            fits = renderer.engine.lines([self.whole[:middle]], direction=direction).widths_N[0] <= room
+            fits = drawer.engine.lines([self.whole[:middle]], direction=direction).widths_N[0] <= room
             low, high = (middle, high) if fits else (low, middle - 1)
         self.text = self.whole[:low]
-        self.lines = renderer.lines([self.text], direction=direction)
+        self.lines = drawer.lines([self.text], direction=direction)
 
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
         self.lines.paint(canvas_XP, [self.column - begin])
 
     def spans(self) -> list[Span]:
-        first = self.column // self.geometry.patch
-        return patch_spans(self.lines.edges(0), self.column, self.end, first, self.geometry.patch)
+        P = self.geometry.patch
+        first, edges_T2 = self.column // P, self.lines.edges(0)
+        if self.follows_original:
+            width = int(self.lines.widths_N[0]) + LEFT_MARGIN
+            return original_spans(edges_T2[:, 0], self.column, width, first, P, self.geometry.last)
+        return patch_spans(edges_T2, self.column, self.end, first, P)
 
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
         if len(self.text) == len(self.whole) and not self._is_too_wide():
@@ -104,14 +106,14 @@ class RunningPart(Part):
 class WordsPart(Part):
     """Words that each begin a patch."""
 
-    def __init__(self, renderer: Renderer, words: Sequence[str], column: int) -> None:
-        self.geometry = renderer.geometry
+    def __init__(self, drawer: Drawer, words: Sequence[str], column: int) -> None:
+        self.geometry = drawer.geometry
         P, last = self.geometry.patch, self.geometry.last
-        words = [renderer.prepared(word, is_word=True) for word in words]
+        words = [drawer.prepared(word, is_word=True) for word in words]
         drawn = [*(word + " " for word in words[:-1]), words[-1]]
         room = (last - column) // P + 2
         self.drawn = drawn[: max(room, 1)]
-        lines = renderer.lines(self.drawn, is_words=True)
+        lines = drawer.lines(self.drawn, is_words=True)
         widths_N = lines.widths_N.copy()
         if len(self.drawn) == len(drawn):
             widths_N[-1] += LEFT_MARGIN
@@ -125,7 +127,7 @@ class WordsPart(Part):
         starts_N[0] = column
         if num_words < len(self.drawn):
             self.drawn = self.drawn[:num_words]
-            lines = renderer.engine.lines(self.drawn, is_words=True)
+            lines = drawer.engine.lines(self.drawn, is_words=True)
         self.lines, self.columns_N = lines, starts_N
         self.words = words
 
@@ -159,25 +161,25 @@ class BigramsPart(Part):
     The first stands at the patch's left edge, the second right after it; what does not fit into the patch is cut off.
     """
 
-    def __init__(self, renderer: Renderer, text: str, column: int) -> None:
-        self.geometry = renderer.geometry
+    def __init__(self, drawer: Drawer, text: str, column: int) -> None:
+        self.geometry = drawer.geometry
         P = self.geometry.patch
-        self.text = renderer.prepared(text, is_word=False)
-        self.all_pairs = bigrams(self.text, space_patch=renderer.config.space_patch)
+        self.text = drawer.prepared(text, is_word=False)
+        self.all_pairs = bigrams(self.text, space_patch=drawer.config.space_patch)
         self.begin = column // P * P
         self.pairs = self.all_pairs[: max(self.geometry.last - self.begin, 0) // P]
         self.end = min(self.begin + max(len(self.pairs), 1) * P, self.geometry.last)
-        self.lines = renderer.lines([character for _, pair in self.pairs for character in pair] or [""], is_words=True)
+        self.lines = drawer.lines([character for _, pair in self.pairs for character in pair] or [""], is_words=True)
 
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
         P, widths = self.geometry.patch, self.lines.widths_N.tolist()
         columns: list[int] = []
-        stops: list[int] = []
+        bounds: list[tuple[int, int]] = []
         for index, (_, pair) in enumerate(self.pairs):
             column = self.begin + index * P - begin
             columns += [column, column + widths[len(columns)]][: len(pair)]
-            stops += [column + P] * len(pair)
-        self.lines.paint(canvas_XP, columns or [0], stops or None)
+            bounds += [(column, column + P)] * len(pair)
+        self.lines.paint(canvas_XP, columns or [0], bounds or None)
 
     def spans(self) -> list[Span]:
         return [(start, start + len(pair)) for start, pair in self.pairs] or [(0, 0)]

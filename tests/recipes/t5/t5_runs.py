@@ -45,6 +45,7 @@ from pathlib import Path
 from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
 from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
 from pretrainkit.data.task_sources import JsonLines
+from pretrainkit.data.task_steps import CacheMarker
 from pretrainkit.data.vocabulary import ByteVocabulary
 
 HERE = Path(__file__).parent
@@ -56,6 +57,8 @@ for name in ("copy", "shout"):
     add_task(Task(f"t5_source_{name}", JsonLines(files), features, steps))
 add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout", 1)]))
 add_mixture(Mixture("t5_source_with_idle", [("t5_source_copy", 1), ("t5_source_shout", 0)]))
+marked = (format_strings(inputs="{text}", targets="{text}"), tokenize(), CacheMarker(), append_eos_after_trim)
+add_task(Task("t5_source_marked", JsonLines(files), features, marked))
 only_train = JsonLines({"train": str(HERE / "train.jsonl")})
 add_task(Task("t5_source_no_validation", only_train, features, steps))
 add_mixture(Mixture("t5_source_one_without", [("t5_source_copy", 3), ("t5_source_no_validation", 1)]))

@@ -27,6 +27,7 @@ def test_every_task_of_the_catalogue_is_known_by_its_name():
         *(f"c4_v220_{name}" for name in ("span_corruption", "iid_denoising", "prefix_lm", "full_lm")),
         *(f"c4{part}_v020_unsupervised" for part in ("", "_noclean", "_realnewslike", "_webtextlike")),
         "wikipedia_20190301.en_v003_unsupervised",
+        *(f"c4_prefix_lm_objective_{kind}_architecture" for kind in ("encoder_decoder", "decoder")),
         *(f"glue_{name}_v002" for name in SUITES),
         "glue_wnli_v002_simple_eval",
         *(f"super_glue_{name}_v102" for name in SUPER),
@@ -44,7 +45,7 @@ def test_every_task_of_the_catalogue_is_known_by_its_name():
     }
     assert {task.name for task in TASKS} == expected
     assert expected | twins | {mixture.name for mixture in mixtures.MIXTURES} <= set(REGISTRY.names())
-    assert len(expected) == 46
+    assert len(expected) == 48
     assert len(mixtures.MIXTURES) == 20
 
 

@@ -109,6 +109,25 @@ def test_new_noise_of_the_runs_objective_in_every_epoch(folder, tokenizer):
         bind(config_of(folder, *words, "data.denoising.name=ul2", "data.denoising.num_sentinels=100"))
 
 
+def test_packed_prefix_language_models_fill_their_rows(folder, tokenizer):
+    name = "data.task=c4_prefix_lm_objective_{}_architecture"
+    words = (f"data.tokenizer={tokenizer}", "data.target_length=32")
+    pairs = bind(config_of(folder, *words, name.format("encoder_decoder")))
+    batch = open_source(pairs, "train").build(np_records(3))
+    assert {key: batch[f"{key}_segment_ids"].max() for key in ("encoder", "decoder")} == {"encoder": 2, "decoder": 2}
+    for key in ("encoder_input_tokens", "decoder_target_tokens"):
+        assert batch[key].shape == (3, 32)
+        assert (batch[key] > 0).all()
+    alone = ("model.kind=decoder_only", "model.num_encoder_layers=null")
+    rows = open_source(bind(config_of(folder, *words, *alone, name.format("decoder"))), "train").build(np_records(3))
+    assert ((rows["decoder_loss_weights"] > 0).sum(axis=1) >= 1).all()
+    assert len(set((rows["decoder_target_tokens"] > 0).sum(axis=1).tolist())) == 1
+    with pytest.raises(ConfigError, match="pairs fill their rows already"):
+        bind(config_of(folder, *words, name.format("encoder_decoder"), "data.packing=true"))
+    with pytest.raises(ConfigError, match="take c4_prefix_lm_objective_decoder_architecture"):
+        bind(config_of(folder, *words, *alone, name.format("encoder_decoder")))
+
+
 @pytest.mark.parametrize(
     ("words", "error", "message"),
     [

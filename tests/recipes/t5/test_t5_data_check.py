@@ -5,7 +5,11 @@ import pytest
 from t5_runs import records, run_of, task_run
 
 import pretrainkit
+from pretrainkit.data.task import REGISTRY
+from pretrainkit.data.task_cache_writer import cache_task
+from pretrainkit.data.user_modules import import_modules
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.t5 import data_check
 from pretrainkit.recipes.t5.features import num_packed_rows
 from pretrainkit.recipes.t5.source import bind, open_source
 
@@ -34,6 +38,7 @@ def test_of_token_shards_plans_sentinels_rows_and_the_first_loss_are_told(folder
 def test_of_tasks_what_is_cut_and_what_is_not_cached_is_told(module):
     found = pretrainkit.check_data(task_run(module, "t5_source_both", input_length=12), num=1)
     assert found.figures["caches"] == "0 of 2 tasks"
+    assert not any("cache" in note for note in found.notes)
     assert found.figures["vocabulary"].startswith("ByteVocabulary of 259")
     assert "t5_source_copy" in found.figures["mixture"]
     cut = next(note for note in found.notes if "inputs of t5_source_shout" in note)
@@ -41,6 +46,17 @@ def test_of_tasks_what_is_cut_and_what_is_not_cached_is_told(module):
     assert "longest has 16 tokens" in cut
     assert found.examples[0]["inputs"].startswith("'copy: train")
     assert found.examples[0]["inputs_pretokenized"] == "copy: train 0"
+
+
+def test_a_large_task_without_a_cache_is_told(module, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_check, "_LARGE", 40)
+    config = task_run(module, "t5_source_marked")
+    assert any("t5_source_marked: large, and without a cache" in note for note in pretrainkit.check_data(config).notes)
+    import_modules([module])
+    cache_task(REGISTRY.get_task("t5_source_marked"), tmp_path, workers=1)
+    found = pretrainkit.check_data(task_run(module, "t5_source_marked", caches=(str(tmp_path),)))
+    assert found.figures["caches"] == "1 of 1 tasks"
+    assert not any("cache" in note for note in found.notes)
 
 
 def test_short_examples_are_worth_packing_and_packed_ones_have_their_rows_counted(module):

@@ -8,6 +8,7 @@ from t5_foreign_files import bfloat16_bits, logits, write_bundle, write_t5x
 from typer.testing import CliRunner
 
 import pretrainkit
+from pretrainkit.api import difference_from_huggingface
 from pretrainkit.cli.import_ import app
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import write_tensors
@@ -170,3 +171,10 @@ def test_the_command_shows_every_name_and_writes_nothing_in_a_dry_run(tmp_path):
     assert "decoder.layers.1.cross_attention.out.weight [32, 24]" in done.output
     assert "step 1,000" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_import_can_be_compared_with_transformers(transformers, tmp_path, family):
+    write_t5x(tmp_path / "theirs", their_arrays(model_config(family)))
+    pretrainkit.import_model(tmp_path / "theirs", "t5", tmp_path / "ours", format="t5x")
+    assert difference_from_huggingface(tmp_path / "ours") < 1e-4

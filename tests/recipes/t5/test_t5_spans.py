@@ -204,9 +204,8 @@ def test_the_short_way_gives_what_masks_give(lengths, density, mean, seed):
     sentinels = np.arange(32099, 31499, -1, dtype=np.int32)
     k, ids = keys(len(lengths), seed), HidingIds(sentinels, 31000)
     is_noise = random_spans(k, tokens.lengths, density, mean)
-    ended = tokens.with_end(1)
-    compiled = corrupt_spans(k, ended, density, mean, sentinels)
-    by_arrays = spans_by_arrays(k, ended, *count_noise(tokens.lengths, density, mean), sentinels)
+    compiled = corrupt_spans(k, tokens, density, mean, sentinels, 1)
+    by_arrays = spans_by_arrays(k, tokens, *count_noise(tokens.lengths, density, mean), sentinels, 1)
     for side, is_hidden in ((0, is_noise), (1, ~is_noise)):
         wanted = hide("sentinels", tokens, is_hidden, k, ids).with_end(1)
         for found in (compiled[side], by_arrays[side]):
@@ -216,22 +215,22 @@ def test_the_short_way_gives_what_masks_give(lengths, density, mean, seed):
 
 def test_the_compiled_way_reads_and_writes_nothing_outside_its_arrays():
     spans_c = pytest.importorskip("pretrainkit.recipes.t5._spans", reason="installed without a compiler")
-    tokens = ragged([np.arange(3, 23)]).with_end(1)
+    tokens = ragged([np.arange(3, 23)])
     cuts, sentinels = keys(1), np.arange(100, 110, dtype=np.int32)
 
-    def run(length=21, noise=3, runs=1, num_inputs=19, num_targets=5):
+    def run(length=20, noise=3, runs=1, num_inputs=19, num_targets=5):
         counts = [np.array([count]) for count in (length, noise, runs)]
         inputs, targets = np.zeros(num_inputs, np.int32), np.zeros(num_targets, np.int32)
-        spans_c.corrupt_spans(cuts, cuts, *counts, tokens.values, sentinels, inputs, targets)
+        spans_c.corrupt_spans(cuts, cuts, *counts, tokens.values, sentinels, 1, inputs, targets)
         return inputs
 
     assert run()[-1] == 1
-    broken = ({"length": 22}, {"noise": 20}, {"runs": 0}, {"noise": 12, "runs": 11}, {"num_inputs": 18}, {"length": -1})
+    broken = ({"length": 21}, {"noise": 20}, {"runs": 0}, {"noise": 12, "runs": 11}, {"num_inputs": 18}, {"length": -1})
     for wrong in (*broken, {"num_targets": 6}, {"noise": 2**62, "runs": 2}, {"runs": 4}):
         with pytest.raises(ValueError, match="do not fit"):
             run(**wrong)
     with pytest.raises(ValueError, match="clean_keys has"):
-        spans_c.corrupt_spans(*[np.zeros(1, np.int32)] * 7, np.zeros(1, np.int32), np.zeros(1, np.int32))
+        spans_c.corrupt_spans(*[np.zeros(1, np.int32)] * 7, 1, np.zeros(1, np.int32), np.zeros(1, np.int32))
 
 
 def test_a_worked_example_of_every_kind():

@@ -8,6 +8,7 @@ import pytest
 import pretrainkit
 import pretrainkit.api
 from pretrainkit.data.task import REGISTRY
+from pretrainkit.recipes.t5.task_source import TaskBatches
 
 TASKS = """
 from functools import partial
@@ -91,6 +92,8 @@ def test_the_metrics_of_a_task_are_those_of_every_evaluation_and_it_is_learned(r
     assert lines[-1]["nll_per_target_token"] < lines[0]["nll_per_target_token"]
     summary = json.loads((run / "summary.json").read_text())
     assert summary["valid_judged_small/accuracy"] == 100.0
+    assert summary["majority_judged_small/accuracy"] == 50.0
+    assert "majority_judged_small/mean_score" not in summary  # a constant answer has no score
 
 
 def test_what_the_model_answered_lies_in_the_run_folder(run):
@@ -174,3 +177,32 @@ def test_all_checkpoints_of_a_run_are_evaluated_and_none_of_them_twice(run, tmp_
     assert opened == ["step-00000001", "step-00000120"]  # the first one tells the config
     assert len(lines_of(out)) == 3
     assert [line["step"] for line in lines_of(out)] == [1, 100, 120]
+
+
+def test_losses_are_of_as_many_examples_of_each_task_as_asked_and_without_dropout(module, tmp_path, monkeypatch):
+    """T5X's train_eval: the mixture, and each task that has the split."""
+    settings = ["num_steps=1", "evaluate.num_examples=10", "evaluate.num_examples_per_task=7", "evaluate.batch_size=4"]
+    settings += ["evaluate.infer=null", "model.dropout=0.5", "precision.compute=float32"]
+    pretrainkit.train(config_of(module, "judged_all", *settings), tmp_path / "run")
+    seen = []
+    examples = TaskBatches.examples
+    monkeypatch.setattr(TaskBatches, "examples", lambda self, rows: seen.append(rows) or examples(self, rows))
+    found = pretrainkit.evaluate(tmp_path / "run")
+    assert [len(rows) for rows in seen] == [4, 4, 2] + 3 * [4, 3]
+    assert [set(rows.source.tolist()) for rows in seen[3:]] == [{0}, {0}, {1}, {1}, {2}, {2}]
+    assert pretrainkit.evaluate(tmp_path / "run") == found
+
+
+def test_a_trained_run_has_samples_and_answers_prompts_and_tasks_without_a_tokenizer_beside_it(run, tmp_path):
+    labels = {"ant": "yes", "bee": "yes", "cat": "no", "dog": "no"}
+    samples = json.loads((run / "samples.json").read_text())
+    assert {one["input"]: one["truth"] for one in samples}.items() <= labels.items()
+    assert [one["predicted"] for one in samples] == [one["truth"] for one in samples]
+    found = pretrainkit.generate(run, list(labels), beams=2)
+    assert [answer["text"] for answer in found] == list(labels.values())
+    opened = pretrainkit.open_model(run)
+    assert opened.score([("ant", "yes")])[0] > opened.score([("ant", "no")])[0]
+    out = pretrainkit.infer(run, tmp_path / "out.jsonl", task="judged_small", split="validation")
+    rows = lines_of(out)
+    assert len(rows) == 24
+    assert all(labels[row["inputs"]["inputs_pretokenized"]] == row["prediction"] for row in rows)

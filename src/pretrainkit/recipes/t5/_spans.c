@@ -43,6 +43,7 @@ typedef struct {
     const int64_t *lengths, *num_noise, *num_runs;
     int32_t *inputs, *targets;
     int64_t num_segments;
+    int32_t end;
 } Batch;
 
 static void corrupt(const Batch *batch, unsigned char *clean_cuts, unsigned char *noise_cuts) {
@@ -50,7 +51,7 @@ static void corrupt(const Batch *batch, unsigned char *clean_cuts, unsigned char
     int32_t *input = batch->inputs, *target = batch->targets;
     for (int64_t row = 0; row < batch->num_segments; row++) {
         int64_t num_noise = batch->num_noise[row], num_runs = batch->num_runs[row];
-        int64_t num_clean = batch->lengths[row] - 1 - num_noise;
+        int64_t num_clean = batch->lengths[row] - num_noise;
         memset(clean_cuts, 0, (size_t)num_clean);
         memset(noise_cuts, 0, (size_t)num_noise);
         draw_subset(batch->clean_keys[row], num_runs - 1, num_clean - 1, clean_cuts);
@@ -69,7 +70,7 @@ static void corrupt(const Batch *batch, unsigned char *clean_cuts, unsigned char
             clean_done += clean;
             noise_done += noise;
         }
-        *input++ = *target++ = *token++; /* the end mark */
+        *input++ = *target++ = batch->end;
     }
 }
 
@@ -88,11 +89,11 @@ static int fits(const Batch *batch, int64_t num_tokens, int64_t num_inputs, int6
     *longest = 0;
     for (int64_t row = 0; row < batch->num_segments; row++) {
         int64_t length = batch->lengths[row], noise = batch->num_noise[row], runs = batch->num_runs[row];
-        if (length < 3 || length > UINT32_MAX || noise < 1 || runs < 1 || runs > noise || runs > num_sentinels ||
-            noise >= length - 1 || runs > length - 1 - noise)
+        if (length < 2 || length > UINT32_MAX || noise < 1 || runs < 1 || runs > noise || runs > num_sentinels ||
+            noise >= length || runs > length - noise)
             return 0;
         tokens += length;
-        inputs += length - noise + runs;
+        inputs += length - noise + runs + 1;
         targets += noise + runs + 1;
         if (tokens > num_tokens || inputs > num_inputs || targets > num_targets)
             return 0;
@@ -104,10 +105,11 @@ static int fits(const Batch *batch, int64_t num_tokens, int64_t num_inputs, int6
 
 static PyObject *corrupt_spans(PyObject *module, PyObject *args) {
     Py_buffer view[9];
+    int end;
     static const char *const names[] = {"clean_keys", "noise_keys", "lengths",   "num_noise", "num_runs",
                                         "tokens",     "sentinels",  "inputs",    "targets"};
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*w*w*", &view[0], &view[1], &view[2], &view[3], &view[4], &view[5],
-                          &view[6], &view[7], &view[8]))
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*iw*w*", &view[0], &view[1], &view[2], &view[3], &view[4], &view[5],
+                          &view[6], &end, &view[7], &view[8]))
         return NULL;
     int is_right = 1;
     Py_ssize_t num_segments = view[2].len / 8;
@@ -117,7 +119,7 @@ static PyObject *corrupt_spans(PyObject *module, PyObject *args) {
         is_right = is_array(&view[index], itemsize, num, names[index]);
     }
     Batch batch = {view[0].buf, view[1].buf, view[5].buf, view[6].buf, view[2].buf,
-                   view[3].buf, view[4].buf, view[7].buf, view[8].buf, num_segments};
+                   view[3].buf, view[4].buf, view[7].buf, view[8].buf, num_segments, end};
     int64_t longest = 0;
     unsigned char *cuts = NULL;
     if (is_right &&
@@ -144,9 +146,9 @@ static PyObject *corrupt_spans(PyObject *module, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"corrupt_spans", corrupt_spans, METH_VARARGS,
-     "corrupt_spans(clean_keys, noise_keys, lengths, num_noise, num_runs, tokens, sentinels, inputs, targets)\n\n"
-     "Fills inputs and targets (int32), segment after segment. Keys are uint64; lengths, of the tokens (int32) with an\n"
-     "end mark, and numbers are int64, one for each segment. ValueError: they do not fit each other."},
+     "corrupt_spans(clean_keys, noise_keys, lengths, num_noise, num_runs, tokens, sentinels, end, inputs, targets)\n\n"
+     "Fills inputs and targets (int32), segment after segment, each with `end` after it. Keys are uint64; lengths, of the\n"
+     "tokens (int32), and numbers are int64, one for each segment. ValueError: they do not fit each other."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -25,6 +25,8 @@ _GOOD_FILL = 0.7
 _MOST_SHOWN = 300
 """Characters of a text."""
 _MOST_IDS = 32
+_LARGE = 100_000
+"""Examples of a task from which on a cache is worth mentioning."""
 _NUM_PACKED = 16
 """Microbatches whose rows are counted."""
 
@@ -65,12 +67,7 @@ def check_data(
         notes.append(f"only {fill:.0%} of the slots are tokens: data.packing=true lays several examples into a row")
     if isinstance(source, TaskBatches):
         notes += _cut(source)
-        registry = registry_of(source.config)
-        notes += [
-            f"{task.name} has no cache: examples are made on the fly (pretrainkit tasks cache {task.name} --out DIR)"
-            for task in source.tasks
-            if registry.get_task(task.name).cache_marker is not None and not task.is_cached
-        ]
+        notes += _uncached(source)
     examples = _task_examples(source, num) if isinstance(source, TaskBatches) else _segment_examples(source, num)
     return DataCheck(figures, notes, [*examples, {"first row": "\n".join(_row(batch))}])
 
@@ -156,6 +153,20 @@ def _task_examples(source: TaskBatches, num: int) -> Iterator[dict[str, str]]:
                     shown[f"{name} ids"] = f"[{len(ids)}] {_ids(ids)}"
                     shown[name] = _short(repr(feature.vocabulary.decode(ids.tolist())))
             yield shown
+
+
+def _uncached(source: TaskBatches) -> list[str]:
+    """Large tasks that could have a cache."""
+    registry = registry_of(source.config)
+    names = [
+        task.name
+        for task in source.tasks
+        if registry.get_task(task.name).cache_marker is not None and not task.is_cached and len(task) >= _LARGE
+    ]
+    if not names:
+        return []
+    told = f"{', '.join(names)}: large, and without a cache, so that examples are made on the fly"
+    return [f"{told}; make one: pretrainkit tasks cache NAME --out DIR, data.caches=DIR"]
 
 
 def _cut(source: TaskBatches) -> Iterator[str]:

@@ -333,7 +333,7 @@ class Denoiser:
             return halves.take_slots(~is_rest), halves.take_slots(is_rest)
         if self._is_usual and len(text) and int(text.lengths.min()) > 1:
             rates = config.noise_density, config.mean_span_length
-            inputs, targets = spans.corrupt_spans(keys, text.with_end(self.ids.end), *rates, self._hiding.sentinels)
+            inputs, targets = spans.corrupt_spans(keys, text, *rates, self._hiding.sentinels, self.ids.end)
             if self._before:
                 inputs = joined(constant(self._before, len(inputs)), inputs)
             if inputs.lengths.max() <= self.input_length and targets.lengths.max() <= self.target_length:

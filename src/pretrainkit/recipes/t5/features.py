@@ -32,7 +32,7 @@ Packer = Callable[[Mapping[str, Ints], Mapping[str, int]], Placement]
 _LONG = 128
 """Tokens: from this average length on it is faster to copy sequences one by one than tokens by their index."""
 BOS = 0
-"""What a decoder reads first."""
+"""What a decoder reads first. Rows of zeros have it already."""
 
 
 def encoder_decoder(
@@ -212,13 +212,21 @@ def _components(batch: Arrays, side: str, component: Ints, placement: Placement 
 
 
 def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
-    read = np.empty_like(targets.values)
-    read[1:] = targets.values[:-1]
-    read[targets.begins[targets.lengths > 0]] = BOS
+    said = rows.lay(name, targets.values)
+    is_token = rows.is_token(name)
+    if is_token is not None:
+        read = np.zeros_like(said)
+        np.multiply(said[:, :-1], is_token[:, 1:], out=read[:, 1:])
+        weights = is_token.astype(np.float32)
+    else:
+        before = np.empty_like(targets.values)
+        before[1:] = targets.values[:-1]
+        before[targets.begins[targets.lengths > 0]] = BOS
+        read, weights = rows.lay(name, before), rows.lay(name, np.ones(len(before), np.float32))
     return {
-        "decoder_target_tokens": rows.lay(name, targets.values),
-        "decoder_input_tokens": rows.lay(name, read),
-        "decoder_loss_weights": rows.lay(name, np.ones(len(read), np.float32)),
+        "decoder_target_tokens": said,
+        "decoder_input_tokens": read,
+        "decoder_loss_weights": weights,
         **rows.numbering("decoder", name),
     }
 
@@ -279,6 +287,13 @@ class _Rows:
             flat[start : start + length] = values[begin : begin + length]
         return rows
 
+    def is_token(self, name: str) -> NDArray[np.bool_] | None:
+        """(R, W): whether a slot holds a token of a sequence; None where rows hold several examples."""
+        if self._is_packed:
+            return None
+        place = self._places[name]
+        return np.arange(place.width) < place.lengths[:, None]
+
     def numbering(self, side: str, name: str) -> Arrays:
         """Segment ids and positions, where rows hold several examples."""
         if not self._is_packed:
@@ -292,7 +307,7 @@ class _Rows:
 
 def _check_last_ids(name: str, sequence: Ragged) -> None:
     last = sequence.ends[sequence.lengths > 0] - 1
-    if (sequence.values[last] == 0).any():
+    if not sequence.values[last].all():
         row = int(np.flatnonzero(sequence.lengths > 0)[int(np.argmax(sequence.values[last] == 0))])
         raise DataError(
             f"the {name} of example {row} end with id 0, which would be taken for padding\n"

@@ -25,7 +25,7 @@ from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.decode import END_ID, Decoded, beam_search, sample
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
-from pretrainkit.recipes.t5.inputs import read_batch
+from pretrainkit.recipes.t5.inputs import LayoutChoice, read_batch
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.packing import Placement, one_per_row
 from pretrainkit.recipes.t5.ragged import ragged
@@ -206,7 +206,9 @@ class Predictor:
         arrays = self._laid_out(examples)
         batch = {name: torch.from_numpy(array).to(self.model.embedding.weight.device) for name, array in arrays.items()}
         with self._autocast(), evaluation_mode(self.model):
-            inputs, targets = read_batch(batch, self.model.config.kind, layout="auto")
+            # On a GPU rows: their widths differ from batch to batch, which FlexAttention would be compiled for anew.
+            layout: LayoutChoice = "tiles" if self.model.embedding.weight.device.type == "cpu" else "rows"
+            inputs, targets = read_batch(batch, self.model.config.kind, layout=layout)
             nll_K = self.model(inputs, targets.token_K).loss.nll_K
         is_scored_K = targets.weight_K > 0
         flat = -nll_K[is_scored_K].float().cpu().numpy()

@@ -151,10 +151,13 @@ class T5(Recipe):
         return open_inference(config, model, tokenizer, request, precision.autocast)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
-        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""
+        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the
+        metrics of tasks are for the most frequent target."""
         from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss
+        from pretrainkit.recipes.t5.task_evaluation import majority_metrics
 
-        return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        losses = {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        return losses | majority_metrics(config)
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:
@@ -171,6 +174,11 @@ class T5(Recipe):
 
         model, state = read_huggingface(folder)
         return PRESETS["1.1-base"]().model_copy(update={"model": model}), state
+
+    def difference_from_huggingface(self, config: T5Run, model: nn.Module, folder: Path) -> float:
+        from pretrainkit.recipes.t5.parity import difference_from_huggingface
+
+        return difference_from_huggingface(config.model, model, folder)
 
     @property
     def file_formats(self) -> tuple[str, ...]:

@@ -202,8 +202,9 @@ class _Groups:
         lengths = _NONE
         if self.is_random_length:
             lengths = _random_lengths(self.num_groups + np.arange(len(ends)), self.length)
-        in_group = np.diff(ends, prepend=self.begin)
-        segment_ends = self.num_segments + np.cumsum(-(-in_group // (lengths if len(lengths) else self.length)))
+        in_group: Ints = np.diff(ends, prepend=self.begin)
+        num_segments: Ints = -(-in_group // (lengths if len(lengths) else np.int64(self.length)))
+        segment_ends: Ints = self.num_segments + np.cumsum(num_segments)
         self.num_groups, self.num_segments = self.num_groups + len(ends), int(segment_ends[-1])
         self.begin = int(ends[-1])
         return ends, segment_ends, lengths

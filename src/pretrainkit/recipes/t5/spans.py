@@ -108,9 +108,9 @@ def count_noise(lengths: Ints, noise_density: float, mean_span_length: float) ->
     """
     sizes = np.maximum(lengths, 2)
     wanted = np.rint(sizes.astype(np.float32) * np.float32(noise_density)).astype(np.int64)
-    num_noise = np.clip(wanted, 1, sizes - 1)
+    num_noise = np.minimum(np.maximum(wanted, 1), sizes - 1)
     num_spans = np.rint(num_noise.astype(np.float32) / np.float32(mean_span_length)).astype(np.int64)
-    return num_noise, np.clip(num_spans, 1, np.minimum(num_noise, sizes - num_noise))
+    return num_noise, np.minimum(np.maximum(num_spans, 1), np.minimum(num_noise, sizes - num_noise))
 
 
 def random_spans(
@@ -155,26 +155,31 @@ def corrupt_spans(
     noise_density: float,
     mean_span_length: float,
     sentinels: NDArray[np.int32],
+    end: int,
 ) -> tuple[Ragged, Ragged]:
-    """Inputs and targets of `random_spans` with a sentinel for each run: what `hide` gives on both sides, at a tenth of
-    its cost where the package was compiled, else a third.
+    """Inputs and targets of `random_spans` with a sentinel for each run and an end mark: what `hide` gives on both
+    sides, at a tenth of its cost where the package was compiled, else a third.
 
     Args:
         keys: (B,) one for each segment.
-        text: Segments of at least 2 tokens, each with one more token at its end, which both sides get: the end mark.
+        text: Segments of at least 2 tokens.
         noise_density: As for `random_spans`.
         mean_span_length: As for `random_spans`.
         sentinels: At least as many as there are runs in a segment.
+        end: Ends inputs and targets.
     """
-    num_noise, num_spans = count_noise(text.lengths - 1, noise_density, mean_span_length)
+    num_noise, num_spans = count_noise(text.lengths, noise_density, mean_span_length)
     compiled = _compiled_corrupt_spans()
     if compiled is None:
-        return spans_by_arrays(keys, text, num_noise, num_spans, sentinels)
-    num_inputs, num_targets = text.lengths - num_noise + num_spans, num_noise + num_spans + 1
+        return spans_by_arrays(keys, text, num_noise, num_spans, sentinels, end)
+    num_targets = num_noise + num_spans
+    num_targets += 1
+    num_inputs = text.lengths + num_targets
+    num_inputs -= 2 * num_noise
     inputs = np.empty(int(num_inputs.sum()), np.int32)
     targets = np.empty(int(num_targets.sum()), np.int32)
     cuts = fold(keys, _BOTH_CUTS)
-    compiled(cuts[0], cuts[1], text.lengths, num_noise, num_spans, text.values, sentinels, inputs, targets)
+    compiled(cuts[0], cuts[1], text.lengths, num_noise, num_spans, text.values, sentinels, end, inputs, targets)
     return Ragged(inputs, num_inputs), Ragged(targets, num_targets)
 
 
@@ -189,11 +194,11 @@ def _compiled_corrupt_spans() -> Callable[..., None] | None:
 
 
 def spans_by_arrays(
-    keys: Keys, text: Ragged, num_noise: Ints, num_spans: Ints, sentinels: NDArray[np.int32]
+    keys: Keys, text: Ragged, num_noise: Ints, num_spans: Ints, sentinels: NDArray[np.int32], end: int
 ) -> tuple[Ragged, Ragged]:
     """`corrupt_spans` without the compiled part, from the numbers of `count_noise`; the runs' lengths say where
     everything goes."""
-    sizes = text.lengths - 1
+    sizes, text = text.lengths, text.with_end(end)
     clean, noise = _runs(keys, sizes, num_noise, num_spans)
     ends = np.cumsum(clean + noise) + np.repeat(np.arange(len(sizes)), num_spans)
     first = ends - noise

@@ -23,7 +23,8 @@ from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds
 from pretrainkit.recipes.t5.ragged import ragged
-from pretrainkit.recipes.t5.segments import SegmentIndex, segment_index
+from pretrainkit.recipes.t5.segment_cache import segments_of
+from pretrainkit.recipes.t5.segments import SegmentIndex
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds
@@ -31,6 +32,8 @@ from pretrainkit.tokenizers.special import SpecialIds
 if TYPE_CHECKING:
     from pretrainkit.data.task import Feature
 
+PARTNER = "partner"
+"""Key of the example that shares a row with the one it is in, where the denoiser makes pairs."""
 _MANY_DOCUMENTS = 100_000
 _logger = logging.getLogger(__name__)
 
@@ -39,12 +42,17 @@ def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
     """The steps behind the cache marker that make inputs and targets of documents, EOS included.
 
     Raises:
-        ConfigError: The objective has several denoisers.
+        ConfigError: The objective has several denoisers, or one of pairs.
     """
     if len(config.all) > 1:
         raise ConfigError(
             f"data.denoising.name={config.name} has {len(config.all)} denoisers; a task of text has one\n"
             "  train on token shards instead: data.train=FOLDER, made by pretrainkit tokenizer encode"
+        )
+    if config.all[0].pairs:
+        raise ConfigError(
+            f"data.denoising.name={config.name} lays two texts into a row; a task has one text in each example\n"
+            "  train on token shards instead, data.train=FOLDER, or on data.denoising.name=prefix_lm with data.packing"
         )
     return Segments(config), Denoise(config)
 
@@ -65,13 +73,14 @@ class Segments(Regroup):
             documents = Documents(examples.shards["targets"])
         else:
             documents = Documents.of(examples, vocabulary)
-        index = segment_index(
+        index = segments_of(
             documents.shards,
             denoiser.segment_length,
             group_size=of_one.group_size or self.config.group_size,
             max_document_tokens=self.config.max_document_tokens,
             end_mark=vocabulary.eos_id if of_one.end_of_document else None,
             is_random_length=of_one.is_random_length,
+            is_uniform_start=self.config.chunk_start == "uniform",
         )
         return SegmentsOfDocuments(documents, index)
 
@@ -140,8 +149,15 @@ class Denoise:
     ) -> Example:
         key = rng.integers(1 << 64, size=1, dtype=np.uint64)
         inputs, targets = self._denoisers.of(lengths, features).examples(ragged([example["targets"]]), key)
-        found: Example = {"targets": targets[0]}
-        return found if inputs is None else {"inputs": inputs[0], **found}
+        made: list[Example] = [{"targets": targets[number]} for number in range(len(targets))]
+        if inputs is not None:
+            made = [{"inputs": inputs[number], **one} for number, one in enumerate(made)]
+        return {**made[0], PARTNER: made[1]} if self.is_paired else made[0]
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether an example has a partner that shares its row."""
+        return self.config.all[0].pairs
 
     @cached_property
     def _denoisers(self) -> "_Denoisers":

@@ -26,7 +26,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
-from pretrainkit.recipes.t5.task_denoising import denoising_steps
+from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps
 from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]
@@ -97,19 +97,26 @@ class TaskBatches(BatchSource):
         return np.full(len(records), data.input_length * self.has_inputs + data.target_length, np.int64)
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
-        """Inputs (None: the tasks have none) and targets, before they get rows."""
+        """Inputs (None: the tasks have none) and targets, before they get rows; two of each for every record where they
+        are pairs that share a row."""
         epochs = records.epoch.tolist() if self.split == "train" else [0] * len(records)
         found = [
             self.tasks[source].example(index, epoch)
             for source, index, epoch in zip(records.source.tolist(), records.index.tolist(), epochs, strict=True)
         ]
+        found = [part for one in found for part in ((one, one[PARTNER]) if PARTNER in one else (one,))]
         targets = ragged([one["targets"] for one in found])
         return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
         component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
-        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id, component=component)
+        inputs, targets = self.examples(records)
+        is_paired = len(targets) > len(records)
+        if is_paired and component is not None:
+            component = np.repeat(component, 2)
+        mask_id = self._mask_id
+        return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
 
     @cached_property
     def _numbers(self) -> NDArray[np.int64]:
@@ -170,9 +177,31 @@ def bind_tasks(config: T5Run) -> T5Run:
                 f"task {task.name!r} has no inputs, but model.kind={config.model.kind} reads some\n"
                 "  set model.kind=decoder_only"
             )
+    problems += _pair_problems(config, tasks)
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
+    """What tasks whose examples share rows in pairs do not go with."""
+    paired = [
+        task.name for task in tasks if any(isinstance(step, Denoise) and step.is_paired for step in task.preprocessors)
+    ]
+    if not paired:
+        return []
+    found = []
+    if len(paired) < len(tasks):
+        others = [task.name for task in tasks if task.name not in paired]
+        found.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on them one by one")
+    if config.data.packing:
+        found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
+    if config.model.kind != "encoder_decoder":
+        found.append(
+            f"task {paired[0]!r} makes pairs for an encoder and a decoder, but model.kind={config.model.kind}\n"
+            "  take c4_prefix_lm_objective_decoder_architecture, or another objective"
+        )
+    return found
 
 
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:

@@ -15,7 +15,7 @@ from pretrainkit.data.task import Task
 from pretrainkit.data.task_steps import CacheMarker, Step
 from pretrainkit.recipes.t5.catalogue import layouts
 from pretrainkit.recipes.t5.catalogue.building import FEATURES
-from pretrainkit.recipes.t5.denoising import DenoisingConfig, ObjectiveName
+from pretrainkit.recipes.t5.denoising import DenoisingConfig, ObjectiveName, named
 from pretrainkit.recipes.t5.task_denoising import denoising_steps
 
 _SPLITS = ("train", "validation")
@@ -47,11 +47,20 @@ def _named(objective: ObjectiveName, *, has_inputs: bool = True) -> Task:
     return _task(f"c4_v220_{objective}", _C4, steps, has_inputs=has_inputs)
 
 
+_PACKED_PREFIX_LM = DenoisingConfig(name="packed_prefix_lm")
+_WHOLE_PREFIX_LM = DenoisingConfig(
+    denoisers=tuple(one.model_copy(update={"pairs": False}) for one in named("packed_prefix_lm"))
+)
+"""For a decoder alone, whose row holds a prefix and what follows it."""
+_PREFIX_LM = "c4_prefix_lm_objective_{}_architecture"
+
 TASKS = (
     _named("span_corruption"),
     _named("iid_denoising"),
     _named("prefix_lm"),
     _named("full_lm", has_inputs=False),
+    _task(_PREFIX_LM.format("encoder_decoder"), _C4, denoising_steps(_PACKED_PREFIX_LM)),
+    _task(_PREFIX_LM.format("decoder"), _C4, denoising_steps(_WHOLE_PREFIX_LM)),
     *(_task(f"c4{part}_v020_unsupervised", source, [_OBJECTIVE]) for part, source in _C4_PARTS.items()),
     _task("wikipedia_20190301.en_v003_unsupervised", _WIKIPEDIA, [_OBJECTIVE]),
 )
