@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,25 +18,31 @@ LEVELS = [
     {"eval", "exporting", "report"},
     {"training"},
     {"data", "dist", "nn"},
-    {"corpus", "tokenizers", "images", "launch"},
+    {"corpus", "tokenizers", "images", "rendering", "launch", "formats"},
     {"config", "rng", "errors"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 
-SIDEWAYS = {("tokenizers", "corpus"), ("config", "errors"), ("rng", "errors"), ("report", "eval")}
+SIDEWAYS = {
+    ("tokenizers", "corpus"),
+    ("rendering", "corpus"),
+    ("config", "errors"),
+    ("rng", "errors"),
+    ("report", "eval"),
+}
 """Arrows between rooms of one level that are meant."""
 
-TORCH_FREE = ("config", "corpus", "images", "launch", "data", "rng.py", "errors.py", "api.py")
+TORCH_FREE = ("config", "corpus", "images", "rendering", "launch", "formats", "data", "rng.py", "errors.py", "api.py")
 """No module here may import torch when it is imported itself."""
 
 
-def imports(path: Path, top_level_only: bool = False) -> set[str]:
-    """Dotted names a file imports; TYPE_CHECKING blocks do not count."""
+def imports(path: Path, top_level_only: bool = False, with_types: bool = False) -> set[str]:
+    """Dotted names a file imports; TYPE_CHECKING blocks do not count but `with_types`."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            if not with_types and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
             if top_level_only and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                 continue
@@ -75,6 +82,16 @@ def test_imports_point_downwards(path):
         assert not others, f"recipe {mine} must not import {others}"
 
 
+def test_files_do_not_import_each_other_in_circles():
+    """Also not by imports inside functions or for types alone: what needs each other is one thing, or has a third."""
+    files = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in FILES}
+    below = {name: imports(path, with_types=True) & files.keys() - {name} for name, path in files.items()}
+    try:
+        TopologicalSorter(below).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' imports '.join(reversed(error.args[1]))}")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
 def test_torch_free_rooms_do_not_import_torch_on_import(path):
     parts = path.relative_to(SOURCE).parts
@@ -85,6 +102,7 @@ def test_torch_free_rooms_do_not_import_torch_on_import(path):
             "datasets",
             "nltk",
             "PIL",
+            "freetype",
         }
         assert not heavy, f"{'/'.join(parts)} imports {heavy} at module level"
 

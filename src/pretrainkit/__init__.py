@@ -13,8 +13,10 @@ if TYPE_CHECKING:
         export,
         generate,
         import_model,
+        infer,
         load_config,
         load_model,
+        open_model,
         resume,
         train,
     )
@@ -24,12 +26,16 @@ __version__ = "0.1.0"
 __all__ = [
     "batches",
     "build_model",
+    "check_data",
     "evaluate",
+    "evaluate_checkpoints",
     "export",
     "generate",
     "import_model",
+    "infer",
     "load_config",
     "load_model",
+    "open_model",
     "resume",
     "train",
 ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
 from pretrainkit.training.folder import RunFolder, environment
-from pretrainkit.training.recipe import ImportedConfig, Recipe
+from pretrainkit.training.recipe import DataCheck, Evaluation, ImportedConfig, ImportedModel, Recipe
 from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
 
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from pretrainkit.corpus.parallel import Progress
     from pretrainkit.data.loader import Loader
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
 
+
+_log = logging.getLogger(__name__)
 
 _NOT_OF_TOKENIZERS = (
     ".*",
@@ -46,6 +51,10 @@ _NOT_OF_TOKENIZERS = (
 """Files of weights, as they lie beside tokenizers."""
 
 
+_EVALUATED = ("data", "evaluate", "precision")
+"""Parts of a config that held-out metrics depend on, besides the model."""
+
+
 @dataclass(frozen=True)
 class Opened:
     """A trained model with all that is needed to use it."""
@@ -57,6 +66,25 @@ class Opened:
     recipe: Recipe
     tokenizer: Path | None
     """Folder of its tokenizer, where it was found beside the model."""
+
+    def generate(self, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
+        """What the model answers to each prompt; see `pretrainkit.api.generate`."""
+        for name in options:
+            if name not in self.recipe.generate_options:
+                raise InputError(
+                    f"recipe {self.recipe.name!r} has no option {name!r} to generate with\n"
+                    f"  it has {', '.join(self.recipe.generate_options)}"
+                )
+        return self.recipe.generate(self.config, self.model, self._tokenizer(), list(prompts), **options)
+
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
+        """How likely the model holds each answer to be: the log-probability of the second text given the first."""
+        return self.recipe.score(self.config, self.model, self._tokenizer(), list(pairs))
+
+    def _tokenizer(self) -> Path | None:
+        if self.tokenizer is None and not self.recipe.has_own_vocabulary(self.config):
+            raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
+        return self.tokenizer
 
 
 def resolve_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
@@ -97,6 +125,37 @@ def check_config(config: RunConfig, world_size: int = 1) -> None:
         raise ConfigError(problems)
 
 
+def check_data(config: Any, *, num: int = 2) -> DataCheck:
+    """What the training data of a config are: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
+    trained or written.
+
+    Args:
+        config: From `load_config`.
+        num: Examples to show of each component.
+
+    Raises:
+        ConfigError, DataError: Config and data do not fit each other.
+    """
+    from pretrainkit.data.shares import table
+
+    recipe = find_recipe(config.recipe)
+    config = _checked(recipe, absolute_paths(config))
+    source = recipe.open_data(config, "train")
+    loader = build_loader(config, source, rank=0, world_size=1)
+    config = with_num_steps(config, loader)
+    steps, size, summary = config.total_steps, config.data.batch_size, source.summary()
+    figures: dict[str, Any] = {
+        "training examples": sum(source.sizes),
+        "training": f"{steps:,} steps of {size:,} examples, {loader.epochs_for(steps):.2f} epochs",
+    }
+    if config.has_held_out_data:
+        figures["held-out examples"] = sum(recipe.open_data(config, "valid").sizes)
+    if len(rows := summary.get("mixture", [])) > 1:
+        figures["mixture"] = "\n".join(table(rows, steps * size))
+    more = recipe.check_data(config, source, summary, loader.global_records, num)
+    return DataCheck(figures | more.figures, more.notes, more.examples)
+
+
 def build_model(config: Any, device: str = "cpu") -> nn.Module:
     """The freshly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
     import torch
@@ -113,7 +172,7 @@ def batches(config: Any, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]
     recipe = find_recipe(config.recipe)
     config = recipe.bind(config)
     loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
-    for step in range(start_step, with_num_steps(config, loader).total_steps):
+    for step in range(max(start_step, loader.first_step), with_num_steps(config, loader).total_steps):
         yield loader.global_batch(step)
 
 
@@ -189,25 +248,70 @@ def evaluate(
         ConfigError: An override of something that cannot be changed any more.
     """
     from pretrainkit.dist.env import init_world
-    from pretrainkit.training.precision import resolve_precision
 
     opened = open_model(path, averaged=averaged)
-    config = _overridden(opened, overrides)
-    if data is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"valid": _sources(config, data)})})
-    if not config.has_held_out_data:
-        raise DataError(
-            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
-        )
-    if num_examples is not None:
-        config = config.model_copy(
-            update={"evaluate": config.evaluate.model_copy(update={"num_examples": num_examples})}
-        )
-    _require_same_tokenizer(opened, path, config.data.valid)
+    config = _evaluation_config(opened, path, data, overrides, num_examples)
     world = init_world(device)
     try:
-        model = opened.model.to(world.device)
-        return _evaluator(opened.recipe, config, world, resolve_precision(config.precision, world.device))(model)
+        return _evaluated(_evaluations(opened.recipe, config, world, None), opened.model.to(world.device), "")
+    finally:
+        world.close()
+
+
+def evaluate_checkpoints(
+    run: str | Path,
+    data: str | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    out: str | Path | None = None,
+    num_examples: int | None = None,
+    device: str | None = None,
+    averaged: bool = False,
+    progress: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None,
+) -> dict[int, dict[str, float]]:
+    """Held-out metrics of all checkpoints of a run, by step. What an earlier call with the same settings found is kept.
+
+    Args:
+        run: The run folder.
+        data: As of `evaluate`.
+        overrides: As of `evaluate`.
+        out: Where each is added as a JSON line; None: RUN/evaluations/checkpoints.jsonl.
+        num_examples: As of `evaluate`.
+        device: As of `evaluate`.
+        averaged: As of `evaluate`.
+        progress: Told step and metrics of each, also of those that were known.
+
+    Raises:
+        CheckpointError: There is none, or one is torn; those before it are done.
+    """
+    from pretrainkit.corpus.manifest import fingerprint
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.training.checkpoint_files import step_folders
+    from pretrainkit.training.evaluation_log import EvaluationLog
+
+    folders = step_folders(RunFolder(run).checkpoints)
+    if not folders:
+        raise CheckpointError(
+            f"{run} has no checkpoints\n  give a run folder; one model alone is evaluated without this"
+        )
+    first = open_model(next(iter(folders.values())), averaged=averaged)
+    config = _evaluation_config(first, run, data, overrides, num_examples)
+    parts = {name: value for name, value in config.model_dump(mode="json").items() if name in _EVALUATED}
+    default = RunFolder(run).path / "evaluations" / "checkpoints.jsonl"
+    log = EvaluationLog(default if out is None else Path(out), fingerprint([parts, averaged])[:16])
+    world = init_world(device)
+    try:
+        evaluations = None
+        for step, folder in folders.items():
+            if step not in world.on_main(lambda: list(log.metrics_by_step)):
+                evaluations = evaluations or _evaluations(first.recipe, config, world, None)
+                model = open_model(folder, averaged=averaged).model.to(world.device)
+                metrics = _evaluated(evaluations, model, f"{step:06d}")
+                world.on_main(partial(log.add, step, metrics))
+            if world.is_main:
+                progress(step, log.metrics_by_step[step])
+        known = world.on_main(lambda: list(log.metrics_by_step.items()))
+        return {step: metrics for step, metrics in known if step in folders}
     finally:
         world.close()
 
@@ -263,7 +367,7 @@ def _read_model(
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
     from pretrainkit.training.checkpoint import read_weights
-    from pretrainkit.training.checkpoint_files import folder_name, newest_valid, read_checkpoint
+    from pretrainkit.training.checkpoint_files import read_checkpoint
 
     is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
     if averaged and is_export:
@@ -274,9 +378,29 @@ def _read_model(
         return config, weights, path
     if (path / WEIGHTS).is_file():  # our own export
         return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
+    run, checkpoint = _checkpoint_of(path, step)
+    config = load_config(run.config_tree())
+    weights = read_weights(checkpoint)
+    saved = read_checkpoint(checkpoint).meta.get("architecture", {})
+    require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
+    if averaged:
+        weights |= read_weights(checkpoint, "ema.")
+    return config, weights, run.path / "tokenizer"
+
+
+def _checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
+    """(run, checkpoint) of a run folder, where None is the newest step, or of a checkpoint in it."""
+    from pretrainkit.exporting.native import WEIGHTS
+    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
+
+    if not path.is_dir():
+        raise DataError(f"there is no folder {path}\n  give a run or a checkpoint (RUN/checkpoints/step-…)")
+    if (path / WEIGHTS).is_file():
+        raise CheckpointError(
+            f"{path} holds weights alone\n  give a run, or a checkpoint in it (RUN/checkpoints/step-…)"
+        )
     is_checkpoint = (path / "meta.json").is_file()
     run = RunFolder(path.parent.parent if is_checkpoint else path)
-    config = load_config(run.config_tree())
     checkpoint = path if is_checkpoint else newest_valid(run.checkpoints)
     if step is not None:
         checkpoint = run.checkpoints / folder_name(step)
@@ -285,12 +409,7 @@ def _read_model(
             f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
             "  train it further, or give a checkpoint or an export that is whole"
         )
-    weights = read_weights(checkpoint)
-    saved = read_checkpoint(checkpoint).meta.get("architecture", {})
-    require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
-    if averaged:
-        weights |= read_weights(checkpoint, "ema.")
-    return config, weights, run.path / "tokenizer"
+    return run, checkpoint
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -301,17 +420,103 @@ def load_model(path: str | Path) -> nn.Module:
 def generate(
     path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
 ) -> list[dict[str, Any]]:
-    """What a trained model answers to each prompt; for BERT, fill in each masked word. Options are the recipe's."""
+    """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers.
+
+    Args:
+        path: A run, checkpoint or export.
+        prompts: Texts.
+        averaged: The average of the weights that `ema_decay` keeps.
+        options: The recipe's `generate_options`.
+
+    Returns:
+        Per prompt a dict of plain values; "text" is what the command line prints.
+    """
+    return open_model(path, averaged=averaged).generate(prompts, **options)
+
+
+def infer(
+    path: str | Path,
+    out: str | Path,
+    *,
+    task: str | None = None,
+    split: str = "test",
+    input: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    modules: Iterable[str] = (),
+    shard: tuple[int, int] = (0, 1),
+    chunk_batches: int = 20,
+    overwrite: bool = False,
+    device: str | None = None,
+    averaged: bool = False,
+    progress: Progress | None = None,
+    **request: Any,
+) -> Path:
+    """Ask a trained model about all examples of a task, or all rows of a file; JSON lines go to the file `out`.
+
+    The same call goes on where an interrupted one stopped, and does nothing where it is finished.
+
+    Args:
+        path: A run, checkpoint or export.
+        out: A file such as answers.jsonl.
+        task: Name of a task; its module is one of the run's `data.modules`, or of `modules`.
+        split: Of the task.
+        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`.
+        overrides: Settings `data....=` and `precision....=` other than in its config.
+        modules: More modules that define tasks.
+        shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
+        chunk_batches: A resume point after every so many batches.
+        overwrite: Replace what another call wrote to `out`.
+        device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        progress: Told how far the work is.
+        request: Fields of `pretrainkit.training.inference.InferenceRequest`: mode, inputs, targets, lengths, fields,
+            has_ids, batch_size, decoding.
+
+    Returns:
+        The file. Beside it lies its manifest, which is written last.
+
+    Raises:
+        InputError: The recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
+    """
+    from pretrainkit.corpus.parallel import Quiet
+    from pretrainkit.data.row_files import open_rows
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.dist.weights import weights_fingerprint
+    from pretrainkit.eval.infer import write_lines
+    from pretrainkit.training.inference import InferenceRequest
+    from pretrainkit.training.precision import resolve_precision
+
+    if (task is None) == (input is None):
+        raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
+    if chunk_batches < 1:
+        raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
+    asked = InferenceRequest(task=task, split=split, rows=None if input is None else open_rows(input, split), **request)
+    from pretrainkit.data.user_modules import import_modules
+
+    import_modules(modules)
     opened = open_model(path, averaged=averaged)
-    for name in options:
-        if name not in opened.recipe.generate_options:
-            raise InputError(
-                f"recipe {opened.recipe.name!r} has no option {name!r} to generate with\n"
-                f"  it has {', '.join(opened.recipe.generate_options)}"
-            )
-    if opened.tokenizer is None:
+    config = _overridden(opened, overrides)
+    if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(config):
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
-    return opened.recipe.generate(opened.config, opened.model, opened.tokenizer, list(prompts), **options)
+    world = init_world(device)
+    try:
+        if world.world_size > 1:
+            raise InputError("infer runs in one process\n  start several with --shard 0/4, --shard 1/4, and so on")
+        weights = weights_fingerprint(opened.model)
+        model = opened.model.to(world.device)
+        precision = resolve_precision(config.precision, world.device)
+        inference = opened.recipe.open_inference(config, model, opened.tokenizer, asked, precision)
+        return write_lines(
+            inference,
+            Path(out),
+            asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
+            chunk_size=chunk_batches * asked.batch_size,
+            shard=shard,
+            overwrite=overwrite,
+            progress=progress or Quiet(),
+        )
+    finally:
+        world.close()
 
 
 def probe(
@@ -367,50 +572,62 @@ def probe(
 def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
     """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
 
-    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/).
+    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/); and
+    the recipe's `export_formats`, whose `out` is a file.
     `averaged`: the average of the weights that `ema_decay` keeps.
 
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
+    from pretrainkit.exporting.folder import new_file
     from pretrainkit.exporting.native import write_native
 
     opened = open_model(path, averaged=averaged)
-    if format == "huggingface":
+    if format in opened.recipe.export_formats:
+        with new_file(Path(out)) as aside:
+            opened.recipe.export_file(opened.config, opened.model, format, aside)
+    elif format == "huggingface":
         opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
     elif format == "safetensors":
         write_native(opened.config, opened.model, opened.tokenizer, Path(out))
     else:
-        raise InputError(f"unknown export format {format!r}\n  formats: huggingface, safetensors")
+        known = ", ".join(("huggingface", "safetensors", *opened.recipe.export_formats))
+        raise InputError(f"unknown export format {format!r} of recipe {opened.recipe.name!r}\n  formats: {known}")
     return Path(out)
 
 
 def import_model(
-    path: str | Path, recipe: str, out: str | Path, *, format: str = "huggingface", config: str | Path | None = None
+    path: str | Path,
+    recipe: str,
+    out: str | Path,
+    *,
+    format: str = "huggingface",
+    config: str | Path | None = None,
+    tokenizer: str | Path | None = None,
 ) -> Path:
     """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
 
     The whole model is built and checked before anything is written.
 
     Args:
-        path: "huggingface": a folder that transformers wrote. Other formats: a file.
+        path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
         recipe: Which recipe the model belongs to.
         out: The new folder.
         format: "huggingface", or one of the recipe's `file_formats`.
-        config: Preset or YAML file that says the architecture of a file; None: the recipe's usual one.
+        config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
+        tokenizer: Folder of the model's tokenizer, where none lies beside it; a copy is kept.
 
     Raises:
         InputError: Unknown format, the file is broken or of another architecture, or `out` exists.
     """
     from pretrainkit.exporting.native import write_native
 
-    reader = find_recipe(recipe)
+    given = None if tokenizer is None else _tokenizer_given(Path(tokenizer))
     if format != "huggingface":
-        if format not in reader.file_formats:
-            known = ", ".join(("huggingface", *reader.file_formats))
-            raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
-        bound, weights = reader.import_file(Path(path), format, None if config is None else load_config(config))
-        write_native(bound, _with_weights(reader, bound, weights, path), None, Path(out))
+        reader = find_recipe(recipe)
+        found = read_foreign_model(path, recipe, format=format, config=config)
+        model = _with_weights(reader, found.config, found.state, path)
+        write_native(found.config, model, given, Path(out))
         return Path(out)
     if config is not None:
         raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
@@ -420,8 +637,43 @@ def import_model(
             "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
         )
     opened = open_model(path, recipe=recipe)
-    write_native(opened.config, opened.model, opened.tokenizer, Path(out))
+    write_native(opened.config, opened.model, given or opened.tokenizer, Path(out))
     return Path(out)
+
+
+def difference_from_huggingface(path: str | Path) -> float:
+    """The largest difference between the outputs of a run, checkpoint or export and those of transformers for the same
+    weights, on random inputs in float32.
+
+    Raises:
+        InputError: The recipe has no such comparison, or the model no Hugging Face form.
+    """
+    from tempfile import TemporaryDirectory
+
+    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+
+    opened = open_model(path)
+    import_transformers()
+    with TemporaryDirectory() as folder:
+        opened.recipe.export_huggingface(opened.config, opened.model, None, Path(folder, "model"))
+        return opened.recipe.difference_from_huggingface(opened.config, opened.model, Path(folder, "model"))
+
+
+def read_foreign_model(
+    path: str | Path, recipe: str, *, format: str, config: str | Path | None = None
+) -> ImportedModel:
+    """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
+    reader = find_recipe(recipe)
+    if format not in reader.file_formats:
+        known = ", ".join(("huggingface", *reader.file_formats))
+        raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
+    return reader.import_file(Path(path), format, None if config is None else load_config(config))
+
+
+def _tokenizer_given(folder: Path) -> Path:
+    if _tokenizer_fingerprint(folder) is None:
+        raise DataError(f"{folder} is no folder of a tokenizer\n  give one with tokenizer.json or sentencepiece.model")
+    return folder
 
 
 # ---- what the functions above share ----
@@ -445,13 +697,14 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
         prefetch=data.prefetch,
         workers=workers,
         num_workers=num_workers,
+        first_step=config.first_step if config.init.data == "start" else 0,
     )
-    epochs = loader.epochs_for(config.num_steps or 0)
+    epochs = loader.epochs_for(max(0, (config.num_steps or 0) - loader.first_step))
     if data.num_epochs is not None and epochs > data.num_epochs:
         raise ConfigError(
             f"{config.num_steps} steps of {data.batch_size} examples are {epochs:.2f} passes over {sum(source.sizes)} "
             f"examples, more than data.num_epochs={data.num_epochs}\n"
-            f"  set num_steps={int(data.num_epochs * sum(source.sizes)) // data.batch_size} or more data"
+            f"  set num_steps={loader.first_step + loader.num_steps_for(data.num_epochs)} or more data"
         )
     return loader
 
@@ -459,7 +712,8 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
 def with_num_steps(config: Any, loader: Loader) -> Any:
     """The config with lengths in steps where it gives them in passes over the data."""
     if config.num_steps is None:
-        config = config.model_copy(update={"num_steps": max(1, loader.num_steps_for(config.data.num_epochs))})
+        num_steps = loader.first_step + max(1, loader.num_steps_for(config.data.num_epochs))
+        config = config.model_copy(update={"num_steps": num_steps})
     if config.evaluate.every_epochs is not None:
         every = {"every_steps": max(1, loader.num_steps_for(config.evaluate.every_epochs)), "every_epochs": None}
         config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update=every)})
@@ -476,6 +730,8 @@ def _run(
         config = _with_kept_tokenizer(recipe, config, folder)
     else:
         _refuse_idle_evaluation(config, origins)
+        config = _with_first_step(config)
+    config = _with_extra_steps(config)
     config = _checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
 
     import torch
@@ -489,7 +745,7 @@ def _run(
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
-        evaluate_model = _evaluator(recipe, config, world, None) if config.has_held_out_data else None
+        evaluations = _evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
         torch.manual_seed(initial_seed(config.seed))
         model = _fresh_model(recipe, config, world, filled_later=resuming)
         if config.init_from is not None and not resuming:
@@ -503,7 +759,9 @@ def _run(
             source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
         objective = recipe.build_objective(config)
         try:
-            trainer = Trainer(config, folder, world, model, objective, loader, evaluate_model, watcher)
+            trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher)
+            if config.init_from is not None and config.init.restore == "all" and not resuming:
+                trainer.go_on_from(_checkpoint_of(Path(config.init_from), config.first_step)[1])
         except InputError:  # such as a disk without room for one checkpoint
             if world.is_main and not resuming:
                 folder.discard()
@@ -513,12 +771,18 @@ def _run(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
                 "  restore one from a copy, or train again in another folder"
             )
+        if trainer.stopped_early is not None:
+            raise InputError(
+                f"{folder.path} ended early at step {trainer.step}: {trainer.stopped_early}\n"
+                f"  to go on all the same: pretrainkit resume {quote(str(folder.path))} evaluate.early_stopping=null"
+            )
         if trainer.step >= config.total_steps:
             raise InputError(
                 f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
                 f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
             )
-        world.on_main(lambda: _record(folder, config, origins, source.summary(), trainer.step))
+        summary_of_data = source.summary() if world.is_main else {}
+        world.on_main(lambda: _record(folder, config, origins, summary_of_data, trainer.step if resuming else 0))
         if world.is_main:
             watcher.started(
                 {
@@ -529,9 +793,11 @@ def _run(
                     "precision": trainer.precision.name,
                     "peak": trainer.peak.describe(),
                     "examples": sum(source.sizes),
-                    "epochs": loader.epochs_for(config.total_steps),
+                    "epochs": loader.epochs_for(config.total_steps - loader.first_step),
                     "first_step": trainer.step,
                     "num_steps": config.total_steps,
+                    "mixture": summary_of_data.get("mixture", []),
+                    "num_examples": (config.total_steps - loader.first_step) * config.data.batch_size,
                 }
             )
         metrics = trainer.fit()
@@ -543,7 +809,12 @@ def _run(
                 **recipe.baselines(config),
             }
             folder.write_json("summary.json", summary)
-        if world.is_main and config.data.valid:
+        # What is held out may be classes of images alone, which are no examples of the training.
+        if (
+            world.is_main
+            and config.has_held_out_data
+            and any(config.data.model_dump(include={*recipe.held_out_fields}).values())
+        ):
             # A forward pass of a sharded model needs all ranks; what was saved last is whole.
             is_sharded = config.parallel.strategy == "fsdp2"
             trained = load_model(folder.path) if is_sharded else trainer.plain_model
@@ -594,6 +865,47 @@ def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mappin
     _keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))
 
 
+def _evaluation_config(
+    opened: Opened, path: str | Path, data: str | None, overrides: Iterable[str], num_examples: int | None
+) -> Any:
+    """The config of a trained model for evaluating it, on `data` where some is given.
+
+    Raises:
+        ConfigError, DataError: There is no held-out data, or it does not fit the model.
+    """
+    overrides = list(overrides)
+    config = _overridden(opened, overrides)
+    if data is not None:
+        config = _with_held_out(opened.recipe, config, data, overrides)
+    if not config.has_held_out_data:
+        raise DataError(
+            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
+        )
+    if num_examples is not None:
+        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
+    _require_same_tokenizer(opened, path, config.data.valid)
+    return config
+
+
+def _evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for evaluation in evaluations:
+        found |= evaluation.run(model, tag)
+    return found
+
+
+def _evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None) -> list[Evaluation]:
+    """Held-out losses, and what else the recipe evaluates."""
+    from pretrainkit.training.precision import resolve_precision
+
+    precision = resolve_precision(config.precision, world.device)
+    held_out = _evaluator(recipe, config, world, precision)
+    return [
+        *recipe.more_evaluations(config, world, precision, folder),
+        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
+    ]
+
+
 def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
@@ -604,9 +916,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     from pretrainkit.data.order import Order
     from pretrainkit.eval.evaluator import dealt
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
-    from pretrainkit.training.precision import resolve_precision
 
-    precision = precision or resolve_precision(config.precision, world.device)
     if (own := recipe.build_evaluator(config, world, precision)) is not None:
         return own
     source = recipe.open_data(config, "valid")
@@ -624,20 +934,54 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     )
 
 
-def _load_initial(model: nn.Module, config: Any) -> None:
-    """Copy the weights of `init_from` into a fresh model of the same architecture, for data of the same tokenizer."""
-    from pretrainkit.dist.weights import require_same_architecture, require_same_tensors
+def _with_first_step(config: Any) -> Any:
+    """The config with the step that it goes on from, where it takes over the whole state of another run."""
+    if config.init_from is None or config.init.restore != "all":
+        return config
+    from pretrainkit.training.checkpoint_files import read_checkpoint
 
-    opened = open_model(config.init_from)
+    step = read_checkpoint(_checkpoint_of(Path(config.init_from), config.init.step)[1]).step
+    if config.first_step not in (0, step):
+        raise ConfigError(
+            f"first_step={config.first_step}, but init.restore=all goes on at step {step} of {config.init_from}\n"
+            "  leave first_step out, or choose another checkpoint with init.step"
+        )
+    return config.model_copy(update={"first_step": step})
+
+
+def _with_extra_steps(config: Any) -> Any:
+    """The config with num_steps where it gives the updates of this run alone."""
+    if config.num_extra_steps is None:
+        return config
+    num_steps = config.first_step + config.num_extra_steps
+    return config.model_copy(update={"num_steps": num_steps, "num_extra_steps": None})
+
+
+def _load_initial(model: nn.Module, config: Any) -> None:
+    """Copy the weights of `init_from` into a fresh model, for data of the same tokenizer."""
+    from pretrainkit.dist.weights import copy_beginnings
+    from pretrainkit.training.initial import plan_initial
+
+    # A run that is still training may have saved since its step was looked at.
+    step = config.first_step if config.init.restore == "all" else config.init.step
+    opened = open_model(config.init_from, step=step, averaged=config.init.averaged)
     found = opened.model.state_dict()
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
     )
-    origin = f"init_from={config.init_from}"
-    require_same_architecture(architecture(config.model), architecture(opened.config.model), origin)
-    require_same_tensors(wanted, given, origin)
-    _require_same_tokenizer(opened, config.init_from, config.data.train)
-    model.load_state_dict(found)
+    plan = plan_initial(
+        wanted,
+        given,
+        config.init,
+        f"init_from={config.init_from}",
+        (architecture(config.model), architecture(opened.config.model)),
+    )
+    if not config.init.grow:
+        _require_same_tokenizer(opened, config.init_from, config.data.train)
+    copy_beginnings(model, {name: found[source] for name, source in plan.sources.items()})
+    for what, names in (("stay as they were drawn", plan.drawn), ("of the checkpoint are not read", plan.ignored)):
+        if names:
+            _log.warning("init_from: %d tensors %s, such as %s", len(names), what, ", ".join(names[:3]))
 
 
 def _require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
@@ -706,6 +1050,15 @@ def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:
     if overrides:
         config = load_config(config.model_dump(mode="json"), overrides)
     return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
+
+
+def _with_held_out(recipe: Recipe, config: Any, data: str, overrides: Iterable[str]) -> Any:
+    """The config with `data` held out, in place of whatever it says is."""
+    fields = [f"data.{name}" for name in recipe.held_out_fields]
+    if both := [word for word in overrides if word.split("=")[0] in fields]:
+        raise ConfigError(f"--data {data} and {both[0]} both say what to evaluate on\n  give one of them")
+    empty = {name: type(config.data).model_fields[name].default for name in recipe.held_out_fields}
+    return config.model_copy(update={"data": config.data.model_copy(update=empty | {"valid": _sources(config, data)})})
 
 
 def _sources(config: Any, path: str) -> Any:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from pretrainkit.data.task import REGISTRY
+from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
+COLUMNS = ("sentence", "sentence1", "sentence2", "question", "question1", "question2", "premise", "hypothesis")
+WORDS = "the cat sat on a mat and looked at dogs with nine blue eyes"
 PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
 
 
@@ -24,6 +27,15 @@ def folder(tmp_path, monkeypatch):
     pairs = [{"en": "a house", "de": "ein Haus"}, {"en": "a tree", "de": "ein Baum"}]
     packed = gzip.compress("\n".join(map(json.dumps, pairs)).encode())
     (tmp_path / "pairs-0.jsonl.gz").write_bytes(packed)
+    for name in ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "ax"):
+        split = {"ax": "test"}.get(name, "validation" if "matched" in name else "train")
+        (tmp_path / "data/glue" / name).mkdir(parents=True)
+        (tmp_path / "data/glue" / name / f"{split}.jsonl").write_text(
+            json.dumps(dict.fromkeys(COLUMNS, "It is.") | {"label": 0})
+        )
+    (tmp_path / "words.tsv").write_text("".join(f"{word}\t9\n" for word in WORDS.split()))
+    settings = TokenizerSettings(layout="t5", vocab_size=280)
+    train_tokenizer([tmp_path / "words.tsv"], tmp_path / "data/tokenizer", settings)
     yield tmp_path
     for name in ("my_mixture", "my:cola", "my:translate"):
         if name in REGISTRY.names():
@@ -32,12 +44,12 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_commands_of_the_page_run(cli, folder):
     commands = re.findall(r"^pretrainkit (tasks [^#\n]+)", PAGE.read_text(encoding="utf-8"), re.M)
-    assert len(commands) == 5
+    assert len(commands) >= 6
     shown = [cli(*command.split()) for command in commands]
-    assert [result.code for result in shown] == [0] * 5, shown
+    assert [result.code for result in shown] == [0] * len(commands), shown
     assert "my:cola" in shown[0].out
     assert "'cola sentence: It is.' + EOS" in shown[1].out
     assert "'unaccep' + EOS" in shown[1].out
     assert "my:translate" in shown[2].out
-    assert "my:cola train, 2 examples" in shown[3].out
-    assert "from a cache" in shown[4].out
+    assert "my:cola train, 2 examples" in shown[4].out
+    assert "from a cache" in shown[5].out

@@ -51,9 +51,39 @@ def module(tmp_path, monkeypatch):
 def test_tasks_of_a_module_are_listed(cli, module):
     result = cli("tasks", "list", "--module", module)
     assert result.code == 0
-    assert "my:first  task     inputs, targets; splits train" in result.out
-    assert "both      mixture  inputs, targets; of my:first, second" in result.out
+    assert "2 tasks of your modules\n  my:first  inputs, targets; splits train\n  second" in result.out
+    assert "1 mixture of your modules\n  both  inputs, targets; of my:first, second\n" in result.out
     assert cli("tasks").code == 0
+
+
+def test_a_list_can_be_narrowed_by_a_part_of_the_name_or_a_pattern(cli, module):
+    whole = cli("tasks", "list", "--module", module, "--json")
+    names = {entry["name"] for entry in json.loads(whole.out)}
+    assert {"my:first", "glue_cola_v002", "super_glue_v102_proportional_sentinel"} <= names
+    for pattern, expected in (
+        ("mnli_m", {n for n in names if "mnli_m" in n}),
+        ("wmt*enfr*", {n for n in names if "enfr" in n and n[0] == "w"}),
+    ):
+        found = json.loads(cli("tasks", "list", "--filter", pattern, "--json").out)
+        assert {entry["name"] for entry in found} == expected
+        assert len(found) == 2
+    assert "has 'nothing' in its name" in cli("tasks", "list", "--filter", "nothing").out
+
+
+def test_a_named_task_is_shown_and_cached_with_what_the_options_say(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "indexes"))
+    (tmp_path / "glue" / "RTE").mkdir(parents=True)
+    (tmp_path / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\tA\tB\tentailment\n")
+    data = ("--data", f"glue={tmp_path / 'glue'}")
+    shown = cli("tasks", "show", "glue_rte_v002", *data, "--split", "validation")
+    assert "'rte sentence1: A sentence2: B' + EOS" in shown.out
+    cache = ("tasks", "cache", "glue_rte_v002", "--out", tmp_path / "caches", *data)
+    assert "leaves its vocabulary to the run" in cli(*cache).err
+    assert "glue_rte_v002 validation, 1 examples" in cli(*cache, "--tokenizer", "bytes").out
+    again = cli("tasks", "show", "glue_rte_v002", *data, "--split", "validation", "--cache", tmp_path / "caches")
+    assert "1 examples of validation, from a cache" in again.out
+    lacking = cli("tasks", "show", "glue_v002_proportional", *data)
+    assert "--leave-out glue_cola_v002 --leave-out glue_sst2_v002" in lacking.err
 
 
 def test_examples_are_shown_with_ids_and_text(cli, module):
@@ -70,8 +100,10 @@ def test_a_mixture_is_shown_with_its_rates(cli, module):
     found = json.loads(result.out)
     assert found["rates"] == {"my:first": 3.0, "second": 1.0}
     assert [example["task"] for example in found["examples"]].count("second") == 2
-    text = cli("tasks", "show", "both", "--module", module).out
-    assert " 75.00%            7" in text
+    assert [row["share"] for row in found["shares"]] == [0.75, 0.25]
+    assert [row["mean_target_length"] for row in found["shares"]] == [2.0, 2.0]
+    text = cli("tasks", "show", "both", "--num-steps", "14", "--batch-size", "2", "--module", module).out
+    assert "my:first 3 75.00% 7 3" in " ".join(text.split())
 
 
 def test_a_cache_is_made_found_and_kept(cli, module, tmp_path):

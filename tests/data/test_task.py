@@ -337,3 +337,40 @@ def test_the_shares_of_20_000_draws_are_the_rates():
     assert shares == pytest.approx([expected[part.name] for part in bound.tasks], abs=0.015)
     example = bound.example(*(int(column[7]) for column in (drawn.source, drawn.index, drawn.epoch)))
     assert set(example) >= {"inputs", "targets"}
+
+
+def words(*lengths):
+    """A task of examples of so many tokens, half of them inputs."""
+    texts = [{"inputs": "a" * (length // 2), "targets": "b" * (length - length // 2)} for length in lengths]
+    name = f"words{sum(lengths)}"
+    return Task(name, FunctionSource(lambda split: texts, ["train"]), FEATURES, [tokenize()])
+
+
+def test_rates_of_tokens_give_each_task_its_share_of_the_tokens():
+    registry = TaskRegistry()
+    short, long = words(4, 4), words(30, 50)
+    for task in (short, long):
+        registry.add(task)
+    registry.add(Mixture("inner", [(short.name, 1), (long.name, 1)]))
+    registry.add(Mixture("tokens", [(short.name, 1), (long.name, 3)], rates_of="tokens"))
+    rates = registry.rates("tokens")
+    assert rates[short.name] * 4 * 3 == pytest.approx(rates[long.name] * 40)
+    registry.add(Mixture("outer", [("inner", 1), (short.name, 1)], rates_of="tokens"))
+    rates = registry.rates("outer")
+    inner_share_of_short = (
+        0.5 / 22
+    )  # an example of the inner mixture has 22 tokens, and is a short one every other time
+    assert rates[short.name] == pytest.approx(inner_share_of_short + 1 / 4)
+    assert rates[long.name] == pytest.approx(0.5 / 22)
+    cut = registry.rates("tokens", lengths={"inputs": 5, "targets": 5})
+    assert cut[short.name] * 4 * 3 == pytest.approx(cut[long.name] * 10)
+
+
+def test_rates_of_tokens_are_refused_where_they_mean_nothing():
+    with pytest.raises(ConfigError, match="UniMax gives rates of examples"):
+        Mixture("bad", ["a"], default_rate=UniMax(100), rates_of="tokens")
+    registry = TaskRegistry()
+    registry.add(words(0, 0))
+    registry.add(Mixture("empty", [("words0", 1)], rates_of="tokens"))
+    with pytest.raises(DataError, match="neither inputs nor targets"):
+        registry.rates("empty")

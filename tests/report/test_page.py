@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pretrainkit.cli.report import app
 from pretrainkit.errors import DataError
-from pretrainkit.report.curve import loss_curves, write_curve
+from pretrainkit.report.curve import loss_curves, other_curves, write_curve
 from pretrainkit.report.page import render, write_report
 from pretrainkit.report.run_folder import read_run
 
@@ -262,6 +262,17 @@ def test_the_first_curve_is_the_one_with_a_reference_line(run):
     assert [curve.key for curve in loss_curves(read_run(run))] == ["masked_lm_loss", "loss", "next_sentence_loss"]
     (run / "summary.json").unlink()
     assert loss_curves(read_run(run))[0].key == "loss"
+
+
+def test_losses_of_parts_of_a_mixture_are_curves_under_their_own_names_and_their_counts_are_none(run):
+    with open(run / "metrics.jsonl", "a") as file:
+        for step in (601, 602):
+            row = {"step": step, "loss": 3.0, "loss/some:task": 2.0, "target_tokens/some:task": 7 * step}
+            file.write(json.dumps(row) + "\n")
+    read = read_run(run)
+    (own,) = [curve for curve in loss_curves(read) if curve.key == "loss/some:task"]
+    assert (own.title, own.from_zero) == ("loss/some:task", False)
+    assert not any("some:task" in curve.key for curve in other_curves(read))
 
 
 def test_numbers_of_a_real_summary_and_times_of_events_make_the_headlines(run):

@@ -99,6 +99,35 @@ class ExactTerms(SeparableObjective):
         return Cost(len(batch["x"]), len(batch["x"]), len(batch["x"]), 0.0)
 
 
+class WithLogged(ExactTerms):
+    """Also the output of every part of a mixture, and one that is no number."""
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        return ("of 0", "of 1", "of nothing")
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        out_b, part_b = model(batch["x"])[:, 0].detach(), batch["part"]
+        nothing = LossSum(torch.tensor(torch.nan), torch.tensor(0.0))
+        own = {f"of {n}": LossSum(out_b[part_b == n].sum(), (part_b == n).sum().float()) for n in (0, 1)}
+        return super().losses(model, batch) | own | {"of nothing": nothing}
+
+
+def test_what_is_only_logged_adds_up_and_leaves_the_gradient_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, part = torch.randint(-8, 8, (8, 4), generator=generator).float(), torch.arange(8) % 2
+    batch = {"x": x, "weight": torch.ones(8), "part": part}
+    model = nn.Linear(4, 1)
+    expected, plain = step_gradients(ExactTerms(), model, [batch])
+    parts = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 3), slice(3, 8))]
+    gradient, found = step_gradients(WithLogged(), model, parts)
+    assert_same(gradient, expected, **CLOSE)
+    assert list(found) == [*plain, "of 0", "of 1", "of nothing"]
+    out = model(x)[:, 0].detach()
+    torch.testing.assert_close(found["of 1"].mean(), out[1::2].mean())
+    assert found["of 1"].weight == 4
+
+
 @given(sizes=sizes_of(32))
 @settings(deadline=None, max_examples=30)
 def test_microbatches_are_bitwise_equal_where_sums_are_exact(sizes):

@@ -161,6 +161,17 @@ def test_retention_keeps_the_last_and_the_milestones(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith("step-")) == [".lock"]
 
 
+def test_pinned_and_named_checkpoints_stay_and_do_not_count(folder: Path) -> None:
+    model, _ = trained(seed=0, num_steps=0)
+    with store_in(folder, keep_last=2) as store:
+        for step in (10, 20, 30, 40, 50, 60):
+            store.save(step, model, keep_steps=(20,), blocking=True)
+            if step == 10:
+                (folder / "step-00000010" / files.PINNED).touch()
+    assert list(files.step_folders(folder)) == [10, 20, 50, 60]
+    assert files.problem(folder / "step-00000010") is None
+
+
 def test_torn_checkpoints_neither_count_nor_survive_and_later_ones_are_set_aside(folder: Path) -> None:
     model, _ = trained(seed=0, num_steps=0)
     with store_in(folder, keep_last=2) as store:

@@ -57,12 +57,22 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 @app.command()
 def check(
-    sets: Sets,
+    sets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SET...|PRESET|FILE.yaml [PATH=VALUE...]",
+            help="Folders with train_anno.csv or valid_anno.csv, folders or patterns of tars (webdataset), output "
+            "folders of img2dataset, folders or hub names of Hugging Face datasets. Or a config, whose training data "
+            "are looked at before anything is trained.",
+            show_default=False,
+        ),
+    ],
     *,
     split: SplitOption = SplitName.both,
     format: FormatOption = PairFormat.auto,
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
+    num: Annotated[int, typer.Option(min=1, help="Of a config: examples to show of each component.")] = 2,
     size: Annotated[int | None, typer.Option(min=1, help="Count images smaller than this.", show_default=False)] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="State whole batches and remainders.", show_default=False)
@@ -81,7 +91,12 @@ def check(
     """Decode every image and read every caption; report what is missing, broken, empty, oversized or there twice.
 
     Exit code 2 if a row cannot be used, or if held-out images are in the training data.
+
+    Of a config: vocabulary, lengths, shares and epochs, how full rows are, the loss to expect, the first examples.
     """
+    if _is_config(sets[0]):
+        _check_config(sets[0], sets[1:], num, json_output)
+        return
     from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
     from pretrainkit.recipes.clip.checks import check_held_out
     from pretrainkit.recipes.clip.scan import scan
@@ -119,6 +134,38 @@ def check(
             typer.echo(f"held out: {held_out}")
     if held_out is not None or any(result["bad"] for result in results):
         raise typer.Exit(2)
+
+
+def _is_config(name: str) -> bool:
+    """Whether `name` is a YAML file or a preset; what is a folder is a set."""
+    if name.endswith((".yaml", ".yml")):
+        return True
+    from pretrainkit.recipes.registry import entries
+
+    return name.count("/") == 1 and name.split("/")[0] in entries() and not Path(name).exists()
+
+
+def _check_config(source: str, settings: list[str], num: int, json_output: bool) -> None:
+    from dataclasses import asdict
+
+    from pretrainkit import api
+
+    found = api.check_data(api.load_config(source, settings), num=num)
+    if json_output:
+        typer.echo(json.dumps(asdict(found), ensure_ascii=False))
+        return
+    for name, value in found.figures.items():
+        lines = (f"{value:,}" if isinstance(value, int) else str(value)).split("\n")
+        typer.echo(f"{name:<21} {lines[0]}")
+        for line in lines[1:]:
+            typer.echo(f"{'':<22}{line}")
+    for example in found.examples:
+        typer.echo("")
+        for name, text in example.items():
+            typer.echo(f"{name}: {text}" if "\n" not in text else f"{name}\n{text}")
+    typer.echo("")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
 
 
 @app.command()

@@ -7,30 +7,34 @@ import typer
 
 app = typer.Typer(add_completion=False)
 
-RECIPES = ("bert", "clip")
+RECIPES = ("bert", "clip", "t5")
 
 
 @app.command()
 def demo(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[bert|clip] FILE...", help="Which demo; then more files for --text."),
+        typer.Argument(metavar="[bert|clip|t5] FILE...", help="Which demo; then more files for --text."),
     ] = None,
     text: Annotated[
         list[Path] | None, typer.Option(help="bert: your own text files instead; repeat the option for more.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write, default runs/demo or runs/demo-clip; an earlier demo in it is replaced."),
+        typer.Option(
+            help="Folder to write, default runs/demo, or runs/demo-RECIPE; an earlier demo in it is replaced."
+        ),
     ] = None,
     num_steps: Annotated[
-        int | None, typer.Option(min=300, help="Optimizer updates, default 900 (bert) or 420 (clip).")
+        int | None,
+        typer.Option(min=300, help="Optimizer updates, default 900 (bert), 420 (clip) or 300 of fine-tuning (t5)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="End with one JSON object of the headline numbers.")] = False,
 ) -> None:
     """From data on this machine to a trained, evaluated, exported tiny model, in minutes on a CPU.
 
-    bert, the default: from English prose. clip: from generated images and captions.
+    bert, the default: from English prose. clip: from generated images and captions. t5: from English prose, then
+    fine-tuned to answer questions about it.
     """
     import json as json_module
 
@@ -47,9 +51,13 @@ def demo(
     if which == "clip":
         from pretrainkit.demo import clip
 
-        if text:
-            raise InputError("--text is for the demo of bert; clip makes its own pairs\n  leave it out")
+        _refuse_text(text, "clip makes its own pairs")
         result = clip.run_demo(out or Path("runs/demo-clip"), num_steps or clip.NUM_STEPS)
+    elif which == "t5":
+        from pretrainkit.demo import t5
+
+        _refuse_text(text, "t5 asks about the text that is on every machine")
+        result = t5.run_demo(out or Path("runs/demo-t5"), num_steps or t5.NUM_STEPS)
     else:
         from pretrainkit.demo import bert
 
@@ -59,3 +67,10 @@ def demo(
         result = bert.run_demo(out or Path("runs/demo"), given, num_steps or bert.NUM_STEPS)
     if json:
         print(json_module.dumps(result))
+
+
+def _refuse_text(text: list[Path] | None, why: str) -> None:
+    from pretrainkit.errors import InputError
+
+    if text:
+        raise InputError(f"--text is for the demo of bert; {why}\n  leave it out")

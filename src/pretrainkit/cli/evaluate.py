@@ -1,9 +1,12 @@
 """`pretrainkit evaluate`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from pretrainkit.cli.progress import evaluation_line
 
 app = typer.Typer(add_completion=False)
 
@@ -25,14 +28,35 @@ def evaluate(
     averaged: Annotated[
         bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
     ] = False,
+    all_checkpoints: Annotated[
+        bool, typer.Option("--all-checkpoints", help="Of a run: each of its checkpoints; goes on where it stopped.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --all-checkpoints: file of JSON lines; default: RUN/evaluations/checkpoints.jsonl."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Evaluate a trained model on held-out data, always with the same examples and masks."""
     import json as json_module
 
     from pretrainkit import api
+    from pretrainkit.errors import InputError
 
-    metrics = api.evaluate(path, data, settings or [], num_examples=num_examples, device=device, averaged=averaged)
+    options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}
+    if all_checkpoints:
+
+        def tell(step: int, metrics: Mapping[str, float]) -> None:
+            line = (
+                json_module.dumps({"step": step, **metrics}) if json else f"step {step:>7,}  {evaluation_line(metrics)}"
+            )
+            print(line, flush=True)
+
+        api.evaluate_checkpoints(path, data, settings or [], out=out, progress=tell, **options)
+        return
+    if out is not None:
+        raise InputError(f"--out {out} is only for --all-checkpoints\n  leave it out")
+    metrics = api.evaluate(path, data, settings or [], **options)
     if json:
         print(json_module.dumps(metrics))
     else:

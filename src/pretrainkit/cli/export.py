@@ -11,8 +11,8 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def export(
     path: Annotated[Path, typer.Argument(help="A run folder or a checkpoint in it.")],
-    out: Annotated[Path, typer.Option(help="New folder to write.")],
-    format: Annotated[str, typer.Option(help="huggingface or safetensors.")] = "huggingface",
+    out: Annotated[Path, typer.Option(help="New folder to write; for t5x a new file, .npz or .safetensors.")],
+    format: Annotated[str, typer.Option(help="huggingface, safetensors, or t5x (recipe t5).")] = "huggingface",
     averaged: Annotated[
         bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
     ] = False,

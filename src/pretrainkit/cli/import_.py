@@ -1,26 +1,62 @@
 """`pretrainkit import`."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pretrainkit.training.recipe import ImportedModel
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(name="import")
 def import_(
-    path: Annotated[Path, typer.Argument(help="A folder of transformers or Sabertooth, or a file of --format.")],
-    out: Annotated[Path, typer.Option(help="New folder to write.")],
+    path: Annotated[Path, typer.Argument(help="A folder of transformers or Sabertooth, or what --format names.")],
+    out: Annotated[Path | None, typer.Option(help="New folder to write.", show_default=False)] = None,
     recipe: Annotated[str, typer.Option(help="Which recipe the model belongs to.")] = "bert",
     format: Annotated[
-        str, typer.Option(help="huggingface, or the system that wrote the file: zerovl (recipe clip).")
+        str,
+        typer.Option(help="huggingface, or the system that wrote it: zerovl (recipe clip), t5x, mesh_tf (recipe t5)."),
     ] = "huggingface",
     config: Annotated[
         str | None, typer.Option(help="Preset or YAML file that says the architecture of a file.", show_default=False)
     ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder of the model's tokenizer, to keep a copy of.", show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Read and check what --format names, show every tensor; write nothing."),
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with transformers on random inputs afterwards (recipe t5).")
+    ] = False,
 ) -> None:
     """Read a model of another library into ours, for `init_from=`, `evaluate` and `generate`."""
     from pretrainkit import api
+    from pretrainkit.errors import InputError
 
-    print(api.import_model(path, recipe, out, format=format, config=config))
+    if dry_run:
+        _show(api.read_foreign_model(path, recipe, format=format, config=config))
+        return
+    if out is None:
+        raise InputError("where to? give --out FOLDER, or --dry-run to write nothing")
+    print(api.import_model(path, recipe, out, format=format, config=config, tokenizer=tokenizer))
+    if check:
+        difference = api.difference_from_huggingface(out)
+        print(f"random inputs: the outputs differ from those of transformers by {difference:.1e} at most")
+
+
+def _show(found: ImportedModel) -> None:
+    """One line for each tensor: its name there, its shape and name here; then the architecture."""
+    width = max((len(name) for name in found.names.values()), default=0)
+    for ours, theirs in found.names.items():
+        print(f"{theirs:{width}}  {ours} {list(found.state[ours].shape)}")
+    num = sum(tensor.numel() for tensor in found.state.values())
+    print(f"{len(found.state)} tensors, {num:,} parameters" + (f", step {found.step:,}" if found.step else ""))
+    for name, value in found.config.model_dump(mode="json")["model"].items():
+        print(f"model.{name}={value}")

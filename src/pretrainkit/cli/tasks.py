@@ -4,18 +4,21 @@ import importlib.util
 import json
 import pkgutil
 from collections.abc import Iterator
-from itertools import islice
+from fnmatch import fnmatch
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pretrainkit.cli.options import lengths_of
 from pretrainkit.cli.stages import shown_stages
-from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
     from pretrainkit.data.bound_task import BoundTask
-    from pretrainkit.data.task import TaskRegistry
+    from pretrainkit.data.shares import Share
+    from pretrainkit.data.supply import Supply
+    from pretrainkit.data.task import BoundMixture, TaskRegistry
     from pretrainkit.data.task_steps import Example
 
 app = typer.Typer(
@@ -26,6 +29,8 @@ app = typer.Typer(
 
 _SHOWN_IDS = 24
 _SHOWN_CHARACTERS = 400
+_SHOWN_MEMBERS = 4
+_PLURAL = {"task": "tasks", "mixture": "mixtures"}
 
 Module = Annotated[
     list[str] | None,
@@ -34,29 +39,69 @@ Module = Annotated[
     ),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Task or mixture.", show_default=False)]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="NAME=DIR",
+        help="Where data lie: glue=DIR, glue/cola=DIR, or DIR alone for a folder with one for each benchmark; may be "
+        "repeated. Default: the Hugging Face hub.",
+        show_default=False,
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        help="Vocabulary of tasks that leave it to the run: a tokenizer folder, a run or export, or bytes.",
+        show_default=False,
+    ),
+]
+LeaveOut = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Member that mixtures do without; may be repeated.", show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.callback(invoke_without_command=True)
 def _root(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        list_(module=None, json_output=False)
+        list_()
 
 
 @app.command("list")
-def list_(*, module: Module = None, json_output: Json = False) -> None:
+def list_(
+    *,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--filter", metavar="TEXT", help="Names with this in them; * and ? as in files.", show_default=False
+        ),
+    ] = None,
+    module: Module = None,
+    json_output: Json = False,
+) -> None:
     """List the tasks and mixtures there are. Nothing is read but the modules that define them."""
+    of_recipes = set(_registry(None).names())
     registry = _registry(module)
-    entries = [_described(registry, name) for name in registry.names()]
+    names = [name for name in registry.names() if only is None or _fits(name, only)]
+    entries = [_described(registry, name) for name in names]
     if json_output:
         typer.echo(json.dumps(entries))
         return
-    if not entries:
+    if not entries and only is not None:
+        typer.echo(f"none of the {len(registry.names())} tasks and mixtures has {only!r} in its name")
+    elif not entries:
         typer.echo("there are no tasks; name a module that defines some: pretrainkit tasks list --module my_tasks.py")
-    width = max((len(entry["name"]) for entry in entries), default=0)
-    for entry in entries:
-        about = f"of {', '.join(entry['members'])}" if "members" in entry else f"splits {', '.join(entry['splits'])}"
-        typer.echo(f"{entry['name']:<{width}}  {entry['kind']:<8} {', '.join(entry['features'])}; {about}")
+    for is_own, kind in product((True, False), ("task", "mixture")):
+        shown = [entry for entry in entries if entry["kind"] == kind and (entry["name"] not in of_recipes) == is_own]
+        if not shown:
+            continue
+        width = max(len(entry["name"]) for entry in shown)
+        what = kind if len(shown) == 1 else _PLURAL[kind]
+        typer.echo(f"{len(shown)} {what}{' of your modules' if is_own else ''}")
+        for entry in shown:
+            typer.echo(f"  {entry['name']:<{width}}  {_about(entry)}")
 
 
 @app.command()
@@ -74,15 +119,28 @@ def show(
     cache: Annotated[
         list[Path] | None, typer.Option(help="Folder of caches; may be repeated.", show_default=False)
     ] = None,
+    num_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a training, to say how often it goes over each task.", show_default=False),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples of each of those steps.")] = 128,
+    data: Data = None,
+    tokenizer: Tokenizer = None,
+    leave_out: LeaveOut = None,
     module: Module = None,
     json_output: Json = False,
 ) -> None:
-    """Show examples as a model gets them: ids and text of every feature. Of a mixture also the rates."""
+    """Show examples as a model gets them: ids and text of every feature.
+
+    Of a mixture also the rate of each task, its share of the examples and of the tokens, and its mean lengths. Tasks
+    that leave their vocabulary to the run are shown in bytes where no --tokenizer is given.
+    """
+    from pretrainkit.data.shares import table
     from pretrainkit.data.task import Task
 
-    registry = _registry(module)
+    registry = _registry(module).supplied(_supply(data, tokenizer or "bytes", leave_out))
     entry = registry.get(name)
-    limits, folders = _lengths(lengths), list(cache or [])
+    limits, folders = lengths_of(lengths), list(cache or [])
     mixture = registry.bind(name, split, limits, seed=seed, caches=folders)
     if isinstance(entry, Task):
         task = mixture.tasks[0]
@@ -92,23 +150,26 @@ def show(
     else:
         found = _drawn(mixture, seed)
     shown = list(islice(found, num))
-    rates = registry.rates(name, split=split, caches=folders)
+    rates = registry.rates(name, split=split, caches=folders, lengths=limits)
+    rows = [] if isinstance(entry, Task) else _shares(mixture, rates)
     if json_output:
         examples = [
             {"task": task.name, "index": index, "epoch": at, **{key: _plain(value) for key, value in example.items()}}
             for task, index, at, example in shown
         ]
-        typer.echo(json.dumps({"name": name, "split": split, "rates": rates, "examples": examples}, ensure_ascii=False))
+        typer.echo(
+            json.dumps(
+                {"name": name, "split": split, "rates": rates, "shares": rows, "examples": examples}, ensure_ascii=False
+            )
+        )
         return
     if isinstance(entry, Task):
         origin = ", from a cache" if mixture.tasks[0].is_cached else ""
         typer.echo(f"{name}: {len(mixture.tasks[0]):,} examples of {split}{origin}")
     else:
-        total, sizes = sum(rates.values()), {task.name: len(task) for task in mixture.tasks}
-        typer.echo(f"{name}: {'task':<40} {'rate':>12} {'share':>8} {'examples':>12}")
-        for task_name, rate in rates.items():
-            size = f"{sizes[task_name]:,}" if task_name in sizes else "-"
-            typer.echo(f"{'':<{len(name) + 2}}{task_name:<40} {rate:>12,.6g} {rate / total:>8.2%} {size:>12}")
+        num_drawn = None if num_steps is None else num_steps * batch_size
+        for line in table(rows, num_drawn):
+            typer.echo(line)
     for task, index, at, example in shown:
         typer.echo(f"\n{task.name} {split} {index}" + (f", epoch {at}" if at else ""))
         for line in _lines(task, example):
@@ -130,6 +191,9 @@ def cache(
         int | None, typer.Option(min=1, help="Processes. Default: all cores.", show_default=False)
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a cache that is stale.")] = False,
+    data: Data = None,
+    tokenizer: Tokenizer = None,
+    leave_out: LeaveOut = None,
     module: Module = None,
     json_output: Json = False,
 ) -> None:
@@ -140,7 +204,7 @@ def cache(
     from pretrainkit.data.task_cache import TaskCache
     from pretrainkit.data.task_cache_writer import cache_task
 
-    registry = _registry(module)
+    registry = _registry(module).supplied(_supply(data, tokenizer, leave_out))
     tasks = {task.name: task for one in name for task in registry.tasks(one)}
     results: dict[str, Any] = {}
     with shown_stages() as progress:
@@ -180,6 +244,29 @@ def _registry(modules: list[str] | None) -> "TaskRegistry":
     return REGISTRY
 
 
+def _supply(data: list[str] | None, tokenizer: str | None, leave_out: list[str] | None) -> "Supply":
+    """What the options say in place of a run."""
+    from pretrainkit.data.named_data import task_folders
+    from pretrainkit.data.supply import Supply
+    from pretrainkit.data.vocabulary_folder import open_vocabulary
+
+    vocabulary = None if tokenizer is None else open_vocabulary(tokenizer)
+    return Supply(vocabulary, task_folders(data or ()), tuple, frozenset(leave_out or ()))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatch(name, pattern if {"*", "?"} & set(pattern) else f"*{pattern}*")
+
+
+def _about(entry: dict[str, Any]) -> str:
+    """What a line of the list says behind the name."""
+    if "members" not in entry:
+        return f"{', '.join(entry['features'])}; splits {', '.join(entry['splits'])}"
+    members = entry["members"]
+    more = f" and {len(members) - _SHOWN_MEMBERS} more" if len(members) > _SHOWN_MEMBERS else ""
+    return f"{', '.join(entry['features'])}; of {', '.join(members[:_SHOWN_MEMBERS])}{more}"
+
+
 def _recipe_modules() -> Iterator[str]:
     """Recipes have their named tasks in `recipes/NAME/catalogue.py`."""
     import pretrainkit.recipes
@@ -195,8 +282,19 @@ def _described(registry: "TaskRegistry", name: str) -> dict[str, Any]:
     entry = registry.get(name)
     if isinstance(entry, Task):
         return {"name": name, "kind": "task", "features": list(entry.features), "splits": list(entry.splits)}
-    features = list(registry.tasks(name)[0].features)
+    features = list(registry.get_task(registry.task_names(name)[0]).features)
     return {"name": name, "kind": "mixture", "features": features, "members": [member for member, _ in entry.pairs]}
+
+
+def _shares(mixture: "BoundMixture", rates: dict[str, float]) -> "list[Share]":
+    """A row for every task, those of rate 0 last."""
+    from pretrainkit.data.shares import mean_lengths, shares
+
+    unused = [name for name, rate in rates.items() if not rate]
+    means = [mean_lengths(task, ("inputs", "targets")) for task in mixture.tasks]
+    lengths = [(mean["inputs"], mean["targets"]) for mean in means] + [(0.0, 0.0)] * len(unused)
+    names = [task.name for task in mixture.tasks] + unused
+    return shares(names, [rates[name] for name in names], [*mixture.sizes, *(0 for _ in unused)], lengths)
 
 
 def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Example]]":
@@ -212,18 +310,6 @@ def _drawn(mixture: Any, seed: int) -> "Iterator[tuple[BoundTask, int, int, Exam
         source, index, epoch = (int(column[0]) for column in (record.source, record.index, record.epoch))
         yield mixture.tasks[source], index, epoch, mixture.example(source, index, epoch)
         position += 1
-
-
-def _lengths(text: str | None) -> dict[str, int] | None:
-    if text is None:
-        return None
-    found = {}
-    for part in text.split(","):
-        name, _, number = part.partition("=")
-        if not name.strip() or not number.strip().isdigit():
-            raise InputError(f"--lengths is {text!r}\n  write it like inputs=512,targets=114")
-        found[name.strip()] = int(number)
-    return found
 
 
 def _plain(value: Any) -> Any:

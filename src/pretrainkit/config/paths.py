@@ -35,6 +35,8 @@ def absolute_paths(config: C) -> C:
 def _absolute(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_absolute(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _absolute(item) for key, item in value.items()}
     if not isinstance(value, str) or "://" in value:
         return value
     path = os.path.abspath(os.path.expanduser(value))

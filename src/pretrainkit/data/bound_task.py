@@ -10,11 +10,12 @@ Dimensions: N examples of the source, M examples after the steps before the cach
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.feature import Feature
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.task_steps import (
     CacheMarker,
@@ -29,9 +30,6 @@ from pretrainkit.data.task_steps import (
     wanted,
 )
 from pretrainkit.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from pretrainkit.data.task import Feature
 
 _KEPT_EXAMPLES = 10_000
 """Splits with fewer examples are kept in memory as they are before the cache marker."""
@@ -139,7 +137,7 @@ class BoundTask(Examples):
         stored: Sequence[Example],
         steps: Sequence[Step],
         num_steps_before: int,
-        features: "Mapping[str, Feature]",
+        features: Mapping[str, Feature],
         lengths: Lengths | None,
         seed: int,
         is_cached: bool,
@@ -198,7 +196,7 @@ class BoundTask(Examples):
                 )
         return example
 
-    def _checked(self, feature: "Feature", name: str, value: Any, index: int) -> NDArray:
+    def _checked(self, feature: Feature, name: str, value: Any, index: int) -> NDArray:
         array = np.asarray(value)
         dtype = feature.numpy_dtype
         if array.size == 0:

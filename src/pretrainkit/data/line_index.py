@@ -1,4 +1,5 @@
-"""Random access to the records of text files: one pass finds where each line begins and ends, and the file's hash.
+"""Random access to the lines of text files and the records of TFRecord files: one pass finds where each begins and
+ends, and the file's hash.
 
 What was found is kept in a cache folder and used as long as the file has its size and modification time. Compressed
 and remote files are copied there once, as plain text.
@@ -11,7 +12,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +24,26 @@ from numpy.typing import NDArray
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.corpus.sources import SourceFile, plain_chunks
 from pretrainkit.errors import DataError
+from pretrainkit.formats.tfrecord import record_places
 
 _NEWLINE = 10
 _WORTH_KEEPING_BYTES = 1 << 24
 """Smaller files are read again in less time than it takes to care for one more file."""
 _FORMAT = 1
 _logger = logging.getLogger(__name__)
+Scan = Callable[[Iterator[bytes]], tuple[NDArray[np.int64], str]]
+"""Of a file's bytes: (2, N) begins and ends, and the hash."""
 
 
 @dataclass(frozen=True)
 class LineIndex:
-    """Where the lines of a plain file lie."""
+    """Where the lines, or records, of a plain file lie."""
 
     path: Path
     begins: NDArray[np.int64]
-    """(N,) offset of each line's first byte."""
+    """(N,) offset of each one's first byte."""
     ends: NDArray[np.int64]
-    """(N,) offset behind each line's last byte, its end of line left out."""
+    """(N,) offset behind each one's last byte; the end of a line is left out."""
     sha256: str
     """Of the whole plain file."""
 
@@ -61,8 +65,23 @@ def index_lines(source: SourceFile) -> LineIndex:
     Raises:
         DataError: The file cannot be read.
     """
+    return _indexed(source, _scan, "")
+
+
+def index_records(source: SourceFile) -> LineIndex:
+    """The same for the records of a TFRecord file, whose checksums are looked at in that pass.
+
+    Raises:
+        DataError: The file cannot be read, or is damaged.
+    """
+    return _indexed(source, _scan_records, "records")
+
+
+def _indexed(source: SourceFile, scan: Scan, kind: str) -> LineIndex:
     is_plain = "://" not in source.address and not source.address.endswith((".zst", ".gz"))
-    key = hashlib.blake2b(json.dumps([_FORMAT, *_place(source)]).encode(), digest_size=12).hexdigest()
+    key = hashlib.blake2b(
+        json.dumps([_FORMAT, *_place(source), *([kind] if kind else [])]).encode(), digest_size=12
+    ).hexdigest()
     kept = cache_folder() / key
     path = Path(source.address) if is_plain else kept.with_suffix(".plain")
     array_path, facts_path = kept.with_suffix(".lines.npy"), kept.with_suffix(".json")
@@ -71,7 +90,7 @@ def index_lines(source: SourceFile) -> LineIndex:
         table = np.load(array_path, mmap_mode="r")
         return LineIndex(path, table[0], table[1], facts["sha256"])
     if is_plain:
-        table, sha256 = _scan(_chunks(path))
+        table, sha256 = _scanned(source, path, scan)
         if path.stat().st_size < _WORTH_KEEPING_BYTES:
             return LineIndex(path, table[0], table[1], sha256)
     else:
@@ -80,7 +99,7 @@ def index_lines(source: SourceFile) -> LineIndex:
             for chunk in plain_chunks(source):
                 file.write(chunk)
                 digest.update(chunk)
-        table, sha256 = _scan(_chunks(path))
+        table, sha256 = _scanned(source, path, scan)
     try:
         with _kept_file(array_path) as file:
             np.save(file, table)
@@ -89,6 +108,13 @@ def index_lines(source: SourceFile) -> LineIndex:
     except DataError as error:
         _logger.warning("the index of %s is not kept: %s", source.address, error)
     return LineIndex(path, table[0], table[1], sha256)
+
+
+def _scanned(source: SourceFile, path: Path, scan: Scan) -> tuple[NDArray[np.int64], str]:
+    try:
+        return scan(_chunks(path))
+    except ValueError as error:
+        raise DataError(f"{source.address} is damaged: {error}\n  fetch or make it again") from error
 
 
 @contextmanager
@@ -114,6 +140,18 @@ def _chunks(path: Path) -> Iterator[bytes]:
         raise DataError(
             f"{path} cannot be read: {error.strerror}\n  check that it is a file and that you may read it"
         ) from error
+
+
+def _scan_records(chunks: Iterator[bytes]) -> tuple[NDArray[np.int64], str]:
+    """((2, N) begins and ends of records, sha256)."""
+    digest = hashlib.sha256()
+
+    def digested() -> Iterator[bytes]:
+        for chunk in chunks:
+            digest.update(chunk)
+            yield chunk
+
+    return np.stack(record_places(digested())), digest.hexdigest()
 
 
 def _scan(chunks: Iterator[bytes]) -> tuple[NDArray[np.int64], str]:

@@ -1,8 +1,8 @@
 """The loader: step number in, this rank's microbatches out. It has no state; where it stands is the step.
 
 Step s holds the examples at positions s * batch_size … (s + 1) * batch_size - 1 of the order, whatever the number of
-ranks, microbatches or workers. Records are computed in blocks of many steps, since NumPy's cost per call would
-otherwise dominate small batches.
+ranks, microbatches or workers, with s counted from the first step of the run. Records are computed in blocks of many
+steps, since NumPy's cost per call would otherwise dominate small batches.
 """
 
 import hashlib
@@ -35,6 +35,7 @@ _STATE_NAMES = {
     "order": "data.order",
     "seed": "seed",
     "batch_size": "data.batch_size",
+    "first_step": "the step at which the data begins (first_step, init.data)",
 }
 
 
@@ -64,6 +65,7 @@ class Loader:
         prefetch: int = 2,
         workers: Workers = "threads",
         num_workers: int = 0,
+        first_step: int = 0,
     ) -> None:
         """
         Args:
@@ -79,6 +81,7 @@ class Loader:
             workers: What prepares them. Processes are worth it only where building an example takes long and holds
                 the interpreter lock; the source must then be picklable, and cheaply so.
             num_workers: How many. 0: one thread.
+            first_step: The step that holds the first positions of the order, where the run goes on counting.
 
         Raises:
             ConfigError: The batch cannot be cut as asked.
@@ -95,7 +98,7 @@ class Loader:
         if workers == "processes" and num_workers < 1:
             raise ConfigError("preparing data in processes needs at least one of them; set the number of workers")
         self.source, self.order, self.batch_size = source, order, batch_size
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.first_step = rank, world_size, first_step
         self._rows = plan.rank_rows(batch_size, rank, world_size)
         self._capacity = microbatch_tokens
         self._slices = plan.even_microbatches(batch_size // world_size, microbatch_size)
@@ -129,7 +132,7 @@ class Loader:
 
     def global_records(self, step: int) -> Records:
         """Which examples a step holds."""
-        start = step * self.batch_size
+        start = (step - self.first_step) * self.batch_size
         return self.order.records(np.arange(start, start + self.batch_size, dtype=np.int64))
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Prepared, None, None]:
@@ -172,12 +175,14 @@ class Loader:
                 each difference.
         """
         step = state.get("step")
-        if not isinstance(step, int) or step < 0 or not set(self._identity) <= set(state):
+        if not isinstance(step, int) or step < 0 or not set(self._identity) - {"first_step"} <= set(state):
             raise DataError(f"this is not the state of a loader: {dict(state)}")
+        # Most runs count from 0, and do not say so.
+        old, new = ({"first_step": 0, **found} for found in (state, self._identity))
         changed = [
-            f"  {_STATE_NAMES[name]}: checkpoint has {state[name]}, now it is {value}"
-            for name, value in self._identity.items()
-            if state[name] != value
+            f"  {named}: checkpoint has {old[name]}, now it is {new[name]}"
+            for name, named in _STATE_NAMES.items()
+            if old[name] != new[name]
         ]
         if changed:
             raise DataError(
@@ -199,6 +204,7 @@ class Loader:
             "order": self.order.mode,
             "seed": self.order.seed,
             "batch_size": self.batch_size,
+            **({"first_step": self.first_step} if self.first_step else {}),
         }
 
     def _build(self, records: Records, step: int) -> HostBatch:
@@ -206,9 +212,9 @@ class Loader:
 
     def _records(self, step: int) -> Records:
         """Of this rank's rows, or of the whole batch where the plan needs all lengths."""
-        if step < 0:
-            raise ValueError(f"there is no step {step}; the first is 0")
-        block, within = divmod(step, self._block_steps)
+        if step < self.first_step:
+            raise ValueError(f"there is no step {step}; the first is {self.first_step}")
+        block, within = divmod(step - self.first_step, self._block_steps)
         num_rows = len(self._block_rows)
         records = next((records for number, records in self._blocks if number == block), None)
         if records is None:

@@ -6,18 +6,16 @@ Source of the names and rules: SeqIO, https://arxiv.org/abs/2203.17189.
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.feature import Feature
 from pretrainkit.data.task_steps import Example, Filter, Lengths
 from pretrainkit.errors import ConfigError, DataError
 
-if TYPE_CHECKING:
-    from pretrainkit.data.task import Feature
-
-Features = Mapping[str, "Feature"]
+Features = Mapping[str, Feature]
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def keep_if(condition: Callable[[Mapping[str, Any]], bool]) -> Filter:
     return Filter(condition)
 
 
-def _with_eos(value: Any, feature: "Feature", length: int | None) -> NDArray:
+def _with_eos(value: Any, feature: Feature, length: int | None) -> NDArray:
     ids = np.asarray(value, feature.numpy_dtype)
     if length is not None:
         ids = ids[: max(0, length - 1)]

@@ -8,13 +8,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from pretrainkit.data.task_cache import find_cache
+from pretrainkit.data.shares import mean_lengths
+from pretrainkit.data.task_cache import Cacheable, find_cache
+from pretrainkit.data.task_sources import TaskSource
+from pretrainkit.data.task_steps import Example, Lengths
 from pretrainkit.errors import ConfigError, DataError
 
-if TYPE_CHECKING:
-    from pretrainkit.data.task import Mixture, Task
+
+class RatedTask(Cacheable, Protocol):
+    """What a rate looks at; a `Task` is one."""
+
+    @property
+    def source(self) -> TaskSource: ...
+
+    def bind(
+        self, split: str, lengths: Lengths | None = None, *, caches: Sequence[str | Path] = ()
+    ) -> Sequence[Example]: ...
 
 
 @dataclass(frozen=True)
@@ -23,13 +34,15 @@ class Sizes:
 
     split: str = "train"
     caches: tuple[str | Path, ...] = ()
+    lengths: Lengths | None = None
+    """Tokens to which features are trimmed."""
 
-    def examples(self, task: "Task") -> int:
+    def examples(self, task: RatedTask) -> int:
         """Examples of the cache at the marker, else of the source."""
         cache = find_cache(task, self.split, self.caches)
         return task.source.num_examples(self.split) if cache is None else int(cache.stats(self.split)["examples"])
 
-    def characters(self, task: "Task", feature: str = "targets") -> int:
+    def characters(self, task: RatedTask, feature: str = "targets") -> int:
         """Characters of a feature's text; only caches know them."""
         cache = find_cache(task, self.split, self.caches)
         found = None if cache is None else cache.stats(self.split).get(f"{feature}_chars")
@@ -40,15 +53,31 @@ class Sizes:
             )
         return int(found)
 
+    def mean_tokens(self, task: RatedTask) -> float:
+        """Tokens of an example, inputs and targets together, as the model gets it: the mean of some examples.
 
-Rate: TypeAlias = float | Callable[["Task", Sizes], float]
+        Raises:
+            DataError: They have none.
+        """
+        bound = task.bind(self.split, self.lengths, caches=self.caches)
+        mean = sum(mean_lengths(bound, ("inputs", "targets")).values())
+        if not mean:
+            raise DataError(
+                f"the first examples of task {task.name!r} have neither inputs nor targets, so its rate cannot be one "
+                "of tokens\n  give rates of examples: rates_of='examples'"
+            )
+        return mean
+
+
+Rate: TypeAlias = float | Callable[[Any, Sizes], float]
+"""A number, or a function of a `Task`."""
 
 
 class GroupRate(ABC):
     """Rates that depend on all members together."""
 
     @abstractmethod
-    def rates(self, tasks: "Sequence[Task]", sizes: Sizes) -> list[float]:
+    def rates(self, tasks: Sequence[RatedTask], sizes: Sizes) -> list[float]:
         """One rate per task."""
 
 
@@ -69,7 +98,7 @@ class Proportional:
         scaled = amount * self.scale
         return (scaled if self.maximum is None else min(scaled, self.maximum)) ** (1 / self.temperature)
 
-    def __call__(self, task: "Task", sizes: Sizes) -> float:
+    def __call__(self, task: RatedTask, sizes: Sizes) -> float:
         return self.of(sizes.examples(task))
 
 
@@ -79,7 +108,7 @@ class ProportionalToCharacters(Proportional):
 
     feature: str = "targets"
 
-    def __call__(self, task: "Task", sizes: Sizes) -> float:
+    def __call__(self, task: RatedTask, sizes: Sizes) -> float:
         return self.of(sizes.characters(task, self.feature))
 
 
@@ -110,7 +139,7 @@ class UniMax(GroupRate):
     max_epochs: float = 1.0
     """Passes over the data of a task at most; umT5 uses 1."""
 
-    def rates(self, tasks: "Sequence[Task]", sizes: Sizes) -> list[float]:
+    def rates(self, tasks: Sequence[RatedTask], sizes: Sizes) -> list[float]:
         return unimax([sizes.examples(task) for task in tasks], self.budget, self.max_epochs)
 
 
@@ -124,43 +153,6 @@ def unimax(amounts: Sequence[float], budget: float, max_epochs: float) -> list[f
         shares[one] = min(left / (len(order) - rank), amounts[one] * max_epochs)
         left -= shares[one]
     return shares
-
-
-def own_rates(mixture: "Mixture", members: "Sequence[tuple[Task | Mixture, Rate | None]]", sizes: Sizes) -> list[float]:
-    """The rate of each member within the mixture, before anything is said about tasks within mixtures.
-
-    Raises:
-        ConfigError: A mixture among the members has a rate that is no number, or a rate is below 0.
-    """
-    from pretrainkit.data.task import Mixture
-
-    rates: list[float | None] = []
-    waiting: list[int] = []
-    for number, (member, given) in enumerate(members):
-        rate = mixture.default_rate if given is None else given
-        if isinstance(rate, (int, float)):
-            rates.append(float(rate))
-        elif isinstance(member, Mixture):
-            raise ConfigError(
-                f"mixture {mixture.name!r}: the rate of the mixture {member.name!r} must be a number\n"
-                "  give one, or name its tasks one by one"
-            )
-        elif isinstance(rate, GroupRate):
-            waiting.append(number)
-            rates.append(None)
-        else:
-            assert rate is not None
-            rates.append(float(rate(member, sizes)))
-    if waiting:
-        assert isinstance(mixture.default_rate, GroupRate)
-        tasks = [member for number in waiting if not isinstance(member := members[number][0], Mixture)]
-        for number, rate in zip(waiting, mixture.default_rate.rates(tasks, sizes), strict=True):
-            rates[number] = rate
-    found = [0.0 if rate is None else rate for rate in rates]
-    for (member, _), rate in zip(members, found, strict=True):
-        if not 0 <= rate < float("inf"):
-            raise ConfigError(f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be at least 0")
-    return found
 
 
 def combined(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:

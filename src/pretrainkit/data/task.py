@@ -13,20 +13,18 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from pretrainkit.corpus.manifest import fingerprint as json_fingerprint
 from pretrainkit.data.bound_task import BoundTask, SourceExamples, split_steps
+from pretrainkit.data.feature import Feature
 from pretrainkit.data.identity import identity
-from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined, own_rates
+from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined
+from pretrainkit.data.supply import Supply
 from pretrainkit.data.task_cache import find_cache
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.task_steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
-from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import ConfigError, DataError
 
 _NAME = re.compile(r"[\w.:#]+")
@@ -40,26 +38,6 @@ _METRIC_KINDS: dict[tuple[str, ...], MetricKind] = {
     ("targets", "scores"): "scores",
     ("targets", "predictions", "aux_values"): "predictions and values",
 }
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A named sequence that a task yields."""
-
-    vocabulary: Vocabulary
-    add_eos: bool = True
-    """The steps that append EOS do so."""
-    required: bool = True
-    """Every example has it."""
-    dtype: str = "int32"
-    """NumPy's name."""
-    rank: int = 1
-    """Dimensions; 1 is a sequence."""
-
-    @cached_property
-    def numpy_dtype(self) -> np.dtype:
-        """`dtype` for NumPy."""
-        return np.dtype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -110,6 +88,20 @@ class Task:
     def replace(self, **changes: Any) -> "Task":
         """A variant."""
         return dataclasses.replace(self, **changes)
+
+    def supplied(self, supply: Supply) -> "Task":
+        """The task with what it leaves open; see `supply.py`.
+
+        Raises:
+            ConfigError: It leaves open what is not supplied.
+            DataError: Its data are not where they are said to be.
+        """
+        features = {
+            name: dataclasses.replace(feature, vocabulary=supply.vocabulary_of(self.name, feature.vocabulary))
+            for name, feature in self.features.items()
+        }
+        steps = supply.steps_of(self.name, self.preprocessors)
+        return self.replace(source=supply.source_of(self.source), features=features, preprocessors=steps)
 
     def fingerprint(self, split: str) -> str:
         """Changes whenever the examples before the cache marker would: data, steps, or vocabularies.
@@ -185,6 +177,8 @@ class Mixture:
     """Names, or names with rates: a number, or a function of the task and `Sizes`. Mixtures have numbers."""
     default_rate: Rate | GroupRate | None = None
     """Of members without a rate of their own; a `GroupRate` such as `UniMax` looks at all of them together."""
+    rates_of: Literal["examples", "tokens"] = "examples"
+    """What rates are shares of. tokens: of inputs and targets together, as some examples of each task have them."""
 
     def __post_init__(self) -> None:
         problems = _name_problems(self.name)
@@ -200,6 +194,11 @@ class Mixture:
                 problems.append(f"mixture {self.name!r} has no rate for {name!r} and no default_rate")
             if isinstance(rate, (int, float)) and rate < 0:
                 problems.append(f"mixture {self.name!r}: the rate of {name!r} is {rate}; it must be at least 0")
+        if self.rates_of == "tokens" and isinstance(self.default_rate, GroupRate):
+            problems.append(
+                f"mixture {self.name!r}: {type(self.default_rate).__name__} gives rates of examples, but rates_of is "
+                "'tokens'; leave that out, or give numbers"
+            )
         if problems:
             raise ConfigError(problems)
         object.__setattr__(self, "members", pairs)
@@ -235,6 +234,19 @@ class TaskRegistry:
 
     _tasks: dict[str, Task] = field(default_factory=dict)
     _mixtures: dict[str, Mixture] = field(default_factory=dict)
+    _supply: Supply | None = None
+    _supplied: dict[str, Task] = field(default_factory=dict)
+
+    def supplied(self, supply: Supply) -> "TaskRegistry":
+        """The same tasks and mixtures with what they leave open, found out when they are asked for.
+
+        Raises:
+            ConfigError: There is no task or mixture of a name that is to be left out.
+        """
+        left_out = set(supply.left_out)
+        for name in supply.left_out:
+            left_out |= {self.get(name).name, *self.task_names(name)}
+        return TaskRegistry(self._tasks, self._mixtures, dataclasses.replace(supply, left_out=frozenset(left_out)))
 
     def add(self, entry: Task | Mixture) -> None:
         """Makes a task or mixture known.
@@ -250,7 +262,7 @@ class TaskRegistry:
         if isinstance(entry, Task):
             self._tasks[entry.name] = entry
             return
-        names = {task.name: sorted(task.features) for task in self._tasks_of(entry)}
+        names = {name: sorted(self._tasks[name].features) for name in self._names_of(entry)}
         if len(set(map(tuple, names.values()))) > 1:
             table = "\n".join(f"  {name}: {', '.join(features)}" for name, features in names.items())
             raise ConfigError(f"the tasks of mixture {entry.name!r} have different output features\n{table}")
@@ -267,7 +279,7 @@ class TaskRegistry:
                 _logger.warning("there is a task and a mixture %s; the mixture is taken", name)
             return self._mixtures[name]
         if name in self._tasks:
-            return self._tasks[name]
+            return self._task(name)
         near = nearest(name, self.names())
         hint = f"the nearest names are: {', '.join(near)}" if near else "none is known"
         raise ConfigError(
@@ -278,7 +290,7 @@ class TaskRegistry:
     def get_task(self, name: str) -> Task:
         """The task of that name. Raises ConfigError where there is none, or a mixture only."""
         if name in self._tasks:
-            return self._tasks[name]
+            return self._task(name)
         if self.get(name):
             raise ConfigError(f"{name!r} is a mixture, not a task\n  its tasks are: {', '.join(self.task_names(name))}")
         raise AssertionError
@@ -304,16 +316,29 @@ class TaskRegistry:
         return (entry,) if isinstance(entry, Task) else self._tasks_of(entry)
 
     def task_names(self, name: str) -> tuple[str, ...]:
-        """Names of `tasks(name)`."""
-        return tuple(task.name for task in self.tasks(name))
+        """Names of `tasks(name)`; needs nothing that tasks leave open."""
+        if name in self._mixtures:
+            return self._names_of(self._mixtures[name])
+        return (name,) if name in self._tasks else (self.get_task(name).name,)
 
-    def rates(self, name: str, *, split: str = "train", caches: Sequence[str | Path] = ()) -> dict[str, float]:
+    def rates(
+        self,
+        name: str,
+        *,
+        split: str = "train",
+        caches: Sequence[str | Path] = (),
+        lengths: Lengths | None = None,
+    ) -> dict[str, float]:
         """Rate of every task of a mixture that has `split`: its own and its shares of mixtures within.
 
         Args:
             name: Of a mixture, or of a task, whose rate is 1.
             split: Whose sizes rate functions look at; members without it are left out, with a warning.
             caches: Folders whose statistics rate functions look at; without, the source is asked.
+            lengths: Tokens per feature, for rates of tokens.
+
+        Returns:
+            By name of the task, in examples.
 
         Raises:
             ConfigError: No member has the split, a rate function failed, or a mixture has a rate that is no number.
@@ -325,7 +350,7 @@ class TaskRegistry:
         lacking = [task.name for task in self._tasks_of(entry) if split not in task.splits]
         for task_name in lacking:
             _logger.warning("mixture %s: task %s has no split %s and is left out", name, task_name, split)
-        rates = self._rates(entry, Sizes(split, tuple(caches)), frozenset(lacking))
+        rates = self._rates(entry, Sizes(split, tuple(caches), lengths), frozenset(lacking))
         if not rates:
             raise ConfigError(f"no task of mixture {name!r} has the split {split!r}")
         return rates
@@ -348,7 +373,8 @@ class TaskRegistry:
             ConfigError: All rates are 0, or tasks have different vocabularies or dtypes.
             DataError: As of `Task.bind`.
         """
-        rates = {task: rate for task, rate in self.rates(name, split=split, caches=caches).items() if rate > 0}
+        found = self.rates(name, split=split, caches=caches, lengths=lengths)
+        rates = {task: rate for task, rate in found.items() if rate > 0}
         if not rates:
             raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")
         tasks = [self.get_task(task) for task in rates]
@@ -363,28 +389,71 @@ class TaskRegistry:
         except ConfigError as error:
             raise ConfigError([f"mixture {within!r}: {problem}" for problem in error.problems]) from None
 
+    def _task(self, name: str) -> Task:
+        if self._supply is None:
+            return self._tasks[name]
+        if name not in self._supplied:
+            self._supplied[name] = self._tasks[name].supplied(self._supply)
+        return self._supplied[name]
+
+    def _pairs(self, mixture: Mixture) -> tuple[tuple[str, Rate | None], ...]:
+        """Those of its members that are not left out."""
+        left_out = self._supply.left_out if self._supply is not None else frozenset()
+        return tuple(pair for pair in mixture.pairs if pair[0] not in left_out)
+
+    def _names_of(self, mixture: Mixture) -> tuple[str, ...]:
+        """Names of the tasks of a mixture, each once."""
+        found: dict[str, None] = {}
+        for name, _ in self._pairs(mixture):
+            if name in self._mixtures:
+                found |= dict.fromkeys(self._names_of(self._mixtures[name]))
+            elif name in self._tasks:
+                found[name] = None
+            else:
+                self._member(name, mixture.name)
+        if not found:
+            raise ConfigError(f"nothing of mixture {mixture.name!r} is left\n  leave out less of it")
+        return tuple(found)
+
     def _tasks_of(self, mixture: Mixture) -> tuple[Task, ...]:
-        found: dict[str, Task] = {}
-        for name, _ in mixture.pairs:
-            member = self._member(name, mixture.name)
-            for task in (member,) if isinstance(member, Task) else self._tasks_of(member):
-                found.setdefault(task.name, task)
-        return tuple(found.values())
+        found, problems, lacking = [], [], []
+        for name in self._names_of(mixture):
+            try:
+                found.append(self._task(name))
+            except DataError as error:
+                problems.append(str(error))
+                lacking.append(name)
+        if problems:
+            mends = dict.fromkeys(problem.splitlines()[-1] for problem in problems)
+            told = [line for problem in problems for line in problem.splitlines() if line not in mends]
+            raise DataError(
+                "\n".join(dict.fromkeys([*told, *mends]))
+                + f"\n  or do without: data.leave_out={','.join(lacking)} in a "
+                f"config, {' '.join(f'--leave-out {name}' for name in lacking)} of pretrainkit tasks"
+            )
+        return tuple(found)
 
     def _rates(self, mixture: Mixture, sizes: Sizes, lacking: frozenset[str]) -> dict[str, float]:
         present: list[tuple[Task | Mixture, Rate | None]] = []
-        for name, rate in mixture.pairs:
+        for name, rate in self._pairs(mixture):
             member = self._member(name, mixture.name)
-            inside = (member,) if isinstance(member, Task) else self._tasks_of(member)
-            if any(task.name not in lacking for task in inside):
+            inside = (name,) if isinstance(member, Task) else self._names_of(member)
+            if any(task not in lacking for task in inside):
                 present.append((member, rate))
-        rates = own_rates(mixture, present, sizes)
+        rates = _own_rates(mixture, present, sizes)
         parts = []
         for (member, _), rate in zip(present, rates, strict=True):
-            parts.append(
-                ({member.name: 1.0} if isinstance(member, Task) else self._rates(member, sizes, lacking), rate)
-            )
+            within = {member.name: 1.0} if isinstance(member, Task) else self._rates(member, sizes, lacking)
+            if mixture.rates_of == "tokens" and rate > 0:
+                rate /= self._mean_tokens(within, sizes)
+            parts.append((within, rate))
         return combined(parts)
+
+    def _mean_tokens(self, rates: Mapping[str, float], sizes: Sizes) -> float:
+        """Of an example of a mixture with these rates."""
+        total = sum(rates.values())
+        drawn = {name: rate for name, rate in rates.items() if rate > 0}
+        return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
 
 
 REGISTRY = TaskRegistry()
@@ -433,6 +502,41 @@ def check_alike(tasks: Sequence[Task]) -> None:
                 )
     if problems:
         raise ConfigError(problems)
+
+
+def _own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | None]], sizes: Sizes) -> list[float]:
+    """The rate of each member within the mixture, before anything is said about tasks within mixtures.
+
+    Raises:
+        ConfigError: A mixture among the members has a rate that is no number, or a rate is below 0.
+    """
+    rates: list[float | None] = []
+    waiting: list[int] = []
+    for number, (member, given) in enumerate(members):
+        rate = mixture.default_rate if given is None else given
+        if isinstance(rate, (int, float)):
+            rates.append(float(rate))
+        elif isinstance(member, Mixture):
+            raise ConfigError(
+                f"mixture {mixture.name!r}: the rate of the mixture {member.name!r} must be a number\n"
+                "  give one, or name its tasks one by one"
+            )
+        elif isinstance(rate, GroupRate):
+            waiting.append(number)
+            rates.append(None)
+        else:
+            assert rate is not None
+            rates.append(float(rate(member, sizes)))
+    if waiting:
+        assert isinstance(mixture.default_rate, GroupRate)
+        tasks = [member for number in waiting if not isinstance(member := members[number][0], Mixture)]
+        for number, rate in zip(waiting, mixture.default_rate.rates(tasks, sizes), strict=True):
+            rates[number] = rate
+    found = [0.0 if rate is None else rate for rate in rates]
+    for (member, _), rate in zip(members, found, strict=True):
+        if not 0 <= rate < float("inf"):
+            raise ConfigError(f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be at least 0")
+    return found
 
 
 def metric_kind(metric: Callable[..., Any]) -> MetricKind:

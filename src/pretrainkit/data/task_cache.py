@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from pretrainkit.data.bound_task import Examples
 from pretrainkit.data.task_steps import Example
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers.shards import TokenShards
-
-if TYPE_CHECKING:
-    from pretrainkit.data.task import Task
 
 COMPLETED = "COMPLETED"
 MISSING = "\x00missing"
@@ -42,6 +39,17 @@ def task_folder(cache: str | Path, task_name: str) -> Path:
 def extras_name(shard: int, num_shards: int, suffix: str) -> str:
     """Name of a file such as `extras-00000-of-00004.jsonl`."""
     return f"extras-{shard:05d}-of-{num_shards:05d}.{suffix}"
+
+
+class Cacheable(Protocol):
+    """What a cache is found by; a `Task` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    def fingerprint(self, split: str) -> str:
+        """Changes whenever the examples before the cache marker would."""
+        ...
 
 
 class TaskCache:
@@ -68,7 +76,7 @@ class TaskCache:
         return CachedExamples(self.folder, split, self.info(split))
 
 
-def find_cache(task: "Task", split: str, caches: Sequence[str | Path]) -> TaskCache | None:
+def find_cache(task: Cacheable, split: str, caches: Sequence[str | Path]) -> TaskCache | None:
     """The first of `caches` that holds a split of the task as it is now; others are passed over with a note."""
     for folder in caches:
         path = task_folder(folder, task.name)

@@ -143,8 +143,8 @@ class _OpenLines:
             ) from error
 
 
-class _LineSource(_FileSource):
-    """Files, compressed or not, of which every line is an example."""
+class LineSource(_FileSource):
+    """Files, compressed or not, of which every line is an example; subclasses may find other pieces than lines."""
 
     def __init__(self, files: Files, *, skip_header_lines: int = 0, skip_blank_lines: bool = False) -> None:
         super().__init__(files)
@@ -154,10 +154,13 @@ class _LineSource(_FileSource):
     def _opened(self) -> dict[str, _OpenLines]:
         return {}
 
+    def _index(self, source: SourceFile) -> LineIndex:
+        return index_lines(source)
+
     def _lines(self, split: str) -> _OpenLines:
         found = self._opened.get(split)
         if found is None:
-            indexes = [index_lines(source) for source in self._sources(split)]
+            indexes = [self._index(source) for source in self._sources(split)]
             rows = [self._rows(index) for index in indexes]
             sizes = [len(index) if row is None else len(row) for index, row in zip(indexes, rows)]
             reader = TarReader([index.path for index in indexes])
@@ -194,7 +197,7 @@ class _LineSource(_FileSource):
         return (text.removeprefix("\ufeff") if row == 0 else text), f"line {row + 1} of {lines.indexes[file].path}"
 
 
-class TextLines(_LineSource):
+class TextLines(LineSource):
     """Every line of text files, empty ones too, as `{"text": line}`."""
 
     def __init__(self, files: Files, *, key: str = "text", skip_header_lines: int = 0) -> None:
@@ -211,7 +214,7 @@ class TextLines(_LineSource):
         return {self.key: self._text(split, index)[0]}
 
 
-class JsonLines(_LineSource):
+class JsonLines(LineSource):
     """Every line of `.jsonl` files, also `.gz` and `.zst`, is a JSON object; blank lines are passed over."""
 
     def __init__(self, files: Files, *, keys: Sequence[str] | None = None) -> None:
@@ -234,7 +237,7 @@ class JsonLines(_LineSource):
         return value if self.keys is None else _kept(value, self.keys, place)
 
 
-class Tsv(_LineSource):
+class Tsv(LineSource):
     """Rows of tables with tabs between the columns and no quoting, as GLUE has them; all values are strings."""
 
     def __init__(

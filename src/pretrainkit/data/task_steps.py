@@ -10,15 +10,13 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from pretrainkit import rng as keys
+from pretrainkit.data.feature import Feature
 from pretrainkit.errors import DataError, PretrainKitError
-
-if TYPE_CHECKING:
-    from pretrainkit.data.task import Feature
 
 Example: TypeAlias = dict[str, Any]
 Lengths: TypeAlias = Mapping[str, int]
@@ -54,7 +52,7 @@ class Regroup(ABC):
 
     @abstractmethod
     def regroup(
-        self, examples: Sequence[Example], *, lengths: Lengths | None, features: "Mapping[str, Feature]"
+        self, examples: Sequence[Example], *, lengths: Lengths | None, features: Mapping[str, Feature]
     ) -> Sequence[Example]:
         """The new examples, with random access and without state. Both are picklable."""
 
@@ -107,7 +105,7 @@ class Steps:
         first: int,
         seed: int,
         lengths: Lengths | None,
-        features: "Mapping[str, Feature]",
+        features: Mapping[str, Feature],
     ) -> None:
         """`first`: number of the first of `steps` within the task, which keys its randomness."""
         self.task_name, self.steps, self._first = task_name, tuple(steps), first

@@ -5,20 +5,18 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 
 import json
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.demo.documents import write_documents
 from pretrainkit.demo.prose import plain_text_documents, standard_library_documents
 from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
-from pretrainkit.errors import DataError
 
 VOCAB_SIZE = 4096
 NUM_STEPS = 900
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 225
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
-MIN_BYTES = 200_000
 CORPUS_SUFFIXES = (".jsonl", ".zst", ".gz", ".parquet")
 MASKED_IN_ENGLISH = ["He said that <mask> would come.", "There was no <mask> in the house.", "It is one of the <mask>."]
 MASKED_IN_PYTHON = [
@@ -116,26 +114,10 @@ def _inputs(text_files: list[Path], target: Path) -> list[str]:
     plain = [path for path in text_files if path not in ready]
     if plain:
         documents = (pair for path in plain for pair in plain_text_documents(path))
-        _write_documents(target, documents, f"paragraphs of {len(plain)} file{'s' if len(plain) > 1 else ''}")
+        write_documents(target, documents, f"paragraphs of {len(plain)} file{'s' if len(plain) > 1 else ''}")
     elif not ready:
-        _write_documents(target, standard_library_documents(), "Python's language reference and docstrings")
+        write_documents(target, standard_library_documents(), "Python's language reference and docstrings")
     return [*map(str, ready), *([str(target)] if plain or not ready else [])]
-
-
-def _write_documents(path: Path, documents: Iterable[tuple[str, str]], what: str) -> None:
-    """Write (source, text) pairs as JSON lines and say how much it is."""
-    num_documents = num_bytes = 0
-    with open(path, "w", encoding="utf-8") as file:
-        for name, text in documents:
-            file.write(json.dumps({"text": text, "meta": {"source": name}}, ensure_ascii=False) + "\n")
-            num_documents += 1
-            num_bytes += len(text.encode())
-    if num_bytes < MIN_BYTES:
-        raise DataError(
-            f"{what}: only {num_bytes:,} bytes of text; the demo needs {MIN_BYTES:,} to learn anything from\n"
-            "  give more text of your own: pretrainkit demo --text FILE..."
-        )
-    print(f"  {path}: {num_documents} documents, {num_bytes / 1e6:.1f} MB: {what}")
 
 
 def _fill_with_transformers(export: Path, prompts: list[str]) -> list[tuple[str, list[str]]]:

@@ -1,5 +1,6 @@
 """The tensors of a model by name, whole or sharded."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from pretrainkit.dist.parallelize import is_dtensor, unwrap
 from pretrainkit.errors import CheckpointError
 
 Shape = tuple[int, ...]
+_HASHED_VALUES = 256
+"""Of each tensor, evenly spread."""
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -27,9 +30,7 @@ def allocate(model: nn.Module, device: str) -> nn.Module:
 
     `nn.Module.to_empty` would lose the latter.
     """
-    return model._apply(
-        lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
-    )
+    return model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device))
 
 
 def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]:
@@ -82,6 +83,25 @@ def load_full_state_dict(model: nn.Module, weights: Mapping[str, Tensor], origin
             # src_data_rank=None: every rank has the value, so each takes its part without sending anything.
             value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
         target.copy_(value)
+
+
+@torch.no_grad()
+def copy_beginnings(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Copy each of `values` into the plain model's tensor of that name, at the beginning of every dimension. Number
+    formats are converted."""
+    own = model.state_dict(keep_vars=True)
+    for name, value in values.items():
+        own[name][tuple(slice(size) for size in value.shape)].copy_(value)
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """32 hexadecimal digits of names, shapes and some values of every tensor: an update changes nearly all of them."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().reshape(-1)
+        some = flat[:: max(1, len(flat) // _HASHED_VALUES)].float().cpu().contiguous()
+        state.update(f"{name} {tuple(tensor.shape)}\n".encode() + some.numpy().tobytes())
+    return state.hexdigest()
 
 
 def require_same_tensors(expected: Mapping[str, Shape], given: Mapping[str, Shape], origin: str) -> None:

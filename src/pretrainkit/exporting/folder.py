@@ -44,3 +44,30 @@ def new_folder(out: Path) -> Iterator[Path]:
     except BaseException:  # also Ctrl-C and what the caller raises: half a folder is never left; it is raised on
         shutil.rmtree(aside, ignore_errors=True)
         raise
+
+
+@contextmanager
+def new_file(out: Path) -> Iterator[Path]:
+    """A path with the suffix of `out` to write to; at the end it is flushed to disk and becomes `out`.
+
+    Raises:
+        InputError: `out` exists or cannot be written.
+    """
+    if out.exists():
+        raise InputError(f"{out} exists\n  give another place, or remove it first")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{out.stem}-", dir=out.parent))
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
+        ) from None
+    try:
+        yield aside / out.name
+        sync(aside / out.name)
+        (aside / out.name).rename(out)
+        sync(out.parent)
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror or error}\n  make room, or give another place") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -19,6 +19,8 @@ _ORDER = (
     *("lr", "grad_norm", "examples_per_second", "tokens_per_second", "seconds_per_step", "data_wait_share"),
     *("data_wait", "padding_share", "padding", "mfu", "flops_per_second"),
 )
+_COUNTS = "target_tokens/"
+"""Begins the names of counts of single tasks."""
 _EMA = "ema_"
 _SHOWN_EVENTS = ("stopped", "resumed", "skipped")
 _LOG_RATIO = 20.0  # a gradient norm with peaks this many times its median is drawn on a log axis
@@ -68,7 +70,7 @@ def loss_curves(run: Run) -> list[Curve]:
 def other_curves(run: Run) -> list[Curve]:
     """Everything else that was logged or evaluated; nothing is left out but what only counts along with the steps."""
     keys = [key for key in _drawn_keys(run.evaluated_keys, run.logged_keys) if not _is_loss(key)]
-    keys = [key for key in keys if key not in _NOT_CURVES]
+    keys = [key for key in keys if key not in _NOT_CURVES and not key.startswith(_COUNTS)]
     place = {key: i for i, key in enumerate(_ORDER)}
     keys.sort(key=lambda key: (0 if key in run.evaluated_keys else 1, place.get(key, len(_ORDER))))
     references = reference_levels(run)
@@ -128,7 +130,7 @@ def _drawn_keys(*groups: list[str]) -> list[str]:
 
 
 def _is_loss(key: str) -> bool:
-    return key == "loss" or key.endswith("_loss")
+    return key == "loss" or key.endswith("_loss") or key.startswith("loss/")
 
 
 def _is_same(run: Run, first: str, second: str) -> bool:
@@ -154,7 +156,7 @@ def _curve(run: Run, key: str, levels: Sequence[Level]) -> Curve:
         series.append(Series("held-out, averaged weights", ema_xs, ema_ys, 2, "points"))
     return Curve(
         key=key,
-        title=title[:1].upper() + title[1:],
+        title=title if "/" in key else title[:1].upper() + title[1:],
         series=tuple(series),
         marks=event_marks(run),
         levels=tuple(levels),

@@ -78,7 +78,9 @@ def duration(seconds: float) -> str:
 
 
 def label(key: str) -> str:
-    """'masked_lm_loss' to 'masked LM loss'."""
+    """'masked_lm_loss' to 'masked LM loss'. Names with a slash hold that of a task, and stay."""
+    if "/" in key:
+        return key
     return " ".join(_WORDS.get(word, word) for word in key.split("_") if word) or key
 
 

@@ -2,6 +2,7 @@
 
 tokenizer.json  tokenizer_config.json     what `transformers.AutoTokenizer.from_pretrained(folder)` loads
 special_tokens_map.json                   only in some folders of others: names of the control pieces
+spiece.model  tokenizer.model             only in some folders of others: SentencePiece models of T5 and mT5, Llama
 sentencepiece.model  sentencepiece.vocab  unigram only; what we encode with
 punkt.json                                Punkt parameters, where they were trained
 manifest.json                             kind, vocabulary size, special ids, settings, fingerprints
@@ -27,7 +28,8 @@ TOKENIZER_JSON = "tokenizer.json"
 CONFIG_JSON = "tokenizer_config.json"
 PUNKT_JSON = "punkt.json"
 FORMAT = "pretrainkit tokenizer 1"
-_FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, "special_tokens_map.json", PUNKT_JSON, "manifest.json")
+_OF_OTHERS = ("special_tokens_map.json", "spiece.model", "tokenizer.model")
+_FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, PUNKT_JSON, *_OF_OTHERS, "manifest.json")
 """All that a tokenizer is; see the top of the file."""
 
 

@@ -97,18 +97,20 @@ def accumulate_separable(
         objective.scales, world.all_reduce_(torch.stack([weights[name] for name in names])), gradient_scale
     )
 
-    parts = []
+    parts, logged = [], []
     for index, batch in enumerate(microbatches):
         if seed_dropout is not None:
             seed_dropout(index)
         with gradient_sync(index == len(microbatches) - 1):
             with precision.autocast():
                 terms = objective.losses(model, batch)
-            _check_terms(names, terms)
+            _check_terms([*names, *objective.logged], terms)
             precision.backward(_weighted(names, terms, factors))
-        parts.append({name: terms[name].total.detach() for name in names})
+        parts.append({name: term.total.detach() for name, term in terms.items()})
+        logged.append({name: terms[name].weight.detach() for name in objective.logged})
     totals = add_up(parts)
-    return {name: LossSum(totals[name], weights[name]) for name in names}
+    weights |= add_up(logged)
+    return {name: LossSum(total, weights[name]) for name, total in totals.items()}
 
 
 def accumulate_coupled(

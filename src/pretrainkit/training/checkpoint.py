@@ -12,7 +12,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from shlex import quote
@@ -98,6 +98,7 @@ class CheckpointStore:
         *,
         extra: Mapping[str, Tensor] | None = None,
         meta: Mapping[str, Any] | None = None,
+        keep_steps: Collection[int] = (),
         blocking: bool = False,
     ) -> None:
         """Save the state after `step` updates. Returns once the state is copied; the copy is written in the background.
@@ -110,6 +111,7 @@ class CheckpointStore:
             optimizer: Its state tensors are saved under the names of the parameters.
             extra: More tensors by full name, such as "ema.NAME"; sharded as they are.
             meta: What else is needed to go on (data state, config hash, code version); JSON, equal on all ranks.
+            keep_steps: Checkpoints that are not deleted when this one is complete, however old.
             blocking: Return only when the checkpoint is complete. Always so with `config.asynchronous` False.
 
         Raises:
@@ -126,11 +128,11 @@ class CheckpointStore:
         tensors = named_state(model, optimizer, extra)
         staged = self._staged(tensors)
         if blocking or not self.config.asynchronous:
-            self._newest = self._write(step, staged, meta)
+            self._newest = self._write(step, staged, meta, keep_steps)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending = self._pool.submit(self._write, step, staged, meta)
+        self._pending = self._pool.submit(self._write, step, staged, meta, keep_steps)
 
     def wait(self) -> None:
         """Wait for the save under way, if any.
@@ -212,7 +214,9 @@ class CheckpointStore:
             buffer, self._cpu_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
         )
 
-    def _write(self, step: int, tensors: dict[str, Tensor], meta: Mapping[str, Any]) -> Path:
+    def _write(
+        self, step: int, tensors: dict[str, Tensor], meta: Mapping[str, Any], keep_steps: Collection[int]
+    ) -> Path:
         """Write, check and publish; on all ranks, maybe in the background thread. Fails on all ranks or on none."""
         started = time.perf_counter()
         records: dict[str, Any] = {}
@@ -245,7 +249,7 @@ class CheckpointStore:
         if self.world.is_main:
             _log.info("saved %s in %.1f s", path, time.perf_counter() - started)
             try:
-                files.prune(self.folder, step, self.config.keep_last, self.config.keep_every_steps)
+                files.prune(self.folder, step, self.config.keep_last, self.config.keep_every_steps, keep_steps)
             except OSError as error:
                 _log.warning("cannot delete old checkpoints in %s: %s", self.folder, reason(error))
         return path

@@ -3,6 +3,7 @@
 checkpoints/
   .lock                       held by the run that writes here
   step-00001000/              complete, by construction: it got this name after all of it was on the disk
+    PINNED                    only where someone made it: never deleted
     meta.json                 step, what the trainer added, size and SHA-256 of every file, a checksum of itself
     rank-00000-of-00002-part-000.safetensors ...
   .incomplete-step-00002000/  being written, or left behind by a run that died
@@ -17,7 +18,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 META_NAME = "meta.json"
 _STEP_FOLDER = re.compile(r"step-(\d{8,})")
+PINNED = "PINNED"
+"""A file of this name in a checkpoint keeps it from being deleted."""
 _INCOMPLETE, _DELETED, _SET_ASIDE = ".incomplete-", ".deleted-", "set-aside-"
 
 
@@ -159,11 +162,20 @@ def newest_valid(folder: Path) -> Path | None:
     return None
 
 
-def prune(folder: Path, step: int, keep_last: int, keep_every_steps: int | None) -> None:
+def prune(
+    folder: Path, step: int, keep_last: int, keep_every_steps: int | None, keep_steps: Collection[int] = ()
+) -> None:
     """Delete what is not to be kept once the checkpoint of `step` is complete.
 
-    Only complete checkpoints count towards `keep_last`. Checkpoints of later steps come from a history that this run
-    left when it resumed earlier: they are set aside under another name, never deleted.
+    Only complete checkpoints that are not pinned count towards `keep_last`. Checkpoints of later steps come from a
+    history that this run left when it resumed earlier: they are set aside under another name, never deleted.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        step: Of the newest checkpoint.
+        keep_last: How many of the newest stay.
+        keep_every_steps: Multiples of this stay.
+        keep_steps: These stay.
     """
     folders = step_folders(folder)
     for later in [s for s in folders if s > step]:
@@ -174,8 +186,9 @@ def prune(folder: Path, step: int, keep_last: int, keep_every_steps: int | None)
             _log.warning(
                 "checkpoint %s is later than step %d, which was just saved: renamed to %s", path, step, aside.name
             )
-    complete = [s for s, path in folders.items() if problem(path, check_content=False) is None]
-    kept = set(complete[-keep_last:])
+    pinned = {s for s, path in folders.items() if (path / PINNED).exists()}
+    complete = [s for s, path in folders.items() if problem(path, check_content=False) is None and s not in pinned]
+    kept = {*complete[-keep_last:], *pinned, *keep_steps}
     if keep_every_steps is not None:
         kept |= {s for s in complete if s % keep_every_steps == 0}
     for old in folders.keys() - kept:

@@ -78,13 +78,20 @@ class SeparableObjective(Objective):
     def scales(self) -> dict[str, float]:
         """Term name to its factor in the training loss."""
 
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """What `losses` gives besides its terms, for the log alone and without gradient, such as the loss of each part
+        of a mixture; its weights may be 0. Default: nothing."""
+        return ()
+
     @abstractmethod
     def weights(self, batch: Batch) -> dict[str, Tensor]:
         """The weight of every term of `scales` for this microbatch, from the batch alone (float32 scalars)."""
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        """Every term of `scales`; each weight equals that of `weights(batch)`. Float32 whatever the model's dtype."""
+        """Every term of `scales`; each weight equals that of `weights(batch)`. Float32 whatever the model's dtype. And
+        what `logged` names."""
 
 
 class Embedded(NamedTuple):

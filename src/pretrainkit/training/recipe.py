@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,14 +15,30 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from pretrainkit.data.order import Order
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
+    from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
     from pretrainkit.training.precision import Precision
 
 Split = Literal["train", "valid"]
 Evaluator = Callable[["nn.Module"], dict[str, float]]
 """Held-out metrics of a model, by name; a collective, the same on all ranks."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One way of evaluating while training goes on."""
+
+    run: Callable[[nn.Module, str], dict[str, float]]
+    """Metrics of a model by name; a collective, the same on all ranks. The text tells this evaluation from the others
+    of the run: the step, and "-ema" for averaged weights."""
+    every_steps: int | None
+    """After every so many updates, and after the last; None: only after the last."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is run after this many updates."""
+        return self.every_steps is not None and step % self.every_steps == 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,32 @@ class ImportedConfig:
     """What in it has no effect here, and why."""
     command: tuple[str, ...] = ()
     """Words of a command line; empty where there is a config."""
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """What the training data of a run are, before anything is trained."""
+
+    figures: dict[str, Any]
+    """By name, for people and JSON."""
+    notes: list[str]
+    """What may not be meant, each with what to do."""
+    examples: list[dict[str, str]]
+    """The first ones, by name of what is shown."""
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of another system in our terms."""
+
+    config: RunConfig
+    """Complete but for its data."""
+    state: Mapping[str, Tensor]
+    """The state dict of `build_model(config)`."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Our name of each tensor to that in the file, where they are one by one the same."""
+    step: int | None = None
+    """Updates it was trained for, where the file says."""
 
 
 class Recipe(ABC):
@@ -76,6 +118,27 @@ class Recipe(ABC):
     @abstractmethod
     def open_data(self, config: Any, split: Split) -> BatchSource:
         """The examples of a split. For "valid" with fixed randomness: the same masks at every evaluation."""
+
+    def check_data(
+        self,
+        config: Any,
+        source: BatchSource,
+        summary: Mapping[str, Any],
+        records: Callable[[int], Records],
+        num: int,
+    ) -> DataCheck:
+        """More about the training data than every recipe has to say.
+
+        Args:
+            config: Bound.
+            source: Of the training examples.
+            summary: Of the source.
+            records: Of the whole batch of a step.
+            num: Examples to show of each component.
+
+        Default: nothing.
+        """
+        return DataCheck({}, [], [])
 
     def build_order(self, config: Any, source: BatchSource) -> Order:
         """In which order training goes over the examples of `source`. Default: as `data.order` says."""
@@ -114,10 +177,28 @@ class Recipe(ABC):
         """
         return source
 
+    @property
+    def held_out_fields(self) -> tuple[str, ...]:
+        """Fields of `config.data` that say what is held out; `evaluate --data` comes in the place of all of them."""
+        return ("valid",)
+
     def build_evaluator(self, config: Any, world: World, precision: Precision) -> Evaluator | None:
         """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
         objective are added up over `open_data(config, "valid")`."""
         return None
+
+    def more_evaluations(
+        self, config: Any, world: World, precision: Precision, folder: Path | None
+    ) -> Sequence[Evaluation]:
+        """What is evaluated besides, at times of its own, such as answers by the metrics of tasks. Default: nothing.
+
+        Args:
+            config: Bound.
+            world: The ranks.
+            precision: Of the run.
+            folder: Of the run, for files that people look at; None: there is none to write to.
+        """
+        return ()
 
     def tokenizer_folder(self, config: Any) -> Path | None:
         """The tokenizer that the data of a run was made with, which the run keeps a copy of."""
@@ -158,11 +239,46 @@ class Recipe(ABC):
         """The image tower of a trained model, to be probed."""
         raise InputError(f"recipe {self.name!r} has no image encoder to probe\n  give a model that reads images")
 
+    def has_own_vocabulary(self, config: Any) -> bool:
+        """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""
+        return False
+
     def generate(
-        self, config: Any, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
+        self, config: Any, model: nn.Module, tokenizer: Any, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """One answer per prompt, as plain values for people and JSON."""
+        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown.
+
+        Args:
+            config: Bound.
+            model: In evaluation mode.
+            tokenizer: Folder of its tokenizer; None only where `has_own_vocabulary`.
+            prompts: Texts.
+            options: Those of `generate_options` that were given.
+        """
         raise InputError(f"recipe {self.name!r} cannot generate\n  load the model in Python: load_model(RUN)")
+
+    def score(self, config: Any, model: nn.Module, tokenizer: Any, pairs: list[tuple[str, str]]) -> list[float]:
+        """The log-probability of each second text given the first. Arguments are those of `generate`."""
+        raise InputError(f"recipe {self.name!r} scores no texts\n  load the model in Python: load_model(RUN)")
+
+    def open_inference(
+        self,
+        config: Any,
+        model: nn.Module,
+        tokenizer: Any,
+        request: InferenceRequest,
+        precision: Precision,
+    ) -> Inference:
+        """What `pretrainkit infer` asks about.
+
+        Args:
+            config: Bound.
+            model: In evaluation mode, on its device.
+            tokenizer: As for `generate`.
+            request: What is asked.
+            precision: Of forward passes.
+        """
+        raise InputError(f"recipe {self.name!r} answers no files of examples\n  try pretrainkit generate")
 
     @property
     def reads_configs_of(self) -> str | None:
@@ -186,15 +302,29 @@ class Recipe(ABC):
         """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
         raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders\n  name another recipe")
 
+    def difference_from_huggingface(self, config: Any, model: nn.Module, folder: Path) -> float:
+        """The largest difference between the model's outputs on random inputs and those of transformers for `folder`,
+        which `export_huggingface` wrote."""
+        raise InputError(f"recipe {self.name!r} has no comparison with transformers\n  leave it out")
+
     @property
     def file_formats(self) -> tuple[str, ...]:
         """What `import_file` reads: weight files of other systems, by the name of the system."""
         return ()
 
-    def import_file(self, path: Path, format: str, config: Any | None) -> tuple[Any, Mapping[str, Any]]:
-        """Read a file of one of `file_formats`: a complete config and the state dict of `build_model(config)`.
+    def import_file(self, path: Path, format: str, config: Any | None) -> ImportedModel:
+        """Read a file or folder of one of `file_formats`.
 
         Args:
-            config: Says the architecture; None: the usual one.
+            config: Says the architecture; None: the one that the file is of, or the usual one.
         """
         raise InputError(f"recipe {self.name!r} reads no files of other systems\n  name another recipe")
+
+    @property
+    def export_formats(self) -> tuple[str, ...]:
+        """What `export_file` writes: weight files for other systems, by the name of the system."""
+        return ()
+
+    def export_file(self, config: Any, model: nn.Module, format: str, out: Path) -> None:
+        """Write the new file `out` in one of `export_formats`."""
+        raise InputError(f"recipe {self.name!r} writes no files for other systems\n  use --format safetensors")

@@ -4,9 +4,10 @@ A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to i
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     NonNegativeInt,
@@ -74,24 +75,26 @@ class DataConfig(Config):
         return "threads", 0
 
 
+def _is_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_is_pattern)]
+
+
 class ParameterGroup(Config):
     """Parameters that are updated in another way than the rest."""
 
-    pattern: str
+    pattern: Pattern
     """Regular expression that is found in their names, such as bias|pos_embed; at least one parameter must fit."""
     lr_scale: NonNegativeFloat = 1.0
     """Factor of the learning rate."""
     weight_decay: NonNegativeFloat | None = None
     """In place of optimizer.weight_decay or of none; null: as without this group."""
-
-    @field_validator("pattern")
-    @classmethod
-    def _check_pattern(cls, pattern: str) -> str:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-        return pattern
 
 
 class AdafactorConfig(Config):
@@ -203,7 +206,7 @@ class ScheduleConfig(Config):
     steps_per_cycle: PositiveInt = 100_000
     """factors only: updates of one cosine."""
     step_offset: NonNegativeInt = 0
-    """factors only: updates before this number count as the first."""
+    """Start the schedule anew: update step_offset counts as the first, and so do those before."""
     min_lr: NonNegativeFloat = 1e-8
     """factors only: the learning rate is never lower."""
 
@@ -239,8 +242,20 @@ class ParallelConfig(Config):
     """Recompute each block in the backward pass instead of storing its activations."""
 
 
+class KeepBestConfig(Config):
+    """Checkpoints that are kept because they evaluate well. Each is saved right after its evaluation."""
+
+    metric: str
+    """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values are good."""
+    keep: PositiveInt = 1
+    """How many."""
+
+
 class CheckpointConfig(Config):
-    """When the state is saved and what is kept. The first and the last update are always saved."""
+    """When the state is saved and what is kept. The first and the last update are always saved. A checkpoint with a
+    file PINNED in its folder is never deleted."""
 
     every_steps: PositiveInt = 1000
     """Save after every so many updates."""
@@ -248,6 +263,8 @@ class CheckpointConfig(Config):
     """Newest checkpoints to keep."""
     keep_every_steps: PositiveInt | None = None
     """Also keep, for good, every checkpoint whose step is a multiple of this."""
+    keep_best: KeepBestConfig | None = None
+    """Also keep those with the best value of a held-out metric; null: none."""
     asynchronous: bool = True
     """Write in the background while training goes on."""
 
@@ -265,6 +282,21 @@ class LogConfig(Config):
     """Project name for Weights & Biases."""
 
 
+class EarlyStoppingConfig(Config):
+    """When to end a run before num_steps."""
+
+    metric: str
+    """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values are good."""
+    patience: PositiveInt = 3
+    """Stop after so many evaluations in a row without a better value than ever before."""
+    atol: NonNegativeFloat = 0.0
+    """Better means better by more than atol + rtol x the size of the best value."""
+    rtol: NonNegativeFloat = 0.0
+    """See atol."""
+
+
 class EvaluateConfig(Config):
     """Evaluation on held-out data while training, always with the same examples and masks."""
 
@@ -272,10 +304,51 @@ class EvaluateConfig(Config):
     """Evaluate after every so many updates, and after the last; null: only after the last."""
     every_epochs: PositiveFloat | None = None
     """Instead of every_steps: after every so many passes over the data."""
+    before_training: bool = False
+    """Also before the first update."""
+    early_stopping: EarlyStoppingConfig | None = None
+    """Stop when a held-out metric gets no better; null: never."""
     num_examples: PositiveInt = 4096
     """Examples of `data.valid` to use, at most all."""
     batch_size: PositiveInt = 64
     """Examples per forward pass and rank."""
+
+    def limited_to(self, num_examples: int) -> Self:
+        """The same with at most so many examples of each set."""
+        return self.model_copy(update={"num_examples": num_examples})
+
+
+class InitRename(Config):
+    """Tensors of the model that have another name in what it starts from."""
+
+    pattern: Pattern
+    """Regular expression of whole names in this model; at least one must fit. The first that fits a name counts."""
+    to: str | None = None
+    """The name there, with \\1 for what the first group of the pattern found; null: stays as it was drawn."""
+
+
+class InitConfig(Config):
+    """How `init_from` is read. A run that is resumed does not look at it again."""
+
+    restore: Literal["weights", "all"] = "weights"
+    """weights: everything else starts anew. all: the optimiser's state, the average of the weights and the step counter
+    of a run or checkpoint go on, so that the learning rate does too."""
+    step: PositiveInt | None = None
+    """Of a run: the checkpoint after so many updates; null: the newest."""
+    averaged: bool = False
+    """The average of the weights that ema_decay keeps, in place of the last ones."""
+    rename: tuple[InitRename, ...] = ()
+    """Names that differ. What a renamed tensor reads is not read under its own name as well."""
+    grow: tuple[Pattern, ...] = ()
+    """Regular expressions of whole names of tensors that may be larger than there: they take what there is, at the
+    beginning of each dimension, and stay as they were drawn beyond."""
+    missing: Literal["error", "random"] = "error"
+    """Tensors that are not there. random: they stay as they were drawn."""
+    unexpected: Literal["error", "ignore"] = "error"
+    """Tensors there that the model does not have."""
+    data: Literal["start", "continue"] = "start"
+    """Where the data begins when the step counter goes on. start: at its first position. continue: where the step
+    counter says; with restore=all it must be the data of that run."""
 
 
 class RunConfig(Config):
@@ -289,6 +362,13 @@ class RunConfig(Config):
     """Optimizer updates; null: as many whole batches as data.num_epochs passes over the data hold."""
     init_from: Annotated[str | None, IsPath()] = None
     """Start from the weights of this run, checkpoint or export (optimiser state starts fresh); null: random."""
+    init: InitConfig = InitConfig()
+    """How init_from is read."""
+    first_step: NonNegativeInt = 0
+    """Updates that were made before this run: the step counter, and with it the learning rate, goes on from there.
+    init.restore=all fills it in."""
+    num_extra_steps: PositiveInt | None = None
+    """Updates of this run alone, in place of num_steps, which is then first_step plus so many."""
     model: SerializeAsAny[Config]
     """The architecture."""
     objective: SerializeAsAny[Config]
@@ -336,6 +416,11 @@ class RunConfig(Config):
         """Whether there is anything to evaluate on."""
         return bool(self.data.valid)
 
+    @property
+    def evaluates_repeatedly(self) -> bool:
+        """Whether held-out data is looked at while training goes on."""
+        return self.evaluate.every_steps is not None or self.evaluate.every_epochs is not None
+
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
         found = []
@@ -351,13 +436,15 @@ class RunConfig(Config):
                 f"a batch of {batch} examples cannot be split over {world_size} ranks with microbatches of {micro}\n"
                 f"  {batch} is not a multiple of {world_size} x {micro} = {unit}; {nearest_multiples(batch, unit)}"
             )
-        if self.num_steps is None and self.data.num_epochs is None:
+        found += self._start_problems()
+        if self.num_steps is None and self.data.num_epochs is None and self.num_extra_steps is None:
             found.append("neither num_steps nor data.num_epochs says how long to train\n  set one of them")
         if self.evaluate.every_steps is not None and self.evaluate.every_epochs is not None:
             found.append(
                 f"evaluate.every_steps={self.evaluate.every_steps} and evaluate.every_epochs="
                 f"{self.evaluate.every_epochs} both say when to evaluate\n  give one of them"
             )
+        found += self._held_out_problems()
         if self.schedule.warmup_share is not None and self.schedule.num_warmup_steps:
             found.append(
                 f"schedule.num_warmup_steps={self.schedule.num_warmup_steps} and "
@@ -402,6 +489,45 @@ class RunConfig(Config):
             )
         return found
 
+    def _start_problems(self) -> list[str]:
+        """Settings of where the run begins that cannot work together."""
+        found = []
+        init, default = self.init, InitConfig()
+        if self.init_from is None and init != default:
+            names = [name for name in InitConfig.model_fields if getattr(init, name) != getattr(default, name)]
+            found.append(
+                f"init.{names[0]} is only read where there is an init_from\n  leave it out, or give init_from=RUN"
+            )
+        if init.restore == "all" and init != InitConfig(restore="all", step=init.step, data=init.data):
+            found.append(
+                "init.restore=all goes on with a whole state, so names and shapes cannot differ\n"
+                "  leave out init.rename, grow, missing, unexpected and averaged, or set init.restore=weights"
+            )
+        if self.num_steps is not None and self.num_extra_steps is None and self.first_step >= self.num_steps:
+            found.append(
+                f"num_steps={self.num_steps} is reached before the run begins: {self.first_step} updates were made\n"
+                "  num_steps counts them: give more, or num_extra_steps=N for N updates of this run"
+            )
+        return found
+
+    def _held_out_problems(self) -> list[str]:
+        """Decisions on metrics that nobody measures."""
+        found = []
+        best, stopping = self.checkpoint.keep_best, self.evaluate.early_stopping
+        if not self.has_held_out_data:
+            asked = [
+                *([f"checkpoint.keep_best.metric={best.metric}"] if best is not None else []),
+                *([f"evaluate.early_stopping.metric={stopping.metric}"] if stopping is not None else []),
+                *(["evaluate.before_training=true"] if self.evaluate.before_training else []),
+            ]
+            found += [f"{one}, but there is nothing to evaluate on\n  give held-out data: data.valid" for one in asked]
+        elif stopping is not None and not self.evaluates_repeatedly:
+            found.append(
+                f"evaluate.early_stopping.metric={stopping.metric} needs evaluations while training, "
+                "and there are none\n  set evaluate.every_steps"
+            )
+        return found
+
     def _factor_problems(self) -> list[str]:
         """Fields that only schedule.name=factors reads, elsewhere; and factors that are not named."""
         schedule = self.schedule
@@ -409,7 +535,7 @@ class RunConfig(Config):
             if schedule.factors:
                 return []
             return ["schedule.name=factors needs schedule.factors, such as [constant, rsqrt_decay]"]
-        names = ("factors", "decay_factor", "steps_per_decay", "steps_per_cycle", "step_offset", "min_lr")
+        names = ("factors", "decay_factor", "steps_per_decay", "steps_per_cycle", "min_lr")
         return [
             f"schedule.{name}={getattr(schedule, name)} is only read by schedule.name=factors, not by {schedule.name}\n"
             "  leave it out, or set schedule.name=factors"

@@ -6,10 +6,10 @@ from pretrainkit.training.run import ScheduleConfig
 
 
 def learning_rate(config: ScheduleConfig, peak_lr: float, num_steps: int, step: int) -> float:
-    """The learning rate of update `step` of `num_steps`."""
+    """The learning rate of update `step` of `num_steps`; `config.step_offset` updates lie before the schedule."""
     if config.name == "factors":
         return product_of_factors(config, peak_lr, step)
-    return peak_lr * lr_factor(config, num_steps, step)
+    return peak_lr * lr_factor(config, num_steps - config.step_offset, max(0, step - config.step_offset))
 
 
 def product_of_factors(config: ScheduleConfig, base: float, step: int) -> float:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -24,11 +25,12 @@ from pretrainkit.data.loader import Loader
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.dist.weights import require_same_architecture
-from pretrainkit.errors import Interrupted, RunError
+from pretrainkit.errors import ConfigError, Interrupted, RunError
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
+from pretrainkit.training.best import BestSteps, EarlyStopping
 from pretrainkit.training.checkpoint import CheckpointStore, load
-from pretrainkit.training.checkpoint_files import read_checkpoint
+from pretrainkit.training.checkpoint_files import Checkpoint, read_checkpoint
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.memory import freed_memory_kept
@@ -36,13 +38,12 @@ from pretrainkit.training.metrics import MetricsLog
 from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossSum
 from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
+from pretrainkit.training.recipe import Evaluation
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.schedule import learning_rate
 from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
 from pretrainkit.training.watch import Watcher
-
-Evaluate = Callable[[nn.Module], dict[str, float]]
 
 _SIGNAL_EVERY_STEPS = {"cpu": 1}
 """How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead."""
@@ -58,7 +59,7 @@ class Trainer:
         model: Freshly initialised, on `world.device`.
         objective: Of either kind.
         loader: Of this rank.
-        evaluate: Held-out evaluation of a model; None when there is no held-out data.
+        evaluations: On held-out data; none where there is none.
         watcher: Told what happens, on rank 0.
     """
 
@@ -70,11 +71,11 @@ class Trainer:
         model: nn.Module,
         objective: AnyObjective,
         loader: Loader,
-        evaluate: Evaluate | None,
+        evaluations: Sequence[Evaluation],
         watcher: Watcher,
     ) -> None:
         self.config, self.folder, self.world = config, folder, world
-        self.objective, self.loader, self.evaluate = objective, loader, evaluate
+        self.objective, self.loader, self.evaluations = objective, loader, tuple(evaluations)
         self.watcher = watcher if world.rank == 0 else Watcher()
         self.precision = resolve_precision(config.precision, world.device)
         set_matmul_precision(self.precision)
@@ -86,8 +87,13 @@ class Trainer:
         self.store.check_space(self.model, num_copies=3 + (self.ema is not None))
         self.peak = Peak.of(self.precision)
         self.throughput = Throughput(world, self.peak)
-        self.step = 0
+        keep_best, early_stopping = config.checkpoint.keep_best, config.evaluate.early_stopping
+        self.best = None if keep_best is None else BestSteps(keep_best)
+        self.early_stopping = None if early_stopping is None else EarlyStopping(early_stopping)
+        self.step = config.first_step
         self.num_skipped = 0
+        self._is_best = False
+        self._evaluated: dict[Evaluation, set[str]] = {}
         self._saved_step = -1
         self._metrics_log: MetricsLog | None = None
         self._bad_steps = torch.zeros((), device=world.device)
@@ -102,20 +108,52 @@ class Trainer:
         path = self.store.newest_valid()
         if path is None:
             return False
+        checkpoint = self._load(path)
+        self.loader.check_state(checkpoint.meta["data"])
+        self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
+        self._saved_step = self.step
+        if self.best is not None:
+            self.best.load_state(checkpoint.meta.get("best_steps", []))
+        if self.early_stopping is not None and "early_stopping" in checkpoint.meta:
+            self.early_stopping.load_state(checkpoint.meta["early_stopping"])
+        return True
+
+    def go_on_from(self, path: Path) -> None:
+        """Take over the model, the optimiser and the step counter of another run's checkpoint, which was looked at.
+
+        Raises:
+            CheckpointError: It belongs to another model or optimiser, or is damaged.
+            DataError: `init.data` is "continue", and it was made with other data.
+        """
+        checkpoint = self._load(path)
+        if self.config.init.data == "continue":
+            self.loader.check_state(checkpoint.meta["data"])
+        self.step = checkpoint.step
+
+    def _load(self, path: Path) -> Checkpoint:
         saved = read_checkpoint(path).meta.get("architecture", {})
         require_same_architecture(architecture(self.config.model), saved, f"checkpoint {path}")
         extra = self._extra_tensors()
         checkpoint = load(path, self.world, self.model, self.optimizer, extra=extra, verify=False)
-        self.loader.check_state(checkpoint.meta["data"])
         self.precision.load_state_dict(checkpoint.meta["precision"])
-        self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
-        self._saved_step = self.step
-        return True
+        return checkpoint
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.step >= self.config.total_steps or self.stopped_early is not None
+
+    @property
+    def stopped_early(self) -> str | None:
+        """Why the run ends before its last step; None: it does not."""
+        is_over = self.early_stopping is not None and self.early_stopping.is_over
+        return self.early_stopping.describe() if is_over and self.early_stopping is not None else None
 
     def fit(self) -> dict[str, float]:
         """Train from the current step to `num_steps`; returns the last metrics (training and held-out).
 
         Raises:
+            ConfigError: No evaluation gives a metric that decides what is kept or when to stop.
             Interrupted: A signal asked to stop; the state was saved.
             RunError: More non-finite steps than allowed, or the disk is full.
         """
@@ -124,8 +162,11 @@ class Trainer:
             run_config = config.model_dump(mode="json")
             self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
         last: dict[str, float] = {}
-        self._event("resumed" if self.step else "started", f"at step {self.step} of {config.total_steps}")
+        is_new = self.step == config.first_step
+        self._event("started" if is_new else "resumed", f"at step {self.step} of {config.total_steps}")
         try:
+            if is_new and self.config.evaluate.before_training:
+                last |= self._evaluate(self.evaluations)
             with StopSignal() as stop, freed_memory_kept() if self.world.device.type == "cpu" else nullcontext():
                 for step, microbatches, waited in self.loader.iterate(self.step, config.total_steps):
                     began = time.perf_counter()
@@ -142,16 +183,23 @@ class Trainer:
                     if fetched is not None:
                         last |= self._log(fetched, sums)
                     last |= self._between_steps(stop)
+                    if self.stopped_early is not None:
+                        break
+            rest = [evaluation for evaluation in self.evaluations if evaluation not in self._due]
+            if self.best is not None and rest:  # it decides what the last save deletes
+                last |= self._evaluate(rest)
+                rest = []
             if self._saved_step != self.step:
                 self._save(blocking=True)
-            if self.evaluate is not None and not self._evaluates_at(self.step):
-                last |= self._evaluate()
+            if rest:
+                last |= self._evaluate(rest)
         finally:
             gc.unfreeze()
             if self._metrics_log is not None:
                 self._metrics_log.close()
             self.store.close()
-        self._event("finished", f"at step {self.step}")
+        early = f" of {config.total_steps}: {self.stopped_early}" if self.stopped_early is not None else ""
+        self._event("finished", f"at step {self.step}{early}")
         return last
 
     def _update(self, step: int, host_batches: list[HostBatch]) -> tuple[dict[str, LossSum], Tensor]:
@@ -219,9 +267,11 @@ class Trainer:
         grad_norm, *pairs = torch.stack([part.to(self.world.device) for part in parts]).tolist()
         means = {n: t / w if w else math.nan for n, t, w in zip(terms, pairs[::2], pairs[1::2], strict=True)}
         # A term that nothing in the batch has is left out; one that is NaN makes the loss NaN.
-        counted = [name for name, weight in zip(terms, pairs[1::2], strict=True) if weight]
-        loss = sum(self.objective.scales[name] * means[name] for name in counted)
-        return {"loss": loss, **means, "grad_norm": grad_norm}
+        scales = self.objective.scales
+        counted = {name for name, weight in zip(terms, pairs[1::2], strict=True) if weight}
+        loss = sum(scale * means[name] for name, scale in scales.items() if name in counted)
+        shown = {name: mean for name, mean in means.items() if name in scales or name in counted}
+        return {"loss": loss, **shown, "grad_norm": grad_norm}
 
     def _log(self, fetched: dict[str, float], sums: dict[str, LossSum]) -> dict[str, float]:
         """Write a line of metrics, and look at what updates were left out."""
@@ -235,11 +285,13 @@ class Trainer:
     def _between_steps(self, stop: StopSignal) -> dict[str, float]:
         """Evaluate, stop and save where it is time to. Ranks decide together, so that no collective is left hanging."""
         metrics: dict[str, float] = {}
-        if self.step == 1:
+        is_first = self.step == self.config.first_step + 1
+        if is_first:
             gc.freeze()  # what lives now lives to the end; later collections need not look at it
-        if self._evaluates_at(self.step):
-            metrics = self._evaluate()
-        is_last = self.step == self.config.total_steps
+        self._is_best = False
+        if due := self._due:
+            metrics = self._evaluate(due)
+        is_last = self.is_over
         every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
         # A save that failed in the background ends the run now, not when the next one is due.
         if stop.agreed(lambda asked: self.world.any(asked or self.store.has_failed), self.step, every) and not is_last:
@@ -251,27 +303,58 @@ class Trainer:
                 f"  go on with: pretrainkit resume {quote(str(self.folder.path))}"
             )
         # After the first update too: a disk that cannot be written is found at once.
-        if (self.step == 1 or self.step % self.config.checkpoint.every_steps == 0) and not is_last:
+        is_time = is_first or self.step % self.config.checkpoint.every_steps == 0 or self._is_best
+        if is_time and not is_last:
             self._save(blocking=not self.config.checkpoint.asynchronous)
         return metrics
 
-    def _evaluates_at(self, step: int) -> bool:
-        every = self.config.evaluate.every_steps
-        return self.evaluate is not None and every is not None and step % every == 0
+    @property
+    def _due(self) -> list[Evaluation]:
+        """What is to be evaluated after this update: with the last one all together."""
+        due = [evaluation for evaluation in self.evaluations if evaluation.is_due(self.step)]
+        return list(self.evaluations) if due and self.step == self.config.total_steps else due
 
-    def _evaluate(self) -> dict[str, float]:
-        assert self.evaluate is not None
-        metrics = self.evaluate(self.model)
-        if self.ema is not None:
-            with self.ema.swapped_in(self.model):
-                metrics |= {f"ema_{name}": value for name, value in self.evaluate(self.model).items()}
+    def _evaluate(self, evaluations: Sequence[Evaluation]) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for evaluation in evaluations:
+            found = evaluation.run(self.model, f"{self.step:06d}")
+            if self.ema is not None:
+                with self.ema.swapped_in(self.model):
+                    averaged = evaluation.run(self.model, f"{self.step:06d}-ema")
+                found = found | {f"ema_{name}": value for name, value in averaged.items()}
+            self._evaluated[evaluation] = set(found)
+            metrics |= found
+        if not metrics:
+            return {}
         if self.world.is_main:
             self.folder.evaluation(self.step, metrics)
         self.watcher.evaluated(self.step, metrics)
         named = {f"valid_{name}": value for name, value in metrics.items()}
         if self._metrics_log is not None:
             self._metrics_log.draw(self.step, named)
+        self._decide(metrics)
         return named
+
+    def _decide(self, metrics: dict[str, float]) -> None:
+        """What an evaluation means for the checkpoints to keep and for the end of the run."""
+        if self.best is not None and self.step:
+            self._is_best = self.best.saw(self.step, metrics)
+        if self.early_stopping is not None:
+            self.early_stopping.saw(self.step, metrics)
+        if len(self._evaluated) < len(self.evaluations):
+            return  # others may have the metric
+        known = set().union(*self._evaluated.values())
+        for path, config in (
+            ("checkpoint.keep_best", self.config.checkpoint.keep_best),
+            ("evaluate.early_stopping", self.config.evaluate.early_stopping),
+        ):
+            if config is not None and config.metric not in known:
+                if self.step > self.config.first_step and self._saved_step != self.step:
+                    self._save(blocking=True)
+                raise ConfigError(
+                    f"{path}.metric={config.metric} is no held-out metric of this run\n"
+                    f"  there are: {', '.join(sorted(known))}"
+                )
 
     def _save(self, *, blocking: bool) -> None:
         meta: dict[str, Any] = {
@@ -284,8 +367,14 @@ class Trainer:
             "version": __version__,
             "precision": self.precision.state_dict(),
         }
+        if self.best is not None:
+            meta["best_steps"] = self.best.state()
+        if self.early_stopping is not None:
+            meta["early_stopping"] = self.early_stopping.state()
+        keep = () if self.best is None else self.best.steps
+        extra = self._extra_tensors()
         self.store.save(
-            self.step, self.model, self.optimizer, extra=self._extra_tensors(), meta=meta, blocking=blocking
+            self.step, self.model, self.optimizer, extra=extra, meta=meta, keep_steps=keep, blocking=blocking
         )
         self._saved_step = self.step
         self._event("checkpoint", f"step {self.step}")

@@ -11,8 +11,8 @@ from bert_batches import run_config
 
 import pretrainkit
 from pretrainkit.errors import CheckpointError
+from pretrainkit.formats.flax_file import flat_arrays, read_flax
 from pretrainkit.recipes.bert.convert import to_huggingface_config, to_huggingface_state
-from pretrainkit.recipes.bert.flax_file import flat_arrays, read_flax
 from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.tokenizers.special import SpecialIds
 

@@ -76,7 +76,7 @@ def train(
     run = RunFolder(folder)
     if not resume:
         world.on_main(run.prepare)
-    trainer = Trainer(config, run, world, model, ClipObjective(config), loader, None, watcher or Watcher())
+    trainer = Trainer(config, run, world, model, ClipObjective(config), loader, (), watcher or Watcher())
     if resume:
         assert trainer.restore()
     first_step = trainer.step

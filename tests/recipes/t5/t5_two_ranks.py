@@ -12,7 +12,9 @@ from torch import Tensor
 
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import parallelize
+from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.objective import T5Objective
+from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.training.run import ParallelConfig
 
 
@@ -38,6 +40,20 @@ def gradients(strategy: str | None, config, world: World, *, is_lopsided: bool =
     return found
 
 
+def check_answers(config, world: World) -> None:
+    """A spread model answers and scores as one process does, also where ranks have unequally many examples."""
+    given = [{"inputs": [5, 6, number], "targets": [7, number, 1]} for number in range(2, 7)]
+    decoding = DecodingConfig(max_length=5)
+    alone = Predictor(config, random_model(config.model), decoding)
+    ids, scores = alone.predict(given), alone.score(given)
+    for strategy in ("ddp", "fsdp2"):
+        spread = parallelize(random_model(config.model), ParallelConfig(strategy=strategy), world, torch.float32)
+        predictor = Predictor(config, spread, decoding)
+        mine = slice(0, 4) if world.rank == 0 else slice(4, 5)
+        assert [one.tolist() for one in predictor.predict(given[mine])] == [one.tolist() for one in ids[mine]]
+        torch.testing.assert_close(predictor.score(given[mine]), scores[mine], rtol=1e-5, atol=1e-5)
+
+
 def main() -> None:
     """Raises where a gradient differs."""
     dist.init_process_group("gloo")
@@ -50,6 +66,7 @@ def main() -> None:
                 for name, gradient in gradients(strategy, config, world, is_lopsided=is_lopsided).items():
                     where = f"{family} {strategy} {name} is_lopsided={is_lopsided}"
                     torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6, msg=where)
+        check_answers(config, world)
     dist.destroy_process_group()
 
 

@@ -146,3 +146,25 @@ def test_planned_segments_lose_no_token_whatever_the_spans(input_length):
             num_text = (inputs.values < 32000).sum() + (targets.values < 32000).sum() - 4 * len(text)
             assert num_text == len(text.values)
             assert inputs.lengths.max() <= input_length
+
+
+@pytest.mark.parametrize("length", [128, 127, 66, 65, 64, 63, 2, 1])
+def test_pairs_fill_a_row_on_both_sides_and_give_back_the_text(length):
+    (denoiser,) = denoisers("packed_prefix_lm", (64, 64))
+    assert denoiser.segment_length == 128
+    text, inputs, targets = examples(denoiser, num=300, length=length)
+    assert len(inputs) == len(targets) == 600
+    restored = [np.concatenate([inputs[row], targets[row]]) for row in range(600)]
+    np.testing.assert_array_equal(np.concatenate(restored), text.values)
+    for side in (inputs, targets):
+        together = side.lengths.reshape(-1, 2).sum(1)
+        assert together.max() <= 64
+        if length == 128:
+            assert (together == 64).all()
+    if length == 128:
+        assert set(range(1, 64)) == set(inputs.lengths[0::2].tolist())
+
+
+def test_pairs_are_for_prefix_language_models_alone():
+    with pytest.raises(ValueError, match="pairs are for mask=suffix"):
+        DenoiserConfig(pairs=True)

@@ -10,6 +10,7 @@ from pretrainkit.recipes.t5.features import (
     best_fit_rows,
     encoder,
     encoder_decoder,
+    few_sizes,
     language_model,
     prefix_language_model,
 )
@@ -150,3 +151,11 @@ def test_best_fit_fills_rows_better_than_next_fit():
     least = max(-(-int(lengths[name].sum()) // widths[name]) for name in widths)
     assert least <= fewer < 1.06 * least
     assert more > 1.15 * least
+
+
+@given(st.integers(1, 5000))
+def test_rows_come_in_few_numbers_and_cost_an_eighth_at_most(num):
+    rounded = few_sizes(num)
+    assert num <= rounded <= num * 9 / 8
+    assert few_sizes(rounded) == rounded
+    assert len({few_sizes(one) for one in range(num, 2 * num)}) <= 9

@@ -5,11 +5,17 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from pretrainkit.data.preprocessors import append_eos, tokenize
+from pretrainkit.data.task import Feature, Task
+from pretrainkit.data.task_sources import FunctionSource
+from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.denoising import TextIds
+from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.sample import readable
 from pretrainkit.recipes.t5.source import bind
+from pretrainkit.recipes.t5.task_source import TaskBatches
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.training.run import OptimizerConfig
@@ -47,3 +53,38 @@ def test_samples_show_what_is_asked_and_the_truth(tmp_path, monkeypatch):
     words = [word for key in ("masked", "truth") for word in first[key].split() if word.startswith("w")]
     assert sorted(words) == sorted(f"w{index}" for index in range(5, 39))
     assert model.training
+
+
+def test_samples_of_tasks_show_whole_answers_of_several_tasks():
+    torch.manual_seed(0)
+    feature = Feature(ByteVocabulary())
+    registered = [
+        Task(
+            name=name,
+            source=FunctionSource(rows, ("train", "validation")),
+            features={"inputs": feature, "targets": feature},
+            preprocessors=[tokenize(), append_eos],
+        )
+        for name in ("shown:one", "shown:two")
+    ]
+    shape = {"hidden_size": 16, "num_heads": 2, "head_size": 8, "intermediate_size": 16}
+    config = T5Run(
+        num_steps=1,
+        model=T5ModelConfig(**shape, num_encoder_layers=1, num_decoder_layers=1, vocab_size=384),
+        data=T5DataConfig(task="shown:one", batch_size=2, input_length=32, target_length=8),
+        optimizer=OptimizerConfig(name="adafactor", peak_lr=0.01, max_grad_norm=0.0),
+    )
+    bound = [task.bind("validation") for task in registered]
+    model = RECIPE.build_model(config)
+    found = RECIPE.sample(config, model, TaskBatches(config, "valid", bound, (1.0, 1.0), "x"), num=5)
+    assert [one["task"] for one in found] == ["shown:one"] * 3 + ["shown:two"] * 2
+    assert found[0]["input"] == "count to 0"
+    assert found[1]["truth"] == "1 2 3 4"
+    (answer,) = Predictor(config, model).predict([bound[0].example(4)])
+    assert found[1]["predicted"] == ByteVocabulary().decode(answer)
+
+
+def rows(split):
+    return [
+        {"inputs": f"count to {number}", "targets": " ".join(map(str, range(1, number + 1)))} for number in range(9)
+    ]

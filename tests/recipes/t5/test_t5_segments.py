@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretrainkit.recipes.t5 import segment_cache, segments
+from pretrainkit.recipes.t5.segment_cache import segments_of
 from pretrainkit.recipes.t5.segments import segment_index
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.shards import TokenShards
@@ -84,6 +86,22 @@ def test_a_long_document_gives_one_chunk_which_is_always_the_same(tmp_path):
     assert whole.num_tokens == sum(sizes)
 
 
+def test_chunks_with_a_uniform_start_are_parts_of_every_document(tmp_path):
+    shards, texts = shards_of(tmp_path / "s", [60] * 2000 + [1] * 10)
+    index = segment_index(shards, 60, group_size=1, max_document_tokens=40, is_uniform_start=True)
+    assert len(index) == 2010
+    parts = index.read(shards, np.arange(len(index)))
+    for number in (0, 1, 700, 1999, 2004):
+        part, text = parts[number].tolist(), texts[number].tolist()
+        assert ",".join(map(str, part)) in ",".join(map(str, text))
+    lengths = parts.lengths[:2000]
+    assert set(lengths.tolist()) == set(range(1, 41))
+    # 99 places to begin at, 20 + 1 of which leave room for a whole chunk.
+    assert abs((lengths == 40).mean() - 21 / 99) < 0.04
+    firsts = np.array([texts[number].tolist().index(parts[number][0]) for number in range(2000)])
+    assert abs((firsts == 0).mean() - 40 / 99) < 0.05
+
+
 def test_cut_documents_keep_their_end_mark(tmp_path):
     shards, _ = shards_of(tmp_path / "s", [30, 250, 20], num_shards=1)
     index = segment_index(shards, 64, max_document_tokens=100, end_mark=END)
@@ -108,3 +126,43 @@ def test_empty_shards_are_no_trouble(tmp_path, parts):
     index = segment_index(shards, 2)
     assert index.num_tokens == shards.num_tokens
     assert index.read(shards, np.arange(len(index))).values.tolist() == ([7, 8, 9, 5] if shards.num_tokens else [])
+
+
+SETTINGS = [
+    {"group_size": 128, "max_document_tokens": None, "end_mark": None},
+    {"group_size": 1, "max_document_tokens": 40, "end_mark": END, "is_uniform_start": True},
+    {"group_size": 7, "max_document_tokens": 100, "end_mark": None, "is_random_length": True},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_kept_segments_are_those_that_are_found_and_are_found_once(tmp_path, settings, monkeypatch):
+    shards, _ = shards_of(tmp_path / "s", np.random.default_rng(3).integers(1, 300, 200))
+    settings = {"is_random_length": False, "is_uniform_start": False} | settings
+    monkeypatch.setattr(segments, "_BLOCK", 11)
+    found = segment_index(shards, 64, **settings)
+    kept = segments_of(shards, 64, min_documents=1, **settings)
+    assert len([path for path in (tmp_path / "s").iterdir() if path.name.startswith("segments-")]) == 1
+    for name in ("lengths_G", "group_ends", "segment_ends", "piece_ends", "piece_starts"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(kept, name))
+    monkeypatch.setattr(segment_cache, "index_blocks", None)
+    again = segments_of(shards, 64, min_documents=1, **settings)
+    every = np.arange(len(found))
+    np.testing.assert_array_equal(again.read(shards, every).values, found.read(shards, every).values)
+
+
+def test_other_settings_are_kept_apart_and_a_folder_that_cannot_be_written_only_costs_time(
+    tmp_path, monkeypatch, caplog
+):
+    shards, _ = shards_of(tmp_path / "s", [20] * 50)
+    settings = SETTINGS[0] | {"is_random_length": False, "is_uniform_start": False}
+    lengths = {len(segments_of(shards, length, min_documents=1, **settings)) for length in (10, 20)}
+    assert lengths == {100, 50}
+
+    def full(*arguments):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(segment_cache, "_write", full)
+    assert len(segments_of(shards, 40, min_documents=1, **settings)) == 25
+    assert "are not kept" in caplog.text
+    assert not [path for path in (tmp_path / "s").iterdir() if path.name.startswith(".segments")]

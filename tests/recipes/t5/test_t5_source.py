@@ -1,56 +1,20 @@
 """The source as the loader uses it, what `bind` refuses, and training from token shards."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from t5_runs import LAYERS, records, run_of
 
 import pretrainkit
 from pretrainkit.data.loader import Loader
 from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
+from pretrainkit.recipes.t5.denoising import DenoiserConfig
+from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.recipe import RECIPE
-from pretrainkit.recipes.t5.source import bind, open_source
-from pretrainkit.tokenizers.shard_writer import write_shards
-from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.run import OptimizerConfig
-
-SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)
-SHAPE = {"hidden_size": 16, "num_heads": 2, "head_size": 8, "intermediate_size": 16}
-LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-
-
-def shards_of(folder: Path, num: int, seed: int) -> str:
-    rng = np.random.default_rng(seed)
-    documents = [[rng.integers(5, 200, rng.integers(3, 20)) for _ in range(rng.integers(1, 12))] for _ in range(num)]
-    write_shards(folder, [documents[0::2], documents[1::2]], vocab_size=200, special=SPECIAL)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("t5")
-    return [shards_of(root / name, num, seed) for seed, (name, num) in enumerate([("a", 300), ("b", 60), ("v", 40)])]
-
-
-def run_of(folders, model=None, data=None, **settings) -> T5Run:
-    given = {"train": folders[0], "valid": folders[2], "batch_size": 8, "input_length": 64, "target_length": 18}
-    return T5Run(
-        num_steps=4,
-        model=T5ModelConfig(**SHAPE | (model or LAYERS)),
-        data=T5DataConfig(**given | (data or {})),
-        optimizer=OptimizerConfig(name="adafactor", peak_lr=0.01, max_grad_norm=0.0),
-        **settings,
-    )
-
-
-def records(num, epoch=0, source=0):
-    zeros = np.zeros(num, np.int64)
-    key = np.arange(num, dtype=np.uint64) + np.uint64(1000 * epoch)
-    return Records(zeros + source, zeros + epoch, np.arange(num), key)
+from pretrainkit.recipes.t5.source import bind, component_names, open_source
 
 
 def test_bind_takes_the_vocabulary_with_sentinels_from_the_data(folders):
@@ -142,6 +106,62 @@ def test_packed_examples_have_the_losses_of_rows(folders, normalize_by, kind):
         assert of_packed[name] == pytest.approx(value, rel=1e-4)
 
 
+def test_full_language_models_have_one_end_mark_per_document_and_full_rows(folders):
+    layers = {"kind": "decoder_only", "num_encoder_layers": None, "num_decoder_layers": 1}
+    data = {"target_length": 64, "denoising": {"name": "full_lm"}}
+    source = open_source(bind(run_of(folders, model=layers, data=data)), "train")
+    (component,), (size,) = source.components, source.sizes
+    rows = source.build(records(size))["decoder_target_tokens"]
+    assert (rows == 1).sum() == component.shards.num_documents == 300
+    is_last = np.isin(np.arange(size) + 1, component.index.segment_ends)
+    assert (rows[~is_last] != 0).all()
+    assert component.index.num_tokens == component.shards.num_tokens + 300
+
+
+def test_two_examples_of_a_pair_share_a_row_without_seeing_each_other(folders):
+    data = {"target_length": 64, "denoising": {"name": "packed_prefix_lm"}}
+    config = bind(run_of(folders, data=data, objective={"normalize_by": "real_target_tokens"}))
+    source = open_source(config, "train")
+    batch = source.build(records(8))
+    assert batch["encoder_input_tokens"].shape == batch["decoder_target_tokens"].shape == (8, 64)
+    full = source.components[0].index.lengths(np.arange(8)) == 128
+    assert full.sum() >= 6
+    for side in ("encoder", "decoder"):
+        segments = batch[f"{side}_segment_ids"][full]
+        assert (segments > 0).all()
+        assert set(segments.ravel().tolist()) == {1, 2}
+        starts = batch[f"{side}_positions"][full] == 0
+        assert (starts.sum(1) == 2).all()
+    assert (batch["decoder_input_tokens"][batch["decoder_positions"] == 0] == 0).all()
+    first = batch["encoder_segment_ids"][full] == 1
+    assert (first.sum(1) + (batch["decoder_segment_ids"][full] == 1).sum(1) == 64).all()
+    assert batch["num_examples"] == 8
+    inputs, targets = source.examples(records(8))
+    alone = lay_out(config, inputs, targets, mask_id=-1)
+    one_each = objective_sums(config, alone)
+    for name, value in objective_sums(config, batch).items():
+        assert value == pytest.approx(one_each[name], rel=1e-4)
+
+
+def test_a_decoder_alone_reads_one_prefix_and_says_the_rest_of_its_row(folders):
+    layers = {"kind": "decoder_only", "num_encoder_layers": None, "num_decoder_layers": 1}
+    data = {"input_length": 32, "target_length": 32, "denoising": {"name": "packed_prefix_lm"}}
+    config = bind(run_of(folders, model=layers, data=data))
+    batch = open_source(config, "train").build(records(8))
+    assert batch["decoder_target_tokens"].shape == (8, 64)
+    split = (batch["decoder_loss_weights"] == 0).sum(1)
+    place = np.arange(64)
+    np.testing.assert_array_equal(batch["decoder_loss_weights"], place >= split[:, None])
+    np.testing.assert_array_equal(batch["decoder_causal_attention"], place <= split[:, None])
+    assert (batch["decoder_target_tokens"] != 0).all()
+
+
+def test_pairs_need_equal_rows_and_no_other_packing(folders):
+    data = {"target_length": 32, "packing": True, "denoising": {"name": "packed_prefix_lm"}}
+    with pytest.raises(ConfigError, match=r"(?s)make them equal.*packing=false"):
+        bind(run_of(folders, data=data))
+
+
 def test_packed_rows_are_of_a_fixed_number(folders):
     config = bind(run_of(folders, data={"packing": True, "packed_rows": 9}))
     assert open_source(config, "train").build(records(8))["encoder_input_tokens"].shape == (9, 64)
@@ -149,52 +169,45 @@ def test_packed_rows_are_of_a_fixed_number(folders):
         bind(run_of(folders, data={"packed_rows": 9}))
 
 
-TASKS = """
-from pathlib import Path
-from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
-from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-from pretrainkit.data.task_sources import JsonLines
-from pretrainkit.data.vocabulary import ByteVocabulary
-
-HERE = Path(__file__).parent
-BYTES = ByteVocabulary()
-for name in ("copy", "shout"):
-    files = {split: str(HERE / f"{split}.jsonl") for split in ("train", "validation")}
-    steps = (format_strings(inputs=f"{name}: {{text}}", targets="{text}"), tokenize(), append_eos_after_trim)
-    features = {"inputs": Feature(BYTES), "targets": Feature(BYTES)}
-    add_task(Task(f"t5_source_{name}", JsonLines(files), features, steps))
-add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout", 1)]))
-"""
+def test_components_have_names_of_their_own_even_where_their_denoisers_are_alike(folders):
+    alike = [{"noise_density": 0.15}, {"noise_density": 0.15, "mode": "R"}, {"noise_density": 0.5}]
+    data = {"target_length": 64, "denoising": {"denoisers": alike}}
+    source = open_source(bind(run_of(folders, data=data)), "train")
+    assert source.names == ["random_spans-3-0.15", "random_spans-3-0.15#2", "random_spans-3-0.5"]
+    assert component_names(["a", "b", "a"], [DenoiserConfig()] * 3) == [
+        "0-random_spans-3-0.15",
+        "1-random_spans-3-0.15",
+        "0-random_spans-3-0.15#2",
+    ]
 
 
-@pytest.fixture(scope="module")
-def module(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tasks")
-    for split, num in (("train", 40), ("validation", 6)):
-        lines = [json.dumps({"text": f"{split} {number}"}) for number in range(num)]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "own_tasks.py").write_text(TASKS)
-    return str(folder / "own_tasks.py")
-
-
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder_only"])
 @pytest.mark.parametrize("packing", [False, True])
-def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
-    data = {"train": (), "valid": (), "task": "t5_source_both", "modules": (module,), "packing": packing}
-    config = run_of(["", "", ""], data=data | {"input_length": 32, "target_length": 24})
-    bound = bind(config)
-    assert bound.model.vocab_size == 384
-    source = open_source(bound, "train")
-    shares = np.bincount(RECIPE.build_order(bound, source).records(np.arange(400)).source) / 400
-    np.testing.assert_allclose(shares, [0.75, 0.25])
-    batch = source.build(records(2))
-    assert bytes((batch["encoder_input_tokens"][0][:13] - 3).astype(np.uint8)) == b"copy: train 0"
-    pretrainkit.train(config, tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run/eval.jsonl").read_text().splitlines()]
-    assert 3 < lines[-1]["nll_per_target_token"] < 8
-    for name in ("t5_source_copy", "t5_source_shout"):
-        assert 3 < lines[-1][f"nll_per_target_token/{name}"] < 8
-    with pytest.raises(ConfigError, match="both say what to read"):
-        bind(run_of(["", "", ""], data=data | {"train": "x"}))
+def test_each_component_has_its_own_loss_and_count_of_target_tokens(folders, kind, packing):
+    layers = LAYERS if kind == "encoder_decoder" else {"num_encoder_layers": None, "num_decoder_layers": 1}
+    two = [{"mask": "suffix", "noise_density": d, "inputs": "drop", "targets": "drop"} for d in (0.5, 0.2)]
+    data = {"target_length": 64, "packing": packing, "denoising": {"denoisers": two}}
+    config = bind(run_of(folders, model=layers | {"kind": kind}, data=data))
+    source = open_source(config, "train")
+    mixed = Records(np.arange(9) % 2, np.zeros(9, np.int64), np.arange(9), np.arange(9, dtype=np.uint64))
+    alone = [mixed.take(np.flatnonzero(mixed.source == number)) for number in (0, 1)]
+    torch.manual_seed(0)
+    model, objective = RECIPE.build_model(config).eval(), RECIPE.build_objective(config)
+    assert objective.logged == ("loss/suffix-0.5", "loss/suffix-0.2")
+
+    def losses(records):
+        return objective.losses(model, {n: torch.from_numpy(a) for n, a in source.build(records).items()})
+
+    whole = losses(mixed)
+    for name, own in zip(objective.logged, alone, strict=True):
+        only = losses(own)
+        _, targets = source.examples(own)
+        assert whole[name].weight == only[name].weight == len(targets.values)
+        both = only["cross_ent_loss"].total + only["z_loss"].total
+        assert whole[name].total.item() == pytest.approx(both.item(), rel=1e-4)
+        notes = objective.cost(source.build(mixed)).notes
+        assert notes[name.replace("loss", "target_tokens")] == len(targets.values)
+        assert not whole[name].total.requires_grad
 
 
 def test_span_corruption_trains_from_token_shards(folders, tmp_path):

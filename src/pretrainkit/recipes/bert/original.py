@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
+from pretrainkit.formats.flax_file import flat_arrays, read_flax
 from pretrainkit.recipes.bert.config import BertModelConfig
-from pretrainkit.recipes.bert.flax_file import flat_arrays, read_flax
 
 State = Mapping[str, Tensor]
 _CHECKPOINT = re.compile(r"checkpoint_(\d+)")

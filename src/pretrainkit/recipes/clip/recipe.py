@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, ImageEncoder, ImportedConfig, Recipe, Split
+from pretrainkit.training.recipe import Evaluator, ImageEncoder, ImportedConfig, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -144,11 +144,11 @@ class Clip(Recipe):
     def file_formats(self) -> tuple[str, ...]:
         return ("zerovl",)
 
-    def import_file(self, path: Path, format: str, config: ClipRun | None) -> tuple[ClipRun, Mapping[str, Any]]:
+    def import_file(self, path: Path, format: str, config: ClipRun | None) -> ImportedModel:
         """The config is that of clip/zerovl-14m where none is given; without a temperature in the file it is fixed."""
         from pretrainkit.recipes.clip.original import import_original
 
-        return import_original(path, PRESETS["zerovl-14m"]() if config is None else config)
+        return ImportedModel(*import_original(path, PRESETS["zerovl-14m"]() if config is None else config))
 
 
 RECIPE = Clip()

@@ -1,12 +1,23 @@
 """Settings of the T5 recipe. Torch-free. Complete configs are in `presets.py`."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
+from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
-from pretrainkit.training.run import DataConfig, RunConfig
+from pretrainkit.training.run import DataConfig, EvaluateConfig, RunConfig
 
 Activation = Literal["relu", "gelu_tanh", "gelu", "swish", "linear"]
 """gelu_tanh is `gelu_new` of Hugging Face, the one of T5 1.1; linear is no function at all."""
@@ -26,6 +37,8 @@ class T5ModelConfig(Config):
 
     Sources: Raffel et al. 2020, https://arxiv.org/abs/1910.10683; for 1.1 Shazeer 2020, https://arxiv.org/abs/2002.05202.
     """
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout", "init_style"})
 
     kind: Literal["encoder_decoder", "decoder_only", "encoder_only"] = "encoder_decoder"
     """encoder_decoder: T5. decoder_only: a language model, or prefix language model, of the decoder's layers without
@@ -106,6 +119,21 @@ class T5ObjectiveConfig(Config):
         return value.lower().removeprefix("num_") if isinstance(value, str) else value
 
 
+def as_names(value: object) -> object:
+    """Names separated by commas, or a list of them."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def as_folders(value: object) -> object:
+    """A mapping, or one folder for `all`."""
+    return {"all": value} if isinstance(value, str) else value
+
+
+TaskFolders = Annotated[
+    dict[str, str], IsPath(), BeforeValidator(as_folders, json_schema_input_type=str | dict[str, str])
+]
+
+
 class T5DataConfig(DataConfig):
     """How examples become batches."""
 
@@ -121,17 +149,63 @@ class T5DataConfig(DataConfig):
     caches: tuple[str, ...] = ()
     """Folders of pretrainkit tasks cache, searched in this order; without one that fits tasks are made as they are
     read."""
+    tokenizer: Annotated[str | None, IsPath()] = None
+    """Vocabulary of tasks that leave it to the run, as named ones do: a tokenizer folder (ours, or of a T5 of Hugging
+    Face), a run or export, or bytes; null: that of init_from."""
+    task_folders: TaskFolders = Field(default_factory=dict)
+    """Where the data of named tasks lie: {glue: FOLDER, ...}, also one set of a benchmark, {glue/cola: FOLDER}, or all
+    of them in one folder, {all: FOLDER}. What is not named is taken from the hub."""
+    leave_out: Annotated[tuple[str, ...], BeforeValidator(as_names)] = ()
+    """Tasks and mixtures that mixtures do without, such as those whose data are missing."""
     train_split: str = "train"
     """Of the tasks, to train on."""
-    valid_split: str = "validation"
-    """Of the tasks, held out."""
+    valid_split: str | None = "validation"
+    """Of the tasks, held out; tasks without it are left out. null: nothing is held out."""
     denoising: DenoisingConfig = DenoisingConfig()
     """What becomes of unlabelled text."""
     packing: bool = False
     """Lay several examples of a microbatch into one row where they fit, without attention between them. Losses and
     gradients are the same, for less padding."""
     packed_rows: PositiveInt | None = None
-    """packing only: rows of every microbatch, so that shapes stay; null: as many as its examples need."""
+    """packing only: rows of every microbatch, so that shapes stay; a microbatch that needs more is an error. null: as
+    many as its examples need, rounded up by an eighth at most so that few shapes occur; `pretrainkit data check` counts
+    them."""
+
+
+class InferConfig(Config):
+    """Tasks judged by their own metrics, on what the model answers."""
+
+    every_steps: PositiveInt | None = None
+    """After every so many updates, and after the last; null: together with the held-out losses."""
+    split: str | None = None
+    """Of the tasks; null: data.valid_split."""
+    num_examples: PositiveInt | None = None
+    """Of each task, from its beginning; null: all of the split."""
+    batch_size: PositiveInt = 64
+    """Examples per forward pass and rank. Metrics do not depend on it."""
+    input_length: PositiveInt | None = None
+    """Most tokens of an input; null: none is cut."""
+    target_length: PositiveInt | None = None
+    """Most tokens of an answer; null: as many as the longest target of the tasks has."""
+    decoding: DecodingConfig = DecodingConfig()
+    """How answers are made."""
+    num_written: NonNegativeInt | None = 200
+    """Examples of each task whose input, target and answer are written to RUN/evaluations/TASK-STEP.jsonl; 0: none;
+    null: all."""
+
+
+class T5EvaluateConfig(EvaluateConfig):
+    """Evaluation on held-out data while training."""
+
+    num_examples_per_task: PositiveInt | None = None
+    """Examples for the loss of each task, or denoiser, alone, at most all; null: num_examples divided by how many they
+    are."""
+    infer: InferConfig | None = InferConfig()
+    """Of runs on tasks that have metrics; null: answers are not judged."""
+
+    def limited_to(self, num_examples: int) -> Self:
+        infer = self.infer and self.infer.model_copy(update={"num_examples": num_examples})
+        return super().limited_to(num_examples).model_copy(update={"infer": infer})
 
 
 class T5Run(RunConfig):
@@ -145,6 +219,15 @@ class T5Run(RunConfig):
     """What is predicted."""
     data: T5DataConfig
     """What the model is fed."""
+    evaluate: T5EvaluateConfig = T5EvaluateConfig()
+    """Evaluation while training."""
+
+    @property
+    def evaluates_repeatedly(self) -> bool:
+        """Whether held-out data is looked at while training goes on."""
+        infer = self.evaluate.infer
+        has_own = self.data.task is not None and infer is not None and infer.every_steps is not None
+        return has_own or super().evaluates_repeatedly
 
     @property
     def has_training_data(self) -> bool:
@@ -154,7 +237,7 @@ class T5Run(RunConfig):
     @property
     def has_held_out_data(self) -> bool:
         """Whether there is anything to evaluate on."""
-        return self.data.task is not None or bool(self.data.valid)
+        return bool(self.data.valid) or (self.data.task is not None and self.data.valid_split is not None)
 
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""
@@ -188,6 +271,12 @@ class T5Run(RunConfig):
             )
         if self.data.task is not None:
             return found
+        for name in ("tokenizer", "task_folders", "leave_out"):
+            if getattr(self.data, name):
+                found.append(
+                    f"data.{name}={getattr(self.data, name)} is only read where data.task names a task\n"
+                    "  leave it out; token shards bring their tokenizer"
+                )
         has_inputs = {denoiser.inputs is not None for denoiser in denoising.all}
         if kind != "decoder_only" and False in has_inputs:
             found.append(
@@ -196,6 +285,17 @@ class T5Run(RunConfig):
             )
         if kind == "decoder_only" and len(has_inputs) > 1:
             found.append("data.denoising.denoisers mixes some with inputs and some without\n  use one kind in a run")
+        has_pairs = [denoiser.pairs for denoiser in denoising.all]
+        if any(has_pairs) and kind != "decoder_only":
+            if len(has_pairs) > 1:
+                found.append("data.denoising.denoisers mixes pairs with others\n  use a denoiser of pairs alone")
+            if self.data.input_length != self.data.target_length:
+                found.append(
+                    f"data.input_length={self.data.input_length} and data.target_length={self.data.target_length} "
+                    "differ, but two examples that fill a row on one side fill it on the other too\n  make them equal"
+                )
+            if self.data.packing:
+                found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
         wanted = {(denoiser.inputs, denoiser.targets) for denoiser in denoising.all}
         if kind == "encoder_only" and wanted != {("sentinel_per_token", "keep")}:
             found.append(

@@ -6,15 +6,17 @@ Source: T5X (`t5x/decoding.py`), whose scores, penalties and rules for stopping 
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
 from pretrainkit.nn.relative_bias import RelativeBias
-from pretrainkit.recipes.t5.model import T5, Block
+from pretrainkit.recipes.t5.model import T5, Block, activation_dtype
 
 START_ID, END_ID = 0, 1
 _IMPOSSIBLE = -1e7
@@ -49,7 +51,7 @@ class CachedDecoder:
         device = model.embedding.weight.device
         config = model.config
         shape = (num_sequences, config.num_heads, max_length, config.head_size)
-        dtype = model.embedding.weight.dtype
+        dtype = activation_dtype(model.embedding.weight)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in self.blocks]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in self.blocks]
         self.cross: list[tuple[Tensor, Tensor]] = []
@@ -136,10 +138,22 @@ class CachedDecoder:
         mixed = F.scaled_dot_product_attention(q_BHC[:, :, None], key, value, attn_mask=mask, scale=1.0)
         return mixed[:, :, 0].flatten(1)
 
-    def choose(self, sequence_B: Tensor) -> None:
-        """Go on with these sequences (int64 indices), in this order; one may be there several times."""
-        self.keys = [key[sequence_B] for key in self.keys]
-        self.values = [value[sequence_B] for value in self.values]
+    def choose(self, sequence_B: Tensor, num_read: int = 0, *, keeps_inputs: bool = False) -> None:
+        """Go on with these sequences (int64 indices), in this order; one may be there several times.
+
+        Args:
+            sequence_B: Which.
+            num_read: Positions that were read so far, and by `prefill`: more need not be moved.
+            keeps_inputs: There are as many as before, and each has the input of the one in whose place it comes.
+        """
+        for cache in (self.keys, self.values):
+            for number, kept in enumerate(cache):
+                if keeps_inputs:
+                    kept[:, :, :num_read] = kept[sequence_B, :, :num_read]
+                else:
+                    cache[number] = kept[sequence_B]
+        if keeps_inputs:
+            return
         self.cross = [(key[sequence_B], value[sequence_B]) for key, value in self.cross]
         if self.cross_mask is not None:
             self.cross_mask, self.has_input_B = self.cross_mask[sequence_B], self.has_input_B[sequence_B]
@@ -159,7 +173,10 @@ def sample(
     prompt_BP: Tensor | None = None,
     is_prefix: bool = False,
     generator: torch.Generator | None = None,
+    uniform_BL: Tensor | None = None,
     change_logits: Callable[[Tensor, int], Tensor] | None = None,
+    end_id: int = END_ID,
+    max_new: int | None = None,
 ) -> Decoded:
     """One sequence per input, token by token. As in T5X the default is greedy: the best token only.
 
@@ -173,7 +190,11 @@ def sample(
         prompt_BP: What the answers begin with, padded with 0 at their ends.
         is_prefix: The prompt is the prefix of a prefix language model: its tokens all see each other.
         generator: Where the draws come from.
+        uniform_BL: Numbers in [0, 1) that decide the draws in place of `generator`, so that an answer does not depend
+            on the batch it is made in.
         change_logits: Called with the logits (B, V) and the position before each choice.
+        end_id: Of the end mark.
+        max_new: Most tokens behind each prompt, which `max_length` alone would allow short prompts more of.
     """
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}; it must be above 0 (top_k=1 is greedy)")
@@ -182,35 +203,50 @@ def sample(
     num = _num_sequences(encoder_ids_BS, prompt_BP)
     device = model.embedding.weight.device
     prompt_BP = torch.zeros(num, 0, dtype=torch.int64, device=device) if prompt_BP is None else prompt_BP.long()
-    was_training = model.training
-    model.eval()
-    decoder = CachedDecoder(model, encoder_ids_BS, num, max_length)
-    if is_prefix:
-        started_BP = F.pad(prompt_BP, (1, 0), value=START_ID)[:, :max_length]
-        decoder.prefill(started_BP, (prompt_BP != 0).sum(1) + 1)
-    ids_BL = torch.zeros(num, max_length, dtype=torch.int64, device=device)
-    scores_B = torch.zeros(num, device=device)
-    is_done_B = torch.zeros(num, dtype=torch.bool, device=device)
-    current_B = torch.full((num,), START_ID, device=device)
-    for position in range(max_length):
-        logits_BV = decoder.step(current_B, position)
-        if change_logits is not None:
-            logits_BV = change_logits(logits_BV, position)
-        log_probs_BV = torch.log_softmax(logits_BV / temperature, -1)
-        chosen_B = _draw(log_probs_BV, top_k, top_p, generator)
-        is_given_B = torch.zeros_like(is_done_B)
-        if position < prompt_BP.shape[1]:
-            is_given_B = prompt_BP[:, position] != 0
-            chosen_B = torch.where(is_given_B, prompt_BP[:, position], chosen_B)
-        chosen_log_B = log_probs_BV.gather(1, chosen_B[:, None])[:, 0]
-        scores_B = scores_B + chosen_log_B.masked_fill(is_done_B | is_given_B, 0.0)
-        current_B = chosen_B.masked_fill(is_done_B, 0)
-        ids_BL[:, position] = current_B
-        is_done_B = is_done_B | (current_B == END_ID)
-        if is_done_B.all():
-            break
-    model.train(was_training)
+    with evaluation_mode(model):
+        decoder = CachedDecoder(model, encoder_ids_BS, num, max_length)
+        if is_prefix:
+            decoder.prefill(*_prefix(prompt_BP, max_length))
+        ids_BL = torch.zeros(num, max_length, dtype=torch.int64, device=device)
+        scores_B = torch.zeros(num, device=device)
+        # What is not finished: A of the B sequences.
+        row_A = torch.arange(num, device=device)
+        is_done_A = torch.zeros(num, dtype=torch.bool, device=device)
+        last_B = (prompt_BP != 0).sum(1) + (max_length if max_new is None else max_new)
+        current_A = torch.full((num,), START_ID, device=device)
+        for position in range(max_length):
+            logits_AV = decoder.step(current_A, position)
+            if change_logits is not None:
+                logits_AV = change_logits(logits_AV, position)
+            log_probs_AV = torch.log_softmax(logits_AV / temperature, -1)
+            uniform_A = None if uniform_BL is None else uniform_BL[row_A, position]
+            current_A = _draw(log_probs_AV, top_k, top_p, generator, uniform_A)
+            is_given_A = torch.zeros_like(is_done_A)
+            if position < prompt_BP.shape[1]:
+                given_A = prompt_BP[row_A, position]
+                is_given_A = given_A != 0
+                current_A = torch.where(is_given_A, given_A, current_A)
+            chosen_log_A = log_probs_AV.gather(1, current_A[:, None])[:, 0]
+            scores_B[row_A] += chosen_log_A.masked_fill(is_done_A | is_given_A, 0.0)
+            current_A = current_A.masked_fill(is_done_A, 0)
+            ids_BL[row_A, position] = current_A
+            is_done_A = is_done_A | (current_A == end_id) & ~is_given_A
+            if max_new is not None:
+                is_done_A = is_done_A | (position + 1 >= last_B[row_A])
+            num_open = int((~is_done_A).sum())
+            if not num_open:
+                break
+            if 2 * num_open <= len(row_A) and change_logits is None:
+                kept = (~is_done_A).nonzero()[:, 0]
+                decoder.choose(kept)
+                row_A, current_A, is_done_A = row_A[kept], current_A[kept], is_done_A[kept]
     return Decoded(ids_BL, scores_B)
+
+
+def _prefix(prompt_BP: Tensor, max_length: int) -> tuple[Tensor, Tensor]:
+    """What `CachedDecoder.prefill` takes."""
+    started_BP = F.pad(prompt_BP, (1, 0), value=START_ID)[:, :max_length]
+    return started_BP, ((prompt_BP != 0).sum(1) + 1).clamp(max=max_length)
 
 
 def _num_sequences(encoder_ids_BS: Tensor | None, prompt_BP: Tensor | None) -> int:
@@ -220,7 +256,9 @@ def _num_sequences(encoder_ids_BS: Tensor | None, prompt_BP: Tensor | None) -> i
     return len(given)
 
 
-def _draw(log_probs_BV: Tensor, top_k: int, top_p: float, generator: torch.Generator | None) -> Tensor:
+def _draw(
+    log_probs_BV: Tensor, top_k: int, top_p: float, generator: torch.Generator | None, uniform_B: Tensor | None
+) -> Tensor:
     if top_k == 1:
         return log_probs_BV.argmax(-1)
     if top_k:
@@ -231,7 +269,14 @@ def _draw(log_probs_BV: Tensor, top_k: int, top_p: float, generator: torch.Gener
         before_BV = ordered_BV.exp().cumsum(-1) - ordered_BV.exp()
         is_out_BV = torch.zeros_like(before_BV, dtype=torch.bool).scatter(1, index_BV, before_BV >= top_p)
         log_probs_BV = log_probs_BV.masked_fill(is_out_BV, -torch.inf)
-    return torch.multinomial(log_probs_BV.exp(), 1, generator=generator)[:, 0]
+    if uniform_B is None:
+        return torch.multinomial(log_probs_BV.exp(), 1, generator=generator)[:, 0]
+    cumulative_BV = log_probs_BV.exp().double().cumsum(-1)
+    place_B1 = (uniform_B.double()[:, None] * cumulative_BV[:, -1:]).contiguous()
+    index_B = torch.searchsorted(cumulative_BV, place_B1, right=True)[:, 0]
+    # A product that is rounded up may lie behind the last token that can be drawn.
+    last_B = (cumulative_BV < cumulative_BV[:, -1:]).sum(-1)
+    return torch.minimum(index_B, last_B)
 
 
 def brevity_penalty(alpha: float, length: int) -> float:
@@ -248,6 +293,8 @@ def beam_search(
     num_beams: int,
     alpha: float = 0.6,
     prompt_BP: Tensor | None = None,
+    is_prefix: bool = False,
+    end_id: int = END_ID,
 ) -> Decoded:
     """The best sequences of a search that keeps `num_beams` unfinished ones, from worst to best.
 
@@ -261,47 +308,97 @@ def beam_search(
         num_beams: N.
         alpha: Exponent of the brevity penalty; 0: none.
         prompt_BP: As for `sample`.
+        is_prefix: As for `sample`.
+        end_id: As for `sample`.
     """
     num, device = _num_sequences(encoder_ids_BS, prompt_BP), model.embedding.weight.device
-    was_training = model.training
-    model.eval()
-    decoder = CachedDecoder(model, encoder_ids_BS, num, max_length)
-    decoder.choose(torch.arange(num, device=device).repeat_interleave(num_beams))
-    live_BNL = torch.zeros(num, num_beams, max_length, dtype=torch.int64, device=device)
-    live_log_BN = torch.full((num, num_beams), _IMPOSSIBLE, device=device)
-    live_log_BN[:, 0] = 0.0  # all beams begin alike: only one of them counts
-    done_BNL, done_score_BN = torch.zeros_like(live_BNL), torch.full_like(live_log_BN, _IMPOSSIBLE)
-    first_B1 = torch.arange(num, device=device)[:, None] * num_beams
-    current = torch.full((num * num_beams,), START_ID, device=device)
-    for position in range(max_length):
-        log_probs = torch.log_softmax(decoder.step(current, position), -1).view(num, num_beams, -1)
-        if prompt_BP is not None and position < prompt_BP.shape[1]:
-            log_probs = _force(log_probs, prompt_BP[:, position].long())
-        vocab_size = log_probs.shape[-1]
+    prompt_BP = torch.zeros(num, 0, dtype=torch.int64, device=device) if prompt_BP is None else prompt_BP.long()
+    with evaluation_mode(model):
+        decoder = CachedDecoder(model, encoder_ids_BS, num, max_length)
+        num_read = 0
+        if is_prefix:
+            decoder.prefill(*_prefix(prompt_BP, max_length))
+            num_read = prompt_BP.shape[1] + 1
+        decoder.choose(torch.arange(num, device=device).repeat_interleave(num_beams))
+        found = _Beams(num, num_beams, max_length, device)
+        beams, row_A = _Beams(num, num_beams, max_length, device), torch.arange(num, device=device)
+        current = torch.full((num * num_beams,), START_ID, device=device)
+        for position in range(max_length):
+            log_probs = torch.log_softmax(decoder.step(current, position), -1).view(len(row_A), num_beams, -1)
+            is_given_A = torch.zeros_like(row_A, dtype=torch.bool)
+            if position < prompt_BP.shape[1]:
+                is_given_A = prompt_BP[row_A, position] != 0
+                log_probs = _force(log_probs, prompt_BP[row_A, position])
+            sequence = beams.extend(log_probs, position, alpha, end_id, is_given_A)
+            is_done_A = beams.done_score[:, -1] >= beams.live_log[:, 0] / brevity_penalty(alpha, max_length)
+            num_open = int((~is_done_A).sum())
+            if not num_open:
+                break
+            decoder.choose(sequence, max(num_read, position + 1), keeps_inputs=True)
+            if 2 * num_open <= len(row_A):
+                # What is finished cannot change any more.
+                found.put(row_A, beams)
+                kept = (~is_done_A).nonzero()[:, 0]
+                beams, row_A = beams.take(kept), row_A[kept]
+                decoder.choose((kept[:, None] * num_beams + torch.arange(num_beams, device=device)).flatten())
+            current = beams.live[:, :, position].flatten()
+        found.put(row_A, beams)
+    return found.best(alpha, max_length)
+
+
+class _Beams:
+    """Of A inputs the N best unfinished and the N best finished sequences, the best one first."""
+
+    def __init__(self, num: int, num_beams: int, max_length: int, device: torch.device) -> None:
+        self.live = torch.zeros(num, num_beams, max_length, dtype=torch.int64, device=device)
+        """int64 (A, N, L)."""
+        self.live_log = torch.full((num, num_beams), _IMPOSSIBLE, device=device)
+        """float32 (A, N): log-probabilities."""
+        self.live_log[:, 0] = 0.0  # all begin alike: only one of them counts
+        self.done = torch.zeros_like(self.live)
+        """int64 (A, N, L)."""
+        self.done_score = torch.full_like(self.live_log, _IMPOSSIBLE)
+        """float32 (A, N): log-probabilities over the brevity penalty."""
+
+    def extend(self, log_probs_ANV: Tensor, position: int, alpha: float, end_id: int, is_given_A: Tensor) -> Tensor:
+        """A token more, which ends nothing where it is given; returns which sequences (A * N) the unfinished ones go on
+        from."""
+        num, num_beams, vocab_size = log_probs_ANV.shape
+        length = self.live.shape[-1]
         # Twice as many as beams: at most half of them end here.
-        top_log, top_index = (live_log_BN[:, :, None] + log_probs).flatten(1).topk(2 * num_beams, -1)
+        top_log, top_index = (self.live_log[:, :, None] + log_probs_ANV).flatten(1).topk(2 * num_beams, -1)
         parent, token = top_index // vocab_size, top_index % vocab_size
-        candidates = live_BNL.gather(1, parent[:, :, None].expand(-1, -1, max_length)).clone()
+        candidates = self.live.gather(1, parent[:, :, None].expand(-1, -1, length))
         candidates[:, :, position] = token
-        is_end = token == END_ID
+        is_end = (token == end_id) & ~is_given_A[:, None]
 
         score = (top_log / brevity_penalty(alpha, position + 1)).masked_fill(~is_end, _IMPOSSIBLE)
-        done_score_BN, kept = torch.cat((done_score_BN, score), 1).topk(num_beams, -1)
-        done_BNL = torch.cat((done_BNL, candidates), 1).gather(1, kept[:, :, None].expand(-1, -1, max_length))
+        self.done_score, kept = torch.cat((self.done_score, score), 1).topk(num_beams, -1)
+        self.done = torch.cat((self.done, candidates), 1).gather(1, kept[:, :, None].expand(-1, -1, length))
 
-        live_log_BN, kept = top_log.masked_fill(is_end, _IMPOSSIBLE).topk(num_beams, -1)
-        live_BNL = candidates.gather(1, kept[:, :, None].expand(-1, -1, max_length))
-        decoder.choose((first_B1 + parent.gather(1, kept)).flatten())
-        current = live_BNL[:, :, position].flatten()
+        self.live_log, kept = top_log.masked_fill(is_end, _IMPOSSIBLE).topk(num_beams, -1)
+        self.live = candidates.gather(1, kept[:, :, None].expand(-1, -1, length))
+        first_A1 = torch.arange(num, device=parent.device)[:, None] * num_beams
+        return (first_A1 + parent.gather(1, kept)).flatten()
 
-        best_live_B = live_log_BN[:, 0] / brevity_penalty(alpha, max_length)
-        if (done_score_BN[:, -1] >= best_live_B).all():
-            break
-    model.train(was_training)
-    has_done = (done_score_BN[:, :1] > _IMPOSSIBLE / 2).expand(-1, num_beams)
-    ids = torch.where(has_done[:, :, None], done_BNL, live_BNL)
-    scores = torch.where(has_done, done_score_BN, live_log_BN / brevity_penalty(alpha, max_length))
-    return Decoded(ids.flip(1), scores.flip(1))
+    def take(self, row_A: Tensor) -> "_Beams":
+        """Those of some inputs."""
+        made = copy(self)
+        made.live, made.live_log = self.live[row_A], self.live_log[row_A]
+        made.done, made.done_score = self.done[row_A], self.done_score[row_A]
+        return made
+
+    def put(self, row_A: Tensor, other: "_Beams") -> None:
+        """Replace those of some inputs."""
+        self.live[row_A], self.live_log[row_A] = other.live, other.live_log
+        self.done[row_A], self.done_score[row_A] = other.done, other.done_score
+
+    def best(self, alpha: float, max_length: int) -> Decoded:
+        """The finished ones, or where an input has none, the unfinished ones; from worst to best."""
+        has_done_B1 = self.done_score[:, :1] > _IMPOSSIBLE / 2
+        ids = torch.where(has_done_B1[:, :, None], self.done, self.live)
+        scores = torch.where(has_done_B1, self.done_score, self.live_log / brevity_penalty(alpha, max_length))
+        return Decoded(ids.flip(1), scores.flip(1))
 
 
 def _force(log_probs_BNV: Tensor, prompt_B: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.data.subsets import slots
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5 import spans
 from pretrainkit.recipes.t5.ragged import Ragged, constant, joined
@@ -35,6 +36,7 @@ ObjectiveName = Literal[
     "drop_tokens",
     "deshuffling",
     "prefix_lm",
+    "packed_prefix_lm",
     "lm",
     "full_lm",
     "ul2",
@@ -71,6 +73,19 @@ class DenoiserConfig(Config):
     """Whether the lengths of segments are log-uniform from 8 up, one for each group of documents."""
     mode: Mode | None = None
     """Which of data.denoising.modes is put before the inputs; null: none."""
+    pairs: bool = False
+    """suffix only: a segment of twice the length is two examples that share a row, the prefix of one as long as the
+    rest of the other, so that rows are always full. A decoder alone reads one prefix in its row and says the rest."""
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        of_text = (self.mask, self.inputs, self.targets) == ("suffix", "drop", "drop") and self.noise_density == 0.5
+        if self.pairs and (not of_text or self.end_of_segment or self.mode is not None or self.is_random_length):
+            raise ValueError(
+                "pairs are for mask=suffix with noise_density=0.5, inputs=drop, targets=drop, end_of_segment=false, "
+                "without mode and is_random_length; see the objective packed_prefix_lm"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_suffix(self) -> Self:
@@ -93,6 +108,8 @@ class DenoiserConfig(Config):
             num_before: Tokens that are put before the inputs.
         """
         end = int(self.end_of_segment)
+        if self.pairs:
+            return 2 * input_length, input_length, 0
         if self.inputs is None:
             return target_length - end, target_length, 0
         whole = input_length - num_before - end
@@ -145,6 +162,18 @@ def named(name: ObjectiveName) -> tuple[DenoiserConfig, ...]:
             return (DenoiserConfig(mask="everything", inputs="permute", targets="keep", group_size=1),)
         case "prefix_lm":
             return (_prefix_lm(0.5),)
+        case "packed_prefix_lm":
+            return (
+                DenoiserConfig(
+                    mask="suffix",
+                    noise_density=0.5,
+                    inputs="drop",
+                    targets="drop",
+                    end_of_segment=False,
+                    end_of_document=True,
+                    pairs=True,
+                ),
+            )
         case "lm":
             return (DenoiserConfig(mask="everything", inputs=None, targets="keep", group_size=1),)
         case "full_lm":
@@ -167,7 +196,8 @@ class DenoisingConfig(Config):
 
     name: ObjectiveName = "span_corruption"
     """span_corruption: T5's. iid_denoising, bert_style, mass_style, drop_tokens, deshuffling: the other objectives of
-    its paper. prefix_lm: go on with half a text. lm, full_lm: say all of it, ended at segments or at documents; for
+    its paper. prefix_lm: go on with half a text. packed_prefix_lm: the same in full rows, of two texts for an
+    encoder-decoder. lm, full_lm: say all of it, ended at segments or at documents; for
     decoders alone. ul2: seven denoisers at equal rates. ul2r: half prefix_lm, a quarter each regular and extreme
     spans."""
     denoisers: tuple[DenoiserConfig, ...] = ()
@@ -189,6 +219,15 @@ class DenoisingConfig(Config):
     """Put the end mark between documents of a segment; T5 puts nothing."""
     max_document_tokens: PositiveInt | None = MAX_DOCUMENT_TOKENS
     """Of longer documents one chunk of so many tokens is used, as in T5; null: all of them."""
+    chunk_start: Literal["aligned", "uniform"] = "aligned"
+    """Where the chunk begins. aligned: at a multiple of max_document_tokens. uniform: of every document, short ones
+    too, anywhere from max_document_tokens - 1 before its first token to its last: only a part of it may be left."""
+
+    @model_validator(mode="after")
+    def _check_chunks(self) -> Self:
+        if self.chunk_start == "uniform" and self.max_document_tokens is None:
+            raise ValueError("chunk_start=uniform needs max_document_tokens, which says how long a chunk is")
+        return self
 
     @property
     def all(self) -> tuple[DenoiserConfig, ...]:
@@ -261,7 +300,12 @@ class Denoiser:
 
     @cached_property
     def _lengths(self) -> tuple[int, int, int]:
-        return self.config.lengths(self.input_length, self.target_length, len(self._before))
+        return self.config.lengths(self.input_length, self.target_length, self.num_before)
+
+    @property
+    def num_before(self) -> int:
+        """Tokens of its mode, which are put before the inputs."""
+        return len(self._before)
 
     @property
     def _before(self) -> tuple[int, ...]:
@@ -277,8 +321,16 @@ class Denoiser:
         Args:
             text: Segments of at most `segment_length` tokens.
             keys: (B,) one for each.
+
+        Returns:
+            (B,) sequences each, or (2 B,) of `pairs`.
         """
         config = self.config
+        if config.pairs:
+            lengths, prefix = spans.paired_prefixes(keys, text.lengths, self.input_length)
+            halves = Ragged(text.values, lengths)
+            is_rest = slots(lengths) >= np.repeat(prefix, lengths)
+            return halves.take_slots(~is_rest), halves.take_slots(is_rest)
         if self._is_usual and len(text) and int(text.lengths.min()) > 1:
             rates = config.noise_density, config.mean_span_length
             inputs, targets = spans.corrupt_spans(keys, text, *rates, self._hiding.sentinels, self.ids.end)
@@ -305,6 +357,8 @@ class Denoiser:
     def most_tokens(self, lengths: spans.Ints) -> spans.Ints:
         """(B,) upper bound of the inputs and targets together, from the lengths of the segments alone."""
         config, end = self.config, int(self.config.end_of_segment)
+        if config.pairs:
+            return lengths
         if config.inputs is None:
             return np.minimum(lengths + end, self.target_length)
         most = 2 * (lengths + end) + len(self._before)

@@ -14,7 +14,7 @@ Source: SeqIO (`seqio/feature_converters.py`), whose names these are.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pretrainkit.data.subsets import slots
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.t5.config import T5Run
-from pretrainkit.recipes.t5.packing import Placement, best_fit, one_per_row
+from pretrainkit.recipes.t5.packing import Placement, best_fit, one_per_row, pairs
 from pretrainkit.recipes.t5.ragged import Ragged, joined
 
 Arrays = dict[str, NDArray]
@@ -127,18 +127,35 @@ def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packe
     }
 
 
-def lay_out(config: T5Run, inputs: Ragged | None, targets: Ragged, *, mask_id: int) -> Arrays:
-    """Rows for the kind of model and the layout that a config asks for, and `num_examples` (1,) float32 where rows hold
-    several.
+def lay_out(
+    config: T5Run,
+    inputs: Ragged | None,
+    targets: Ragged,
+    *,
+    mask_id: int,
+    component: Ints | None = None,
+    is_paired: bool = False,
+) -> Arrays:
+    """Rows for the kind of model and the layout that a config asks for; `num_examples` (1,) float32 where rows hold
+    several; and `components`, of the shape of the targets, where `component` is given.
 
     Args:
         config: With the lengths of rows.
         inputs: None for language models.
         targets: As many as inputs.
         mask_id: For encoders alone.
+        component: (B,) number of the component of the mixture that each example is of.
+        is_paired: Examples 2 i and 2 i + 1 share row i, and count as one.
     """
     data, kind = config.data, config.model.kind
-    packer = best_fit_rows(data.packed_rows) if data.packing else None
+    placements: list[Placement] = []
+    fit = pairs if is_paired else best_fit_rows(data.packed_rows)
+
+    def pack(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
+        placements.append(fit(lengths, widths))
+        return placements[-1]
+
+    packer = pack if data.packing or is_paired else None
     if inputs is None:
         batch = language_model(targets, data.target_length, packer=packer)
     elif kind == "encoder_only":
@@ -148,13 +165,50 @@ def lay_out(config: T5Run, inputs: Ragged | None, targets: Ragged, *, mask_id: i
     else:
         batch = prefix_language_model(inputs, targets, data.input_length + data.target_length, packer=packer)
     if packer is not None:
-        batch["num_examples"] = np.array([len(targets)], np.float32)
+        batch["num_examples"] = np.array([len(targets) // (2 if is_paired else 1)], np.float32)
+    if component is not None:
+        side = "encoder" if kind == "encoder_only" else "decoder"
+        batch["components"] = _components(batch, side, component, placements[0] if placements else None)
     return batch
 
 
+def num_packed_rows(config: T5Run, inputs: Ragged | None, targets: Ragged) -> int:
+    """Rows that examples need where `lay_out` packs them."""
+    data, found = config.data, {"targets": targets.lengths}
+    widths = {"targets": data.target_length}
+    if inputs is not None and config.model.kind == "decoder_only":
+        found = {"targets": inputs.lengths + targets.lengths}
+        widths = {"targets": data.input_length + data.target_length}
+    elif inputs is not None:
+        found |= {"inputs": inputs.lengths}
+        widths |= {"inputs": data.input_length}
+    return best_fit(found, widths).num_rows
+
+
 def best_fit_rows(num_rows: int | None = None) -> Packer:
-    """`best_fit` into so many rows, as a `packer`."""
-    return lambda lengths, widths: best_fit(lengths, widths, num_rows)
+    """`best_fit` into so many rows, as a `packer`. None: as many as are needed, rounded up by `few_sizes`."""
+
+    def pack(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
+        placement = best_fit(lengths, widths, num_rows)
+        return placement if num_rows is not None else replace(placement, num_rows=few_sizes(placement.num_rows))
+
+    return pack
+
+
+def few_sizes(num: int) -> int:
+    """`num` rounded up to four significant bits, by an eighth at most: batches that need nearly the same number of rows
+    then have equally many, so that little is compiled anew."""
+    step = 1 << max(0, num.bit_length() - 4)
+    return -(-num // step) * step
+
+
+def _components(batch: Arrays, side: str, component: Ints, placement: Placement | None) -> NDArray:
+    """int32 (R, W): of the example of each slot; anything where there is none."""
+    if placement is None:
+        return np.repeat(component.astype(np.int32)[:, None], batch[f"{side}_target_tokens"].shape[1], axis=1)
+    table = np.zeros((placement.num_rows, int(placement.number.max(initial=0)) + 1), np.int32)
+    table[placement.row, placement.number] = component
+    return np.take_along_axis(table, batch[f"{side}_segment_ids"], axis=1)
 
 
 def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:

@@ -21,14 +21,15 @@ OF_EACH = ("nll_per_target_token", "accuracy")
 
 def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evaluator | None:
     """Metrics on `evaluate.num_examples` of the mixture in proportion to sizes, and as `metric/NAME` those `OF_EACH` on
-    an equal part of so many of each component. None where there is only one: the house does it then."""
+    `evaluate.num_examples_per_task` of each component, else an equal part of so many. None where there is only one
+    component: the house does it then."""
     source = open_source(config, "valid")
     if len(source.sizes) == 1:
         return None
     objective, size = T5Objective(config), config.evaluate.batch_size
     whole = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
     most = config.evaluate.num_examples
-    share = max(1, most // len(source.sizes))
+    share = config.evaluate.num_examples_per_task or max(1, most // len(source.sizes))
 
     def scored(model: nn.Module, order: Order, component: int | None, num_examples: int) -> dict[str, float]:
         numbers, num_counted = dealt(-(-num_examples // size), world)

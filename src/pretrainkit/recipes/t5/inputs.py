@@ -6,7 +6,8 @@ decoder's stream, K predictions.
 A batch has `encoder_input_tokens` (R, P), `decoder_input_tokens` and `decoder_target_tokens` (R, Q) and
 `decoder_loss_weights` (R, Q); a packed one `encoder_segment_ids` and `decoder_segment_ids` too: examples of a row are
 numbered from 1, the same number in both belongs together, 0 is padding. Prefix language models mark their prefix in
-`decoder_causal_attention`. Without segment ids a row is one example, up to its last id that is not 0.
+`decoder_causal_attention`. Without segment ids a row is one example, up to its last id that is not 0. `components`, of
+the shape of the targets, says which part of a mixture an example is of.
 
 On a CPU rows lose their padding here and never get it back. On a GPU they keep it, because the number of real tokens
 is not known on the host without waiting for the device.
@@ -56,6 +57,8 @@ class T5Targets:
     """int64: number of the example it belongs to, below `num_groups`; not all numbers are used."""
     num_groups: int
     """How many numbers of examples there can be."""
+    component_K: Tensor | None = None
+    """int64: number of the component of the mixture that the example is of, where the batch says it."""
 
 
 def read_batch(
@@ -86,9 +89,11 @@ def read_batch(
     num_rows, length = slots.shape
     example = _numbered(slots).flatten()
     token, weight = token.flatten().long(), weight.flatten()
+    component = batch["components"].flatten().long() if "components" in batch else None
     if kept is not None:
         token, weight, example = token[kept], weight[kept], example[kept]
-    return inputs, T5Targets(token, weight, example, num_rows * (length + 1))
+        component = None if component is None else component[kept]
+    return inputs, T5Targets(token, weight, example, num_rows * (length + 1), component)
 
 
 def target_examples(batch: Batch, side: str) -> Tensor:
@@ -151,8 +156,8 @@ def _stream(segments: Tensor) -> _Stream:
     host = segments.numpy()
     if not host.any():
         # A microbatch without examples, which a rank gets when another needs one more: the model reads one slot of
-        # padding, so that every parameter has its (zero) gradient to share.
-        return _Stream(torch.zeros(1, dtype=torch.int64), {(0, 1): slice(0, 1)})
+        # padding, so that every parameter has its (zero) gradient to share. It is no example, as those count from 1.
+        return _Stream(torch.zeros(1, dtype=torch.int64), {(0, 0): slice(0, 1)})
     length = host.shape[1]
     kept = np.flatnonzero(host)
     key = (kept // length) * (length + 1) + host.reshape(-1)[kept]

@@ -5,6 +5,7 @@ Source: T5X (`t5x/losses.py`). The constant that it subtracts with label smoothi
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -71,6 +72,22 @@ def loss_sums(losses: TokenLosses, targets: T5Targets, weight: Tensor, config: T
         CROSS_ENTROPY: LossSum((losses.cross_entropy_K * weight_K).sum(), weight),
         Z_LOSS: LossSum((losses.z_K * weight_K).sum(), weight),
     }
+
+
+def component_sums(losses: TokenLosses, targets: T5Targets, names: Sequence[str]) -> dict[str, LossSum]:
+    """Both losses together per target token of each component, by the name of its metric; without gradient.
+
+    Args:
+        losses: Of the tokens of `targets`.
+        targets: With the component of each token.
+        names: From `component_metrics`.
+    """
+    if targets.component_K is None:
+        raise ValueError(f"the batch does not say which of {len(names)} components its examples are of")
+    both_K = (losses.cross_entropy_K + losses.z_K).detach()
+    totals = _sum_by_example(both_K * targets.weight_K, targets.component_K, len(names))
+    weights = _sum_by_example(targets.weight_K, targets.component_K, len(names))
+    return {name: LossSum(*pair) for name, *pair in zip(names, totals.unbind(), weights.unbind(), strict=True)}
 
 
 def loss_weight(weight_RQ: Tensor, example_RQ: Tensor, config: T5ObjectiveConfig) -> Tensor:

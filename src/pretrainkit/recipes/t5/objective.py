@@ -3,6 +3,9 @@
 Dimensions: R rows, Q slots of a decoder row, K target tokens.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -13,6 +16,7 @@ from pretrainkit.recipes.t5.losses import (
     CROSS_ENTROPY,
     Z_LOSS,
     TokenLosses,
+    component_sums,
     loss_scale,
     loss_sums,
     loss_weight,
@@ -25,16 +29,27 @@ from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, Sepa
 class T5Objective(SeparableObjective):
     """The loss is (cross-entropy + z-loss) / what `objective.normalize_by` says, over the global batch."""
 
-    def __init__(self, config: T5Run) -> None:
+    def __init__(self, config: T5Run, components: Sequence[str] = ()) -> None:
+        """
+        Args:
+            config: Bound.
+            components: Names of those of the training mixture, whose losses and target tokens are logged one by one;
+                batches then have `components`.
+        """
         assert config.model.vocab_size is not None
         self._config = config
         self._vocab_size = config.model.vocab_size
         self._side = "encoder" if config.model.kind == "encoder_only" else "decoder"
+        self._components = tuple(components)
 
     @property
     def scales(self) -> dict[str, float]:
         scale = loss_scale(self._config.objective, self._config.data.batch_size)
         return {CROSS_ENTROPY: scale, Z_LOSS: scale}
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        return tuple(f"loss/{name}" for name in self._components)
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
         weight = self._weight(batch)
@@ -42,7 +57,9 @@ class T5Objective(SeparableObjective):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         scores, targets = self._forward(model, batch)
-        return loss_sums(self._token_losses(scores), targets, self._weight(batch), self._config.objective)
+        losses = self._token_losses(scores)
+        found = loss_sums(losses, targets, self._weight(batch), self._config.objective)
+        return found | component_sums(losses, targets, self.logged) if self._components else found
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
@@ -59,7 +76,13 @@ class T5Objective(SeparableObjective):
         return found
 
     def cost(self, batch: HostBatch) -> Cost:
-        return count_cost(self._config.model, batch)
+        cost = count_cost(self._config.model, batch)
+        if not self._components:
+            return cost
+        is_target = batch[f"{self._side}_loss_weights"] > 0
+        counts = np.bincount(batch["components"][is_target], minlength=len(self._components)).tolist()
+        names = [f"target_tokens/{name}" for name in self._components]
+        return replace(cost, notes=dict(zip(names, counts, strict=True)))
 
     def _forward(self, model: nn.Module, batch: Batch) -> tuple[TokenScores, T5Targets]:
         config = self._config

@@ -1,9 +1,10 @@
-"""Weights in the names of T5X, both ways: trees of arrays, flattened with "/" and given as npz or safetensors.
+"""Weights in the names of T5X, both ways: trees of arrays, flattened with "/".
 
 Its kernels are input x output, the transpose of torch's, fused over heads; the table of relative positions is (heads,
 buckets). The embedding table is as ours. In the "scalable" variant the layers of a stack lie in one array along dim 1.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ State = Mapping[str, Tensor]
 _ATTENTION = {"query": "query", "key": "key", "value": "value", "out": "out"}
 _SCAN_DIM = 1
 """Where T5X puts the layers (`param_scan_axis`)."""
+_LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/")
 
 
-def _names(config: T5ModelConfig) -> dict[str, str]:
-    """Our name to T5X's."""
+def names(config: T5ModelConfig) -> dict[str, str]:
+    """Our name to T5X's, of every tensor."""
     found = {"embedding.weight": "token_embedder/embedding"}
     if not config.tied_logits:
         found["logits.weight"] = "decoder/logits_dense/kernel"
@@ -63,7 +65,7 @@ def _turn(name: str, tensor: Tensor) -> Tensor:
 
 def to_original(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
     """Our state dict in T5X's names and shapes."""
-    return {theirs: _turn(theirs, state[ours]).contiguous() for ours, theirs in _names(config).items()}
+    return {theirs: _turn(theirs, state[ours]).contiguous() for ours, theirs in names(config).items()}
 
 
 def from_original(arrays: State, config: T5ModelConfig) -> dict[str, Tensor]:
@@ -72,41 +74,88 @@ def from_original(arrays: State, config: T5ModelConfig) -> dict[str, Tensor]:
     Raises:
         CheckpointError: A tensor is missing or left over.
     """
-    rest = {name.removeprefix("target/"): array for name, array in arrays.items() if not name.startswith("state/")}
-    rest = _unstacked(rest, config)
-    found = {}
-    for ours, theirs in _names(config).items():
-        if theirs not in rest:
-            raise CheckpointError(
-                f"the checkpoint has no tensor {theirs!r}\n  it has {len(arrays)}, such as {sorted(arrays)[:2]}; give "
-                "the config that belongs to it"
-            )
-        found[ours] = _turn(theirs, rest.pop(theirs)).contiguous()
-    if rest:
+    rest = parameters_of(arrays)
+    if not config.bias_per_layer and "encoder/layers_0/relpos_bias/rel_embedding" in rest:
         raise CheckpointError(
-            f"{len(rest)} tensors have no place in the model, such as {sorted(rest)[:3]}\n"
-            "  give the config that belongs to the checkpoint"
+            "the checkpoint has one table of relative positions per layer\n  set model.bias_per_layer=true"
         )
-    return found
+    wanted = names(config)
+    missing = sorted(set(wanted.values()) - set(rest))
+    left_over = sorted(set(rest) - set(wanted.values()))
+    if missing or left_over:
+        raise CheckpointError(
+            "the checkpoint belongs to another model\n"
+            + _listed("tensors that the model has are missing", missing)
+            + _listed("tensors have no place in the model", left_over)
+            + "  give the config that belongs to the checkpoint"
+        )
+    return {ours: _turn(theirs, rest[theirs]).contiguous() for ours, theirs in wanted.items()}
 
 
-def _unstacked(arrays: dict[str, Tensor], config: T5ModelConfig) -> dict[str, Tensor]:
-    """The scalable variant, `encoder/encoder/…` and `decoder/decoder/…`, with a name for each layer."""
+def _listed(what: str, found: list[str], num_shown: int = 4) -> str:
+    more = f" and {len(found) - num_shown} more" if len(found) > num_shown else ""
+    return f"  {len(found)} {what}: {', '.join(found[:num_shown])}{more}\n" if found else ""
+
+
+def parameters_of(arrays: State) -> dict[str, Tensor]:
+    """The parameters among T5X's arrays, without `target/`, with a name for each layer where they are stacked."""
+    rest = {name.removeprefix("target/"): array for name, array in arrays.items() if not name.startswith("state/")}
     found = {}
-    for name, array in arrays.items():
+    for name, array in rest.items():
         stack = name.split("/")[0]
-        inner = f"{stack}/{stack}/"
+        inner = f"{stack}/{stack}/"  # the scalable variant
         if not name.startswith(inner):
             found[name] = array
             continue
-        if not config.bias_per_layer and name.endswith("relpos_bias/rel_embedding"):
-            raise CheckpointError(
-                f"the checkpoint has one table of relative positions per layer ({name})\n"
-                "  set model.bias_per_layer=true"
-            )
         for layer, part in enumerate(array.unbind(_SCAN_DIM)):
             found[f"{stack}/layers_{layer}/{name.removeprefix(inner)}"] = part
     return found
+
+
+def model_of(parameters: State) -> T5ModelConfig:
+    """The architecture that T5X's parameters belong to, as `parameters_of` gives them.
+
+    What no shape tells is what T5 has: ReLU without a gate, GELU with one, distances up to 128, no dropout.
+
+    Raises:
+        CheckpointError: They are no T5.
+    """
+    num_layers: dict[str, int] = {}
+    for name in parameters:
+        if found := _LAYER.match(name):
+            num_layers[found[1]] = max(num_layers.get(found[1], 0), int(found[2]) + 1)
+    if "decoder" not in num_layers or "token_embedder/embedding" not in parameters:
+        raise CheckpointError(
+            f"these are not the parameters of a T5: no decoder or no embedding among {len(parameters)}, such as "
+            f"{sorted(parameters)[:3]}\n  give a checkpoint of T5 1.0, 1.1, mT5, ByT5 or umT5"
+        )
+    own = "attention" if "encoder" in num_layers else "self_attention"
+    stack = "encoder" if "encoder" in num_layers else "decoder"
+    layer = f"{stack}/layers_0"
+    bias_per_layer = f"{layer}/relpos_bias/rel_embedding" in parameters
+    try:
+        bias = parameters[f"{layer if bias_per_layer else stack}/relpos_bias/rel_embedding"]
+        query = parameters[f"{layer}/{own}/query/kernel"]
+        down = parameters[f"{layer}/mlp/wo/kernel"]
+    except KeyError as error:
+        raise CheckpointError(f"the checkpoint has no tensor {error}\n  copy the whole folder again") from None
+    num_gates = sum(f"{layer}/mlp/wi_{index}/kernel" in parameters for index in range(2))
+    vocab_size, hidden_size = parameters["token_embedder/embedding"].shape
+    num_heads, num_buckets = bias.shape
+    return T5ModelConfig(
+        kind="encoder_decoder" if "encoder" in num_layers else "decoder_only",
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        head_size=query.shape[1] // num_heads,
+        intermediate_size=down.shape[0],
+        num_encoder_layers=num_layers.get("encoder"),
+        num_decoder_layers=num_layers["decoder"],
+        activations=("gelu_tanh", "linear") if num_gates else ("relu",),
+        tied_logits="decoder/logits_dense/kernel" not in parameters,
+        bias_per_layer=bias_per_layer,
+        num_buckets=num_buckets,
+    )
 
 
 def read_original(path: Path) -> dict[str, Tensor]:

@@ -37,6 +37,20 @@ def one_per_row(num_examples: int, names: Mapping[str, int]) -> Placement:
     return Placement(np.arange(num_examples), zeros + 1, dict.fromkeys(names, zeros), num_examples)
 
 
+def pairs(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
+    """Examples 2 i and 2 i + 1 in row i.
+
+    Raises:
+        DataError: Both together are longer than a row.
+    """
+    joined = {name: sizes.reshape(-1, 2).sum(1) for name, sizes in lengths.items()}
+    _check(joined, widths)
+    num_rows = len(next(iter(joined.values())))
+    zeros = np.zeros(num_rows, np.int64)
+    offsets = {name: np.stack([zeros, sizes[0::2]], axis=1).ravel() for name, sizes in lengths.items()}
+    return Placement(np.repeat(np.arange(num_rows), 2), np.tile([1, 2], num_rows), offsets, num_rows)
+
+
 def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: int | None = None) -> Placement:
     """Longest examples first, each into the row that it leaves least room in. Pure: the same lengths, the same rows.
 

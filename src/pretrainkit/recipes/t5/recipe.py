@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, Recipe, Split
+from pretrainkit.training.recipe import DataCheck, Evaluation, Evaluator, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.data.order import Order
-    from pretrainkit.data.source import BatchSource
+    from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.t5.objective import T5Objective
+    from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.precision import Precision
 
 
@@ -45,6 +46,21 @@ class T5(Recipe):
 
         return open_source(config, split)
 
+    def check_data(
+        self,
+        config: T5Run,
+        source: BatchSource,
+        summary: Mapping[str, Any],
+        records: Callable[[int], Records],
+        num: int,
+    ) -> DataCheck:
+        from pretrainkit.recipes.t5.data_check import check_data
+        from pretrainkit.recipes.t5.source import DenoisingSource
+        from pretrainkit.recipes.t5.task_source import TaskBatches
+
+        assert isinstance(source, (DenoisingSource, TaskBatches))
+        return check_data(config, source, summary["mixture"], records, num)
+
     def build_order(self, config: T5Run, source: BatchSource) -> Order:
         """Over the components of the source: each folder of shards with each denoiser."""
         from pretrainkit.data.order import Order
@@ -59,14 +75,36 @@ class T5(Recipe):
             source.sizes, weights=source.weights, mode=data.order, seed=config.seed, batch_size=data.batch_size
         )
 
+    @property
+    def held_out_fields(self) -> tuple[str, ...]:
+        return ("valid", "task")
+
     def build_evaluator(self, config: T5Run, world: World, precision: Precision) -> Evaluator | None:
         from pretrainkit.recipes.t5.held_out import build_evaluator
 
         return build_evaluator(config, world, precision)
 
+    def more_evaluations(
+        self, config: T5Run, world: World, precision: Precision, folder: Path | None
+    ) -> Sequence[Evaluation]:
+        """Tasks by their own metrics."""
+        from pretrainkit.recipes.t5.task_evaluation import task_evaluations
+
+        return task_evaluations(config, world, precision, folder)
+
     def tokenizer_folder(self, config: T5Run) -> Path | None:
-        """Beside the token shards. Tasks bring their vocabularies themselves."""
-        return super().tokenizer_folder(config) if config.data.train else None
+        """Beside the token shards, or what `data.tokenizer` names; tasks may bring vocabularies of their own."""
+        from pretrainkit.data.vocabulary_folder import BYTES, tokenizer_place
+
+        if config.data.train:
+            return super().tokenizer_folder(config)
+        name = config.data.tokenizer
+        return None if name is None or name == BYTES else tokenizer_place(Path(name))
+
+    def with_tokenizer(self, config: T5Run, tokenizer: Path) -> T5Run:
+        if config.data.task is None or config.data.tokenizer == "bytes":
+            return config
+        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
 
     def build_model(self, config: T5Run) -> nn.Module:
         from pretrainkit.recipes.t5.model import build
@@ -75,19 +113,51 @@ class T5(Recipe):
 
     def build_objective(self, config: T5Run) -> T5Objective:
         from pretrainkit.recipes.t5.objective import T5Objective
+        from pretrainkit.recipes.t5.source import training_components
 
-        return T5Objective(config)
+        return T5Objective(config, training_components(config))
 
     def sample(self, config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
         from pretrainkit.recipes.t5.sample import sample
 
         return list(sample(config, model, source, num))
 
-    def baselines(self, config: T5Run) -> dict[str, float]:
-        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token."""
-        from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        return ("num", "beams", "alpha", "temperature", "top_k", "top_p", "seed", "max_length", "batch_size")
 
-        return {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+    def has_own_vocabulary(self, config: T5Run) -> bool:
+        """Bytes need no files, and the tasks that a run was trained on may bring theirs."""
+        return config.data.task is not None or config.data.tokenizer is not None
+
+    def generate(
+        self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `generate.py`."""
+        from pretrainkit.recipes.t5.generate import generate
+
+        return generate(config, model, tokenizer, prompts, **options)
+
+    def score(self, config: T5Run, model: Any, tokenizer: Path | None, pairs: list[tuple[str, str]]) -> list[float]:
+        from pretrainkit.recipes.t5.generate import score
+
+        return score(config, model, tokenizer, pairs)
+
+    def open_inference(
+        self, config: T5Run, model: Any, tokenizer: Path | None, request: InferenceRequest, precision: Precision
+    ) -> Inference:
+        from pretrainkit.recipes.t5.inference import open_inference
+
+        return open_inference(config, model, tokenizer, request, precision.autocast)
+
+    def baselines(self, config: T5Run) -> dict[str, float]:
+        """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the
+        metrics of tasks are for the most frequent target."""
+        from pretrainkit.recipes.t5.baseline import uniform_loss, unigram_loss
+        from pretrainkit.recipes.t5.task_evaluation import majority_metrics
+
+        losses = {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
+        return losses | majority_metrics(config)
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:
@@ -104,6 +174,35 @@ class T5(Recipe):
 
         model, state = read_huggingface(folder)
         return PRESETS["1.1-base"]().model_copy(update={"model": model}), state
+
+    def difference_from_huggingface(self, config: T5Run, model: nn.Module, folder: Path) -> float:
+        from pretrainkit.recipes.t5.parity import difference_from_huggingface
+
+        return difference_from_huggingface(config.model, model, folder)
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        return ("t5x", "mesh_tf")
+
+    def import_file(self, path: Path, format: str, config: T5Run | None) -> ImportedModel:
+        """The config is `config`, or that of t5/1.1-base with the model of the file; the data is missing."""
+        from pretrainkit.recipes.t5.foreign import FORMATS, read_foreign
+
+        found = read_foreign(path, FORMATS[self.file_formats.index(format)], None if config is None else config.model)
+        base = PRESETS["1.1-base"]() if config is None else config
+        return ImportedModel(
+            base.model_copy(update={"model": found.model}), found.state, names=found.names, step=found.step
+        )
+
+    @property
+    def export_formats(self) -> tuple[str, ...]:
+        return ("t5x",)
+
+    def export_file(self, config: T5Run, model: nn.Module, format: str, out: Path) -> None:
+        """T5X's parameter tree with names joined by "/", as .npz or .safetensors."""
+        from pretrainkit.recipes.t5.original import write_original
+
+        write_original(out, model.state_dict(), config.model)
 
 
 RECIPE = T5()

@@ -16,17 +16,23 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import TextIds
 from pretrainkit.recipes.t5.inputs import read_batch
+from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.source import DenoisingSource
+from pretrainkit.recipes.t5.task_source import TaskBatches
+from pretrainkit.recipes.t5.texts import decode
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 
 def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, str]]:
-    """`num` examples evenly spread over the first component; none without a copy of the tokenizer.
+    """`num` examples, evenly spread over the first component or over tasks; none without a copy of the tokenizer.
 
     Returns:
         Per example `masked`, `predicted` (the likeliest piece in each place, given the true ones before it) and
-        `truth`. Language models have no `masked`.
+        `truth`. Language models have no `masked`. Of tasks, `task` where there are several, `input`, `predicted` (the
+        whole answer, greedily) and `truth`.
     """
+    if isinstance(source, TaskBatches):
+        return [] if config.model.kind == "encoder_only" else _answered(config, model, source, num)
     if not isinstance(source, DenoisingSource):
         return []
     folder, size = Path(source.components[0].shards.tokenizer_folder), source.sizes[0]
@@ -46,6 +52,28 @@ def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> li
     return found
 
 
+def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) -> list[dict[str, str]]:
+    """Of `num` tasks in the order of the mixture, or so many examples of fewer."""
+    tasks = [task for task in source.tasks if len(task)][:num]
+    picked = []
+    for number, task in enumerate(tasks):
+        share = num // len(tasks) + (number < num % len(tasks))
+        picked += [(task, int(index)) for index in np.unique(np.linspace(0, len(task) - 1, share, dtype=np.int64))]
+    if not picked:
+        return []
+    vocabulary = tasks[0].features["targets"].vocabulary
+    examples = [task.example(index) for task, index in picked]
+    found = Predictor(config, _on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
+    rows = []
+    for (task, _), example, answer in zip(picked, examples, found, strict=True):
+        texts = {"task": task.name} if len(source.tasks) > 1 else {}
+        if "inputs" in example:
+            texts["input"] = decode(example["inputs"], vocabulary)
+        texts |= {"predicted": decode(answer, vocabulary), "truth": decode(example["targets"], vocabulary)}
+        rows.append(texts)
+    return rows
+
+
 def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
     """The text of `tokens`, with sentinels by their names and without the end mark."""
     names = {sentinel: f"<extra_id_{number}>" for number, sentinel in enumerate(ids.sentinels)}
@@ -60,11 +88,15 @@ def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
 @torch.no_grad()
 def _said(config: T5Run, model: nn.Module, batch: dict[str, np.ndarray]) -> list[int]:
     """The likeliest id of each target token. On the CPU."""
-    if next(model.parameters()).device.type != "cpu":
-        model = copy.deepcopy(model).cpu()
+    model = _on_cpu(model)
     was_training = model.training
     model.eval()
     inputs, _ = read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, config.model.kind)
     logits_KV = model(inputs)
     model.train(was_training)
     return logits_KV.argmax(-1).tolist()
+
+
+def _on_cpu(model: nn.Module) -> nn.Module:
+    """The model itself where it is there, else a copy."""
+    return model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()

@@ -11,6 +11,7 @@ Dimensions: B segments, G groups, P pieces: stretches of the shards without a cu
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ SHORTEST_RANDOM_LENGTH = 8
 """Tokens of the shortest segments where their lengths are random."""
 _BLOCK = 1 << 20
 """Documents that are looked at together."""
+_NONE = np.empty(0, np.int64)
 _CHUNK, _LENGTH = stream_key(0, "t5", "chunk of a document"), stream_key(0, "t5", "length of segments")
 
 
@@ -106,6 +108,7 @@ def segment_index(
     max_document_tokens: int | None = MAX_DOCUMENT_TOKENS,
     end_mark: int | None = None,
     is_random_length: bool = False,
+    is_uniform_start: bool = False,
 ) -> SegmentIndex:
     """The segments of `shards`.
 
@@ -116,30 +119,104 @@ def segment_index(
         max_document_tokens: Longer documents contribute one chunk of so many tokens, or their shorter last one; None:
             all of every document is used.
         end_mark: Id that follows every document; None: nothing does.
+        is_uniform_start: The chunk of every document begins anywhere from `max_document_tokens` - 1 places before it to
+            its last token; it ends with the document.
         is_random_length: Each group's length is log-uniform from 8 to `length`, drawn once.
     """
-    pieces = [np.empty((0, 2), np.int64)]
-    group_ends = [np.empty(0, np.int64)]
+    columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in IndexBlock._fields]
+    blocks = index_blocks(
+        shards,
+        length,
+        group_size=group_size,
+        max_document_tokens=max_document_tokens,
+        end_mark=end_mark,
+        is_random_length=is_random_length,
+        is_uniform_start=is_uniform_start,
+    )
+    for block in blocks:
+        for column, values in zip(columns, block, strict=True):
+            column.append(values)
+    return index_of(IndexBlock(*map(np.concatenate, columns)), length, end_mark)
+
+
+class IndexBlock(NamedTuple):
+    """The part of an index that some documents add."""
+
+    group_ends: Ints
+    segment_ends: Ints
+    lengths: Ints
+    """Of each group's segments where they differ, else empty."""
+    piece_ends: Ints
+    piece_starts: Ints
+
+
+def index_of(columns: IndexBlock, length: int, end_mark: int | None) -> SegmentIndex:
+    """The index of all blocks together."""
+    # Where every group has the same length, one number serves for all.
+    same = np.broadcast_to(np.int64(length), len(columns.group_ends))
+    lengths = columns.lengths if len(columns.lengths) else same
+    return SegmentIndex(
+        lengths, columns.group_ends, columns.segment_ends, columns.piece_ends, columns.piece_starts, end_mark
+    )
+
+
+def index_blocks(
+    shards: TokenShards,
+    length: int,
+    *,
+    group_size: int,
+    max_document_tokens: int | None,
+    end_mark: int | None,
+    is_random_length: bool,
+    is_uniform_start: bool,
+) -> Iterator[IndexBlock]:
+    """The index in the order of the documents, some at a time; arguments as for `segment_index`."""
+    groups = _Groups(length, is_random_length)
     num_documents = num_stream = 0
     for starts, sizes in _documents(shards):
-        cut_starts, cut_sizes = _cut(starts, sizes, num_documents, max_document_tokens)
-        in_stream = cut_sizes + (end_mark is not None)
-        ends = num_stream + np.cumsum(in_stream)
+        cut_starts, cut_sizes = _cut(starts, sizes, num_documents, max_document_tokens, is_uniform=is_uniform_start)
+        ends = num_stream + np.cumsum(cut_sizes + (end_mark is not None))
         number = num_documents + np.arange(len(sizes))
-        group_ends.append(ends[(number + 1) % group_size == 0])
-        pieces.append(_joined(cut_starts, cut_sizes, ends, is_joined=end_mark is None))
+        pieces = _joined(cut_starts, cut_sizes, ends, is_joined=end_mark is None)
         num_documents, num_stream = num_documents + len(sizes), int(ends[-1])
+        yield IndexBlock(*groups.ended(ends[(number + 1) % group_size == 0]), pieces[:, 0], pieces[:, 1])
     if num_documents % group_size:
-        group_ends.append(np.array([num_stream]))
-    ends_G = np.concatenate(group_ends)
-    lengths_G = np.full(len(ends_G), length, np.int64)
-    if is_random_length and length > SHORTEST_RANDOM_LENGTH:
-        share = (fold(_LENGTH, np.arange(len(ends_G))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        low, high = np.log(SHORTEST_RANDOM_LENGTH), np.log(length)
-        lengths_G = np.rint(np.exp(low + share * (high - low))).astype(np.int64)
-    num_segments = -(-np.diff(ends_G, prepend=0) // lengths_G)
-    piece = np.concatenate(pieces)
-    return SegmentIndex(lengths_G, ends_G, np.cumsum(num_segments), piece[:, 0], piece[:, 1], end_mark)
+        yield IndexBlock(*groups.ended(np.array([num_stream])), _NONE, _NONE)
+
+
+@dataclass
+class _Groups:
+    """Counts groups and their segments."""
+
+    length: int
+    is_random_length: bool
+    num_groups: int = 0
+    num_segments: int = 0
+    begin: int = 0
+    """Of the group that has not ended, in the stream."""
+
+    def ended(self, ends: Ints) -> tuple[Ints, Ints, Ints]:
+        """The first three columns of `IndexBlock` for groups that end at `ends`, ascending."""
+        if not len(ends):
+            return _NONE, _NONE, _NONE
+        lengths = _NONE
+        if self.is_random_length:
+            lengths = _random_lengths(self.num_groups + np.arange(len(ends)), self.length)
+        in_group: Ints = np.diff(ends, prepend=self.begin)
+        num_segments: Ints = -(-in_group // (lengths if len(lengths) else np.int64(self.length)))
+        segment_ends: Ints = self.num_segments + np.cumsum(num_segments)
+        self.num_groups, self.num_segments = self.num_groups + len(ends), int(segment_ends[-1])
+        self.begin = int(ends[-1])
+        return ends, segment_ends, lengths
+
+
+def _random_lengths(group: Ints, longest: int) -> Ints:
+    """Log-uniform from 8 to `longest`, for groups by number."""
+    if longest <= SHORTEST_RANDOM_LENGTH:
+        return np.full(len(group), longest, np.int64)
+    share = (fold(_LENGTH, group) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    low, high = np.log(SHORTEST_RANDOM_LENGTH), np.log(longest)
+    return np.rint(np.exp(low + share * (high - low))).astype(np.int64)
 
 
 def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
@@ -156,18 +233,28 @@ def _documents(shards: TokenShards) -> Iterator[tuple[Ints, Ints]]:
                 yield starts[has_tokens] + int(shards.token_begins[shard]), (ends - starts)[has_tokens]
 
 
-def _cut(starts: Ints, sizes: Ints, first: int, most: int | None) -> tuple[Ints, Ints]:
+def _cut(starts: Ints, sizes: Ints, first: int, most: int | None, *, is_uniform: bool) -> tuple[Ints, Ints]:
     """What is used of each document; `first` is the number of the first one."""
+    if is_uniform and most is not None:
+        begin = _drawn(first + np.arange(len(sizes)), sizes + most - 1) - (most - 1)
+        end = np.minimum(begin + most, sizes)
+        begin = np.maximum(begin, 0)
+        return starts + begin, end - begin
     if most is None or int(sizes.max()) <= most:
         return starts, sizes
     starts, sizes = starts.copy(), sizes.copy()
     is_long = np.flatnonzero(sizes > most)
     num_chunks = -(-sizes[is_long] // most)
-    draws = (fold(_CHUNK, first + is_long) >> np.uint64(32)) * num_chunks.astype(np.uint64) >> np.uint64(32)
-    begin = most * draws.astype(np.int64)
+    begin = most * _drawn(first + is_long, num_chunks)
     starts[is_long] += begin
     sizes[is_long] = np.minimum(most, sizes[is_long] - begin)
     return starts, sizes
+
+
+def _drawn(documents: Ints, sizes: Ints) -> Ints:
+    """For each document a number of range(size), always the same."""
+    _32 = np.uint64(32)
+    return ((fold(_CHUNK, documents) >> _32) * sizes.astype(np.uint64) >> _32).astype(np.int64)
 
 
 def _joined(starts: Ints, sizes: Ints, ends: Ints, *, is_joined: bool) -> Ints:

@@ -15,14 +15,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.shares import shares, spread
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
-from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds, describe, label
+from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
-from pretrainkit.recipes.t5.segments import SegmentIndex, segment_index
-from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks
+from pretrainkit.recipes.t5.segment_cache import segments_of
+from pretrainkit.recipes.t5.segments import SegmentIndex
+from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
@@ -70,15 +72,9 @@ class DenoisingSource(BatchSource):
 
     @property
     def names(self) -> list[str]:
-        """Of the components, for metrics: the number of the folder, where there are several, and the denoiser's."""
-        folders = list(dict.fromkeys(component.shards.folder for component in self.components))
-        several = len(folders) > 1
-        return [
-            f"{folders.index(one.shards.folder)}-{label(one.denoiser.config)}"
-            if several
-            else label(one.denoiser.config)
-            for one in self.components
-        ]
+        """Of the components, for metrics; see `component_names`."""
+        folders = [component.shards.folder for component in self.components]
+        return component_names(folders, [component.denoiser.config for component in self.components])
 
     @property
     def weights(self) -> list[float | None]:
@@ -90,17 +86,20 @@ class DenoisingSource(BatchSource):
         """Of the tokens and of every setting that an example depends on; not of how rows are laid out."""
         denoising = self.config.data.denoising
         parts = [self.split, str(denoising.max_document_tokens)]
+        if denoising.chunk_start != "aligned":
+            parts.append(denoising.chunk_start)
         for component in self.components:
             denoiser = component.denoiser
             lengths = f"{denoiser.input_length} {denoiser.target_length}"
-            parts += [component.shards.fingerprint, lengths, denoiser.config.model_dump_json(), repr(denoiser.ids)]
+            own = denoiser.config.model_dump_json(exclude=None if denoiser.config.pairs else {"pairs"})
+            parts += [component.shards.fingerprint, lengths, own, repr(denoiser.ids)]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report; mean lengths from the first examples of each component."""
-        shown = []
+        """Figures for logs and the report; mean lengths from some examples of each component."""
+        shown: list[dict[str, Any]] = []
         for number, component in enumerate(self.components):
-            index = np.arange(min(_SUMMARY_EXAMPLES, len(component.index)))
+            index = np.array(spread(len(component.index), _SUMMARY_EXAMPLES), np.int64)
             zeros = np.zeros(len(index), np.int64)
             keys = fold(_VALID, index)
             inputs, targets = self.examples(Records(zeros + number, zeros, index, keys))
@@ -117,9 +116,12 @@ class DenoisingSource(BatchSource):
                 }
             )
         shards = {str(component.shards.folder): component.shards for component in self.components}
+        rates = [float(size) if weight is None else weight for size, weight in zip(self.sizes, self.weights)]
+        lengths = [(one["mean_input_length"], one["mean_target_length"]) for one in shown]
         return {
             "fingerprint": self.fingerprint,
             "examples": sum(self.sizes),
+            "mixture": shares(self.names, rates, self.sizes, lengths),
             "documents": sum(one.num_documents for one in shards.values()),
             "tokens": sum(one.num_tokens for one in shards.values()),
             "components": shown,
@@ -133,24 +135,43 @@ class DenoisingSource(BatchSource):
         return found
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
-        """Inputs (None: there are none) and targets, before they get rows."""
+        """Inputs (None: there are none) and targets, before they get rows; two of each for every record where they are
+        `is_paired`."""
         keys = self._keys(records)
         inputs: list[tuple[NDArray[np.int64], Ragged]] = []
         targets: list[tuple[NDArray[np.int64], Ragged]] = []
+        num = (1 + self.is_paired) * len(records)
         for component, own in self._by_component(records):
             text = component.index.read(component.shards, records.index[own])
             said, wanted = component.denoiser.examples(text, keys[own])
+            if self.is_paired:
+                own = (2 * own[:, None] + np.arange(2)).ravel()
             inputs.append((own, constant((), len(own)) if said is None else said))
             targets.append((own, wanted))
         has_inputs = any(component.denoiser.config.inputs is not None for component in self.components)
         if not inputs:
             return (constant((), 0) if has_inputs else None), constant((), 0)
-        return (merged(inputs, len(records)) if has_inputs else None), merged(targets, len(records))
+        return (merged(inputs, num) if has_inputs else None), merged(targets, num)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
         mask_ids = self.components[0].denoiser.ids.sentinels
-        return features.lay_out(self.config, *self.examples(records), mask_id=mask_ids[0] if mask_ids else -1)
+        mask_id = mask_ids[0] if mask_ids else -1
+        component = records.source if self.split == "train" and len(self.components) > 1 else None
+        if component is not None and self.is_paired:
+            component = np.repeat(component, 2)
+        return features.lay_out(
+            self.config,
+            *self.examples(records),
+            mask_id=mask_id,
+            component=component,
+            is_paired=self.is_paired,
+        )
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether a record is two examples that share a row."""
+        return self.components[0].denoiser.config.pairs
 
     def _by_component(self, records: Records) -> list[tuple[Component, NDArray[np.int64]]]:
         """Each component that has examples in the batch, with their rows."""
@@ -163,6 +184,33 @@ class DenoisingSource(BatchSource):
         if self.split == "train":
             return records.key
         return fold(fold(_VALID, records.source), records.index)
+
+
+def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
+    """Of components, all different: the number of the folder where there are several, then the denoiser's label, then a
+    number where the same label returns.
+
+    Args:
+        folders: Of each component; equal ones are one folder.
+        denoisers: Of each component.
+    """
+    numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
+    found: list[str] = []
+    for folder, denoiser in zip(folders, denoisers, strict=True):
+        name = f"{numbers[folder]}-{label(denoiser)}" if len(numbers) > 1 else label(denoiser)
+        again = sum(one == name or one.startswith(f"{name}#") for one in found)
+        found.append(f"{name}#{again + 1}" if again else name)
+    return found
+
+
+def training_components(config: T5Run) -> list[str]:
+    """Names of the components of the training mixture, or nothing where there is only one. Reads no data."""
+    if config.data.task is not None:
+        names = task_names(config)
+    else:
+        pairs = [(source.path, denoiser) for source in config.data.train for denoiser in config.data.denoising.all]
+        names = component_names(*zip(*pairs, strict=True)) if pairs else []
+    return names if len(names) > 1 else []
 
 
 def bind(config: T5Run) -> T5Run:
@@ -199,7 +247,7 @@ def bind(config: T5Run) -> T5Run:
         )
     for denoiser in config.data.denoising.all:
         try:
-            Denoiser(denoiser, config.data.input_length, config.data.target_length, ids)
+            denoiser_of(config, denoiser, ids)
         except ConfigError as error:
             problems.append(str(error))
     if problems:
@@ -244,19 +292,30 @@ def open_shards(config: T5Run, split: Split) -> DenoisingSource:
                 "  leave it out, or encode a corpus that has text"
             )
         for config_of_one in denoising.all:
-            denoiser = Denoiser(config_of_one, config.data.input_length, config.data.target_length, ids)
-            index = segment_index(
+            denoiser = denoiser_of(config, config_of_one, ids)
+            index = segments_of(
                 one,
                 denoiser.segment_length,
                 group_size=config_of_one.group_size or denoising.group_size,
                 max_document_tokens=denoising.max_document_tokens,
                 end_mark=ids.end if config_of_one.end_of_document else None,
                 is_random_length=config_of_one.is_random_length,
+                is_uniform_start=denoising.chunk_start == "uniform",
             )
             share = source.weight if source.weight is not None else float(one.num_tokens)
             weight = share * config_of_one.rate / total_rate if is_weighted else None
             components.append(Component(one, index, denoiser, weight))
     return DenoisingSource(config, split, components)
+
+
+def denoiser_of(config: T5Run, denoiser: DenoiserConfig, ids: TextIds) -> Denoiser:
+    """For the rows of a run. Raises ConfigError where lengths or sentinels do not suffice."""
+    input_length, target_length = config.data.input_length, config.data.target_length
+    if denoiser.pairs and config.model.kind == "decoder_only":
+        # Its row holds prefix and rest together: one text fills it.
+        denoiser = denoiser.model_copy(update={"pairs": False})
+        input_length = target_length = input_length + target_length
+    return Denoiser(denoiser, input_length, target_length, ids)
 
 
 def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:

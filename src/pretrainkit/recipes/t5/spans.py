@@ -270,6 +270,27 @@ def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     return slots(lengths) >= np.repeat(prefix, lengths)
 
 
+def paired_prefixes(keys: Keys, lengths: Ints, half: int) -> tuple[Ints, Ints]:
+    """For texts that are cut in two examples each which share rows of `half` slots, on both sides: lengths and prefixes
+    of the examples, (2 B,) each, those of a text side by side.
+
+    The first prefix is uniform from 1 to `half` - 1, the second as long as what follows the first, so that full texts
+    fill both rows.
+
+    Args:
+        keys: Of the texts.
+        lengths: (B,) tokens of the texts, at most 2 `half`.
+        half: Tokens of the first example, where the text has so many.
+    """
+    first = np.minimum(lengths, half)
+    second = lengths - first
+    longest = np.maximum(first - 1, 0)
+    shortest = np.minimum(1, longest)
+    prefix = shortest + _below(fold(keys, _PREFIX), longest - shortest + 1)
+    other = np.minimum(half - prefix, np.maximum(second - 1, 0))
+    return np.stack([first, second], axis=1).ravel(), np.stack([prefix, other], axis=1).ravel()
+
+
 def limit_runs(is_noise: Mask, lengths: Ints, most: int) -> Mask:
     """The mask without the runs of a segment behind its first `most`: there are no sentinels for them."""
     is_start = run_starts(is_noise, lengths)

@@ -4,8 +4,10 @@ Dimensions: B examples.
 """
 
 import hashlib
-from collections.abc import Sequence
-from functools import cached_property
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,18 +15,25 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.bound_task import BoundTask
 from pretrainkit.data.identity import identity
+from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
-from pretrainkit.data.task import REGISTRY, Task, check_alike
+from pretrainkit.data.supply import RunVocabulary, Supply
+from pretrainkit.data.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
 from pretrainkit.data.user_modules import import_modules
-from pretrainkit.data.vocabulary import Vocabulary
+from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
+from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
+from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps
+from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]
-_SUMMARY_EXAMPLES = 64
 _FEATURES = {"inputs", "targets"}
+_COMPARABLE = (SentencePieceVocabulary, ByteVocabulary)
+"""Kinds of vocabularies that differ where their fingerprints do; a tokenizer.json may have the ids of another kind."""
+_logger = logging.getLogger(__name__)
 
 
 class TaskBatches(BatchSource):
@@ -71,17 +80,16 @@ class TaskBatches(BatchSource):
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Figures for logs and the report; mean lengths from the first examples of each task."""
-        shares = np.array(self._weights) / sum(self._weights)
-        shown = []
-        for task, size, share in zip(self.tasks, self.sizes, shares.tolist(), strict=True):
-            some = [task.example(index) for index in range(min(size, _SUMMARY_EXAMPLES))]
-            lengths = {
-                f"mean_{name[:-1]}_length": float(np.mean([len(one.get(name, ())) for one in some] or [0]))
-                for name in ("inputs", "targets")
-            }
-            shown.append({"task": task.name, "split": task.split, "examples": size, "share": share, **lengths})
-        return {"fingerprint": self.fingerprint, "examples": sum(self.sizes), "components": shown}
+        """Figures for logs and the report; mean lengths from some examples of each task."""
+        found = [mean_lengths(task, ("inputs", "targets")) for task in self.tasks]
+        lengths = [(mean["inputs"], mean["targets"]) for mean in found]
+        rows = shares(self.names, self._weights, self.sizes, lengths)
+        return {
+            "fingerprint": self.fingerprint,
+            "examples": sum(self.sizes),
+            "split": self.tasks[0].split,
+            "mixture": rows,
+        }
 
     def lengths(self, records: Records) -> NDArray[np.int64]:
         """(B,) upper bound: how long an example is comes out when it is made."""
@@ -89,23 +97,51 @@ class TaskBatches(BatchSource):
         return np.full(len(records), data.input_length * self.has_inputs + data.target_length, np.int64)
 
     def examples(self, records: Records) -> tuple[Ragged | None, Ragged]:
-        """Inputs (None: the tasks have none) and targets, before they get rows."""
+        """Inputs (None: the tasks have none) and targets, before they get rows; two of each for every record where they
+        are pairs that share a row."""
         epochs = records.epoch.tolist() if self.split == "train" else [0] * len(records)
         found = [
             self.tasks[source].example(index, epoch)
             for source, index, epoch in zip(records.source.tolist(), records.index.tolist(), epochs, strict=True)
         ]
+        found = [part for one in found for part in ((one, one[PARTNER]) if PARTNER in one else (one,))]
         targets = ragged([one["targets"] for one in found])
         return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """See `features.lay_out`."""
-        return lay_out(self.config, *self.examples(records), mask_id=self._mask_id)
+        component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
+        inputs, targets = self.examples(records)
+        is_paired = len(targets) > len(records)
+        if is_paired and component is not None:
+            component = np.repeat(component, 2)
+        mask_id = self._mask_id
+        return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
+
+    @cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        """Of the tasks, among all of the mixture."""
+        return np.array([self._everyone.index(name) for name in self.names])
+
+    @property
+    def _is_mixed(self) -> bool:
+        return len(self._everyone) > 1
+
+    @cached_property
+    def _everyone(self) -> list[str]:
+        return task_names(self.config)
 
     @property
     def _mask_id(self) -> int:
         sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
         return sentinels[0] if sentinels else -1
+
+
+def task_names(config: T5Run) -> list[str]:
+    """Of all tasks of the mixture that are not left out, those of rate 0 too."""
+    _import_modules(config)
+    registry = REGISTRY.supplied(Supply(left_out=frozenset(config.data.leave_out)))
+    return list(registry.task_names(str(config.data.task)))
 
 
 def bind_tasks(config: T5Run) -> T5Run:
@@ -115,7 +151,9 @@ def bind_tasks(config: T5Run) -> T5Run:
         ConfigError: There is no such task, or model and tasks do not fit each other.
         DataError: The tasks lack the split to train on.
     """
-    tasks, vocabulary = _tasks(config)
+    config = with_tokenizer_of_model(config)
+    _, tasks, vocabulary = _tasks(config)
+    _check_model(config, tasks[0], vocabulary)
     size = vocabulary.size
     if config.model.vocab_size is None:
         model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
@@ -139,9 +177,31 @@ def bind_tasks(config: T5Run) -> T5Run:
                 f"task {task.name!r} has no inputs, but model.kind={config.model.kind} reads some\n"
                 "  set model.kind=decoder_only"
             )
+    problems += _pair_problems(config, tasks)
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
+    """What tasks whose examples share rows in pairs do not go with."""
+    paired = [
+        task.name for task in tasks if any(isinstance(step, Denoise) and step.is_paired for step in task.preprocessors)
+    ]
+    if not paired:
+        return []
+    found = []
+    if len(paired) < len(tasks):
+        others = [task.name for task in tasks if task.name not in paired]
+        found.append(f"{paired[0]} makes pairs that share a row, {others[0]} does not\n  train on them one by one")
+    if config.data.packing:
+        found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
+    if config.model.kind != "encoder_decoder":
+        found.append(
+            f"task {paired[0]!r} makes pairs for an encoder and a decoder, but model.kind={config.model.kind}\n"
+            "  take c4_prefix_lm_objective_decoder_architecture, or another objective"
+        )
+    return found
 
 
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:
@@ -151,19 +211,27 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     Raises:
         DataError: No task has the split, or files are missing.
     """
-    tasks, _ = _tasks(config)
+    registry, tasks, _ = _tasks(config)
     data, name = config.data, str(config.data.task)
     wanted = data.train_split if split == "train" else data.valid_split
     lengths = {"inputs": data.input_length, "targets": data.target_length}
+    if wanted is None:
+        raise DataError("data.valid_split=null: nothing is held out\n  name a split of the tasks")
     if split == "train":
-        bound = REGISTRY.bind(name, wanted, lengths, seed=config.seed, caches=data.caches)
+        bound = registry.bind(name, wanted, lengths, seed=config.seed, caches=data.caches)
         members, weights = bound.tasks, bound.weights
     else:
         with_split = [task for task in tasks if wanted in task.splits]
+        for task in tasks:
+            if wanted not in task.splits:
+                _logger.warning("%s: task %s has no split %s and is not evaluated", name, task.name, wanted)
         members = tuple(task.bind(wanted, lengths, caches=data.caches) for task in with_split)
         weights = (1.0,) * len(members)
     if not members:
-        raise DataError(f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have")
+        or_none = ", or to null: nothing is held out then" if split == "valid" else ""
+        raise DataError(
+            f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have{or_none}"
+        )
     kept = {member.name for member in members}
     parts = [
         f"{task.name} {task.fingerprint(wanted)} {[identity(step) for step in task.preprocessors]}"
@@ -173,10 +241,82 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     return TaskBatches(config, split, members, weights, "\n".join(parts))
 
 
-def _tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
-    """The tasks, and the vocabulary that all their features share."""
-    import_modules(config.data.modules)
-    tasks = REGISTRY.tasks(str(config.data.task))
+def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
+    """The tasks of a run, also those of rate 0, and the vocabulary of all their features."""
+    _, tasks, vocabulary = _tasks(config)
+    return tasks, vocabulary
+
+
+def declared_features(config: T5Run) -> Mapping[str, Feature]:
+    """The features that the tasks of a run have, with what they leave open: nothing is read."""
+    _import_modules(config)
+    return REGISTRY.get_task(REGISTRY.task_names(str(config.data.task))[0]).features
+
+
+def registry_of(config: T5Run) -> TaskRegistry:
+    """All tasks and mixtures, those of the recipe and of the user, with what the run supplies.
+
+    Raises:
+        DataError: The tokenizer is not there.
+    """
+    _import_modules(config)
+    return REGISTRY.supplied(supply_of(config))
+
+
+def supply_of(config: T5Run) -> Supply:
+    """What a run gives its tasks."""
+    data = config.data
+    vocabulary = None if data.tokenizer is None else open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
+    objective = partial(denoising_steps, data.denoising)
+    return Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out))
+
+
+def with_tokenizer_of_model(config: T5Run) -> T5Run:
+    """The config with the tokenizer of the model that it starts from, where it names none and a task needs one."""
+    data = config.data
+    if data.tokenizer is not None or config.init_from is None or not _leaves_vocabulary_open(config):
+        return config
+    place = _tokenizer_of(Path(config.init_from))
+    return config.model_copy(update={"data": data.model_copy(update={"tokenizer": place})})
+
+
+def _leaves_vocabulary_open(config: T5Run) -> bool:
+    features = [feature for name in task_names(config) for feature in REGISTRY.get_task(name).features.values()]
+    return any(isinstance(feature.vocabulary, RunVocabulary) for feature in features)
+
+
+def _tokenizer_of(model: Path) -> str:
+    """What `data.tokenizer` is to name for the model of a run, checkpoint or export."""
+    for folder in (model, model.parent.parent):
+        tree = RunFolder(folder).config_tree() if (folder / CONFIG).is_file() else {}
+        if tree.get("data", {}).get("tokenizer") == BYTES:
+            return BYTES
+    return str(tokenizer_place(model))
+
+
+def _check_model(config: T5Run, task: Task, vocabulary: Vocabulary) -> None:
+    """Raises ConfigError where the model that the run starts from was trained with another vocabulary. Nothing is known
+    of one without a tokenizer beside it."""
+    if config.init_from is None:
+        return
+    try:
+        place = _tokenizer_of(Path(config.init_from))
+    except DataError:
+        return
+    of_model = open_vocabulary(place, config.data.denoising.num_sentinels)
+    is_known = isinstance(vocabulary, _COMPARABLE) and isinstance(of_model, _COMPARABLE)
+    if is_known or type(of_model) is type(vocabulary):
+        check_equal(task.name, vocabulary, of_model)
+
+
+def _import_modules(config: T5Run) -> None:
+    import_modules(["pretrainkit.recipes.t5.catalogue", *config.data.modules])
+
+
+def _tasks(config: T5Run) -> tuple[TaskRegistry, tuple[Task, ...], Vocabulary]:
+    """The registry, the tasks, and the vocabulary that all their features share."""
+    registry = registry_of(config)
+    tasks = registry.tasks(str(config.data.task))
     check_alike(tasks)
     vocabularies = {name: feature.vocabulary for name, feature in tasks[0].features.items() if name in _FEATURES}
     if len(set(vocabularies.values())) > 1:
@@ -186,4 +326,4 @@ def _tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
         )
     if "targets" not in vocabularies:
         raise ConfigError(f"task {tasks[0].name!r} has no feature 'targets'\n  rekey one to it")
-    return tasks, vocabularies["targets"]
+    return registry, tasks, vocabularies["targets"]

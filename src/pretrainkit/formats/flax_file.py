@@ -2,7 +2,7 @@
 
 Sources: https://github.com/msgpack/msgpack/blob/master/spec.md; the extension types are those of
 https://github.com/google/flax/blob/main/flax/serialization.py: 1 an array and 3 a NumPy scalar, both as
-[shape, dtype, bytes]; 2 a complex number, which no checkpoint of ours has.
+[shape, dtype, bytes]; 2 a complex number, which no model has. Arrays of more than a gigabyte are maps of pieces.
 """
 
 import struct
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import CheckpointError
+from pretrainkit.formats.tf_types import array_of
 
 _ARRAY, _SCALAR = 1, 3
 _NUMBERS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"} | {
@@ -24,7 +25,7 @@ _CHUNKED = "__msgpack_chunked_array__"
 
 
 def read_flax(path: Path) -> Any:
-    """The tree of a checkpoint: dicts with text keys, arrays (views of the file's bytes), numbers.
+    """The tree of a checkpoint: dicts with text keys, arrays (views of the file's bytes; bfloat16 as float32), numbers.
 
     Raises:
         CheckpointError: It cannot be read, is truncated, or is something else.
@@ -34,9 +35,9 @@ def read_flax(path: Path) -> Any:
         tree = reader.value()
         if reader.place != len(reader.data):
             raise ValueError(f"{len(reader.data) - reader.place} bytes follow the value")
-    except (OSError, ValueError, TypeError, struct.error, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is not a whole Flax checkpoint: {error}\n  copy it again; a Sabertooth checkpoint is one file"
+            f"{path} is not a whole Flax checkpoint: {error}\n  copy it again; it is one file"
         ) from error
     return tree
 
@@ -96,11 +97,13 @@ class _Reader:
             return self._map(self._number(_LENGTHS[mark - 0xDD]))
         raise ValueError(f"byte {self.place - 1} is 0x{mark:02x}, which begins no value")
 
-    def _map(self, num: int) -> dict[str, Any]:
+    def _map(self, num: int) -> dict[str, Any] | NDArray[Any]:
         tree = {self._key(): self.value() for _ in range(num)}
-        if _CHUNKED in tree:
-            raise ValueError("it holds an array of more than a gigabyte in chunks, as no BERT has")
-        return tree
+        if _CHUNKED not in tree:
+            return tree
+        # Lists became maps of their places.
+        shape, pieces = ([part[str(place)] for place in range(len(part))] for part in (tree["shape"], tree["chunks"]))
+        return np.concatenate([piece.reshape(-1) for piece in pieces]).reshape(shape)
 
     def _key(self) -> str:
         key = self.value()
@@ -113,4 +116,4 @@ class _Reader:
         if kind not in (_ARRAY, _SCALAR):
             raise ValueError(f"it holds a value of Flax's type {kind}, which is no array")
         shape, dtype, content = inside.value()
-        return np.frombuffer(content, np.dtype(str(dtype))).reshape(shape)
+        return array_of(content, str(dtype), tuple(shape))

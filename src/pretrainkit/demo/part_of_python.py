@@ -1,0 +1,35 @@
+"""A text-to-text task of its own: which part of Python is this paragraph about?
+
+Made by `pretrainkit demo t5`. Your tasks can look like this: docs/tasks.md says what else there is.
+"""
+
+from pathlib import Path
+
+from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
+from pretrainkit.data.task import Feature, Task, add_task
+from pretrainkit.data.task_sources import JsonLines
+from pretrainkit.data.vocabulary import SentencePieceVocabulary
+
+HERE = Path(__file__).parent
+VOCABULARY = SentencePieceVocabulary(HERE / "tokenizer", extra_ids=100)
+FEATURES = {"inputs": Feature(VOCABULARY), "targets": Feature(VOCABULARY)}
+
+
+def accuracy(targets, predictions):
+    """Percent of the predicted texts that are the true ones."""
+    return {"accuracy": 100 * sum(t == p for t, p in zip(targets, predictions)) / len(targets)}
+
+
+add_task(
+    Task(
+        name="part_of_python",
+        source=JsonLines({"train": HERE / "task/train.jsonl", "validation": HERE / "task/validation.jsonl"}),
+        features=FEATURES,
+        preprocessors=[
+            format_strings(inputs="part of python: {paragraph}", targets="{part}"),
+            tokenize(),
+            append_eos_after_trim,
+        ],
+        metrics=[accuracy],
+    )
+)

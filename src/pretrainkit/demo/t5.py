@@ -1,0 +1,174 @@
+"""The T5 demo: span corruption on prose, then fine-tuning on a text-to-text task whose module lies beside this file.
+
+Each command is printed as it is run, so that the demo reads as a tutorial.
+"""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.demo.documents import write_documents
+from pretrainkit.demo.parts import Rows, write_rows
+from pretrainkit.demo.prose import standard_library_documents
+from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+from pretrainkit.errors import RunError
+
+VOCAB_SIZE = 2048
+NUM_PRETRAINING = 350
+"""Updates of pretraining."""
+NUM_STEPS = 300
+"""Updates of fine-tuning."""
+CHECKPOINT_STEPS = 40
+KILL_AFTER_STEP = 70
+"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+NUM_CHAPTERS = 8
+TASK = "part_of_python"
+MODULE = Path(__file__).with_name("part_of_python.py")
+"""Of the task; copied into the demo's folder."""
+INPUT_LENGTH, TARGET_LENGTH = 80, 12
+"""Most tokens of a paragraph, whose rest is cut off, and of an answer; none is longer."""
+NUM_SHOWN, NUM_ASKED = 4, 16
+"""Held-out rows whose answers are printed, and that transformers is asked about."""
+
+
+def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
+    """Run the whole demo into `folder`; returns its headline numbers.
+
+    Args:
+        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
+        num_steps: Optimizer updates of fine-tuning.
+    """
+    began = time.monotonic()
+    prepare_folder(folder)
+    say(1, NUM_CHAPTERS, "Text", "prose that is on every machine with Python, and rows of a task made of it")
+    write_documents(folder / "text.jsonl", standard_library_documents(), "Python's language reference and docstrings")
+    rows = write_rows(folder / "task", standard_library_documents())
+    print(
+        f"  {folder / 'task'}: {rows.num_train:,} paragraphs to train on, {rows.num_held_out} held out: is it about "
+        f"{', '.join(rows.parts[:-1])} or {rows.parts[-1]}?"
+    )
+
+    say(2, NUM_CHAPTERS, "Vocabulary", "SentencePiece with T5's control pieces; then token shards")
+    pretrainkit("corpus", "shards", folder / "text.jsonl", "--out", folder / "corpus", "--heldout", 0.03)
+    pretrainkit("corpus", "count-words", folder / "corpus" / "train" / "*.jsonl", "--out", folder / "words.tsv")
+    pretrainkit(
+        *("tokenizer", "train", folder / "words.tsv", "--layout", "t5", "--vocab-size", VOCAB_SIZE),
+        *("--out", folder / "tokenizer"),
+    )
+    pretrainkit(
+        *("tokenizer", "encode", folder / "corpus", "--tokenizer", folder / "tokenizer", "--splitter", "none"),
+        *("--out", folder / "tokens"),
+    )
+
+    say(
+        3,
+        NUM_CHAPTERS,
+        "Pretraining",
+        f"t5/micro on span corruption: what is behind <extra_id_0>? {NUM_PRETRAINING} steps",
+    )
+    pretrained = folder / "pretrained"
+    pretrainkit(
+        *("train", "t5/micro", f"data.train={folder}/tokens/train", f"data.valid={folder}/tokens/valid"),
+        *(f"num_steps={NUM_PRETRAINING}", "evaluate.every_steps=100", "--out", pretrained),
+    )
+
+    say(
+        4,
+        NUM_CHAPTERS,
+        "Task",
+        "a Python module says what to read, how it becomes inputs and targets, how to judge answers",
+    )
+    module = folder / MODULE.name
+    shutil.copyfile(MODULE, module)
+    print(f"  {module}: written by the demo; yours can look like it")
+    pretrainkit("tasks", "show", TASK, "--num", 2, "--module", module)
+
+    say(
+        5,
+        NUM_CHAPTERS,
+        "Fine-tuning",
+        f"{num_steps} steps from the pretrained weights, judged by the accuracy of its answers; killed without warning "
+        f"after step {KILL_AFTER_STEP}, then resumed",
+    )
+    run = folder / "run"
+    command = [
+        *("train", "t5/micro", f"data.task={TASK}", f"data.modules=[{module}]", f"init_from={pretrained}"),
+        *(f"data.input_length={INPUT_LENGTH}", f"data.target_length={TARGET_LENGTH}", "model.dropout=0.1"),
+        f"num_steps={num_steps}",
+        *(f"checkpoint.every_steps={CHECKPOINT_STEPS}", "log.every_steps=5", "evaluate.every_steps=60"),
+        *("evaluate.before_training=true", "--out", run),
+    ]
+    num_equal = train_killed_and_resumed(
+        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
+    )
+
+    say(6, NUM_CHAPTERS, "Inference", "answers to the held-out rows as JSON lines")
+    answers = folder / "answers.jsonl"
+    pretrainkit(*("infer", run, "precision.compute=float32", "--task", TASK, "--split", "validation", "--out", answers))
+    rows_answered = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
+    truth = [json.loads(line) for line in (folder / "task/validation.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row, true in list(zip(rows_answered, truth, strict=True))[:: len(truth) // NUM_SHOWN][:NUM_SHOWN]:
+        print(f"  {true['paragraph'][:90]}\n    {row['prediction']} (it is {true['part']})")
+
+    say(7, NUM_CHAPTERS, "Export", "to Hugging Face's format, asked the same by transformers")
+    pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
+    asked = [f"part of python: {row['paragraph']}" for row in truth[:NUM_ASKED]]
+    theirs = ask_transformers(folder / "export", folder / "tokenizer", asked)
+    ours = [row["prediction"] for row in rows_answered[:NUM_ASKED]]
+    if theirs != ours:
+        raise RunError(f"transformers answers {theirs}, but we {ours}")
+    print(f"  all {NUM_ASKED} answers of T5ForConditionalGeneration.from_pretrained(EXPORT).generate() are ours")
+
+    say(8, NUM_CHAPTERS, "Report", "one HTML page")
+    report = folder / "report.html"
+    pretrainkit("report", run, "--out", report)
+    return _told(folder, rows, num_equal, time.monotonic() - began)
+
+
+def _told(folder: Path, rows: Rows, num_equal: int, seconds: float) -> dict[str, Any]:
+    """Print the headline numbers, and return them."""
+    run = folder / "run"
+    evaluations = [json.loads(line) for line in (run / "eval.jsonl").read_text(encoding="utf-8").splitlines()]
+    before, after = (evaluations[place][f"{TASK}/accuracy"] for place in (0, -1))
+    pretraining = json.loads((folder / "pretrained/summary.json").read_text(encoding="utf-8"))
+    result = {
+        "span_corruption_loss": pretraining["valid_nll_per_target_token"],
+        "unigram_loss": pretraining["unigram_loss"],
+        "accuracy_before": before,
+        "accuracy": after,
+        "majority_accuracy": round(rows.majority_percent, 2),
+        "equal_losses_after_resume": num_equal,
+        "seconds": round(seconds, 1),
+        "report": str(folder / "report.html"),
+    }
+    print(
+        f"\n  Done in {seconds / 60:.1f} minutes.\n"
+        f"  held-out loss of hidden words   {result['span_corruption_loss']:.3f} nats (guessing by frequency: "
+        f"{result['unigram_loss']:.3f})\n"
+        f"  answers that are right          {after:.1f} % of {rows.num_held_out} held-out rows (before fine-tuning "
+        f"{before:.1f} %, always {rows.parts[0]!r}: {rows.majority_percent:.1f} %)\n"
+        f"  losses equal after resume       {num_equal} of {num_equal}, every digit\n"
+        f"  run                             {run}\n  for transformers                {folder / 'export'}\n"
+        f"  report                          {result['report']}\n"
+        "\n  Your own tasks next: docs/tasks.md."
+    )
+    return result
+
+
+def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[str]:
+    """The answers of the export as any user of transformers would get them, greedily."""
+    import torch
+
+    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+
+    transformers = import_transformers()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    model = transformers.T5ForConditionalGeneration.from_pretrained(export)
+    load = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    inputs = load(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        ids = model.generate(**inputs, max_new_tokens=TARGET_LENGTH, do_sample=False)
+    return load.batch_decode(ids, skip_special_tokens=True)

@@ -1,0 +1,126 @@
+"""What a model says about many examples, as JSON lines: chunk by chunk, so that an interrupted work goes on.
+
+OUT.chunks/request.json               what is asked; other chunks are not gone on with
+OUT.chunks/chunk-00003-of-00010.jsonl whole or absent
+OUT                                   all chunks in order, once they are there; the folder goes
+OUT.manifest.json                     written last: what was asked, lines, SHA-256
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.manifest import HashingFile, atomic_file, fingerprint, made_by, read_manifest, write_manifest
+from pretrainkit.corpus.parallel import Progress, Quiet
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.training.inference import Inference
+
+_SHOWN = 200
+_quiet = Quiet()
+
+
+def write_lines(
+    inference: Inference,
+    out: Path,
+    *,
+    asked: Mapping[str, Any],
+    chunk_size: int,
+    shard: tuple[int, int] = (0, 1),
+    overwrite: bool = False,
+    progress: Progress = _quiet,
+) -> Path:
+    """Write a line for each example; what an earlier call finished is kept.
+
+    Args:
+        inference: What is asked.
+        out: A file. Of several shards its name gets `-00000-of-00004` before the suffix.
+        asked: JSON values that say what is asked besides `inference.settings`, such as which weights.
+        chunk_size: Examples of a chunk.
+        shard: This part of so many: examples are cut into parts that lie one after another.
+        overwrite: Replace a file, or chunks, that something else was asked for.
+        progress: Told how far the work is.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: There is such a file, or its chunks, of another question.
+        DataError: It cannot be written.
+    """
+    number, num_shards = shard
+    if not 0 <= number < num_shards:
+        raise InputError(f"shard {number} of {num_shards}: shards are counted from 0\n  give 0/{num_shards} to begin")
+    target = out if num_shards == 1 else out.with_name(f"{out.stem}-{number:05d}-of-{num_shards:05d}{out.suffix}")
+    begin, end = (len(inference) * part // num_shards for part in (number, number + 1))
+    request = {**asked, **inference.settings, "examples": [begin, end], "chunk_size": chunk_size}
+    request["fingerprint"] = fingerprint(request)
+    chunks = target.with_name(f"{target.name}.chunks")
+    if overwrite:
+        shutil.rmtree(chunks, ignore_errors=True)
+        target.unlink(missing_ok=True)
+    elif _is_finished(target, chunks, request):
+        progress.note(f"{target} is finished already")
+        return target
+    _prepare(chunks, request)
+
+    starts = range(begin, end, chunk_size)
+    paths = [chunks / f"chunk-{place:05d}-of-{len(starts):05d}.jsonl" for place in range(len(starts))]
+    progress.stage("examples", end - begin, "example")
+    for start, path in zip(starts, paths, strict=True):
+        stop = min(start + chunk_size, end)
+        if not path.is_file():
+            lines = inference.lines(start, stop)
+            with atomic_file(path) as file:
+                file.writelines(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+        progress.advance(stop - start)
+    with atomic_file(target) as file:
+        hashing = HashingFile(file)
+        for path in paths:
+            hashing.write(path.read_bytes())
+    manifest = {"made_by": made_by(), "request": request, "lines": end - begin, "sha256": hashing.sha256}
+    write_manifest(target, manifest)
+    shutil.rmtree(chunks)
+    return target
+
+
+def _is_finished(target: Path, chunks: Path, request: Mapping[str, Any]) -> bool:
+    if not target.exists():
+        return False
+    try:
+        earlier = read_manifest(target).get("request", {})
+    except DataError:
+        earlier = {}
+    if earlier == request:
+        return True
+    if (chunks / "request.json").is_file():  # stopped between the file and its manifest
+        return False
+    raise InputError(
+        f"{target} exists{_differences(earlier, request)}\n  give another --out, or replace it with --overwrite"
+    )
+
+
+def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
+    path = chunks / "request.json"
+    if path.is_file():
+        earlier = json.loads(path.read_bytes())
+        if earlier != request:
+            raise InputError(
+                f"{chunks} holds parts of other answers{_differences(earlier, request)}\n"
+                "  give the same command to go on, another --out, or begin anew with --overwrite"
+            )
+        return
+    with atomic_file(path) as file:
+        file.write(json.dumps(request, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def _differences(earlier: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    """Which settings differ, for a message."""
+    names = [name for name in request if name != "fingerprint" and earlier.get(name) != request[name]]
+    if not earlier:
+        return ", and it was not made here"
+    lines = [
+        f"\n  {name}: {str(earlier.get(name))[:_SHOWN]} there, {str(request[name])[:_SHOWN]} here" for name in names
+    ]
+    return ", made by another command" + "".join(lines)

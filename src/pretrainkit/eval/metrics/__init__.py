@@ -1,0 +1,29 @@
+"""Metrics of targets and predictions: functions `(targets, predictions) -> dict[str, float]` in percent. Torch-free."""
+
+from pretrainkit.eval.metrics.answers import normalize_squad, normalize_trivia_qa, span_squad, squad, trivia_qa
+from pretrainkit.eval.metrics.classes import accuracy, f1_invalid_wrong, matthews, mean_multiclass_f1
+from pretrainkit.eval.metrics.correlation import pearson, spearman
+from pretrainkit.eval.metrics.grouped import deduplicated_squad, multirc_f1_and_exact_match
+from pretrainkit.eval.metrics.referents import same_referent, wsc_accuracy
+from pretrainkit.eval.metrics.texts import bleu, exact_match, rouge
+
+__all__ = [
+    "accuracy",
+    "bleu",
+    "deduplicated_squad",
+    "exact_match",
+    "f1_invalid_wrong",
+    "matthews",
+    "mean_multiclass_f1",
+    "multirc_f1_and_exact_match",
+    "normalize_squad",
+    "normalize_trivia_qa",
+    "pearson",
+    "rouge",
+    "same_referent",
+    "span_squad",
+    "spearman",
+    "squad",
+    "trivia_qa",
+    "wsc_accuracy",
+]

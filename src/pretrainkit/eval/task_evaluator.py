@@ -1,0 +1,343 @@
+"""Judge a model by the metrics of tasks: every example of a split once, answered or scored by the model.
+
+Examples are made and their targets read when the evaluator is built, and kept for later evaluations. Metrics are tried
+out then, on the answers of a model that knows everything, so that one that fails does so before the training.
+
+The contract is that of SeqIO's evaluator (https://arxiv.org/abs/2203.17189). Results do not depend on the batch size or
+on the number of ranks.
+"""
+
+import json
+import logging
+import numbers
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.data.task import MetricKind, Task, metric_kind
+from pretrainkit.data.task_steps import Example, Lengths, name_of
+from pretrainkit.dist.env import World
+from pretrainkit.errors import ConfigError, DataError
+
+MEAN = "mean_over_tasks"
+"""Name of the mean over tasks; each task counts with the mean of its own metrics."""
+_ALONE = World()
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class TaskModel(Protocol):
+    """A model that answers. On several ranks each gets its share of the examples, equally many on all of them."""
+
+    def predict(self, examples: Sequence[Example]) -> Sequence[NDArray[np.integer]]:
+        """The ids of an answer to each example; what follows an EOS does not count."""
+
+    def score(self, examples: Sequence[Example]) -> NDArray[np.floating]:
+        """(N,) the log-likelihood of each example's targets, summed over their tokens."""
+
+
+class JudgedTask:
+    """A task with the examples to judge a model by."""
+
+    def __init__(
+        self,
+        task: Task,
+        split: str,
+        *,
+        lengths: Lengths | None = None,
+        num_examples: int | None = None,
+        caches: Sequence[str | Path] = (),
+    ) -> None:
+        """
+        Args:
+            task: With at least one metric.
+            split: Which it has.
+            lengths: Tokens to which features are trimmed; None: not at all. What is lost by that is told in a warning.
+            num_examples: Only the first so many; None: all.
+            caches: As of `Task.bind`.
+
+        Raises:
+            DataError: The split has no examples, or they cannot be made.
+        """
+        self.task, self.split = task, split
+        bound = task.bind(split, lengths, caches=caches)
+        num = len(bound) if num_examples is None else min(num_examples, len(bound))
+        if not num:
+            raise DataError(f"task {task.name!r} has no examples in {split!r}\n  check its files, or leave it out")
+        self.examples = [bound.example(index) for index in range(num)]
+        self.kinds: dict[Callable[..., Any], MetricKind] = {metric: metric_kind(metric) for metric in task.metrics}
+        if lengths:
+            self._warn_of_cuts(lengths, caches)
+
+    @property
+    def max_lengths(self) -> dict[str, int]:
+        """Most tokens of each feature."""
+        return {
+            name: max((len(one[name]) for one in self.examples if name in one), default=0)
+            for name, feature in self.task.features.items()
+            if feature.rank == 1
+        }
+
+    @cached_property
+    def targets(self) -> list[Any]:
+        """What metrics get as targets, in the order of the examples."""
+        texts = (_text(self.task, example, "targets") for example in self.examples)
+        return [self.judged(text, example, is_target=True) for text, example in zip(texts, self.examples, strict=True)]
+
+    def judged(self, text: str, example: Example, *, is_target: bool) -> Any:
+        """A text as metrics get it: through the task's postprocessor."""
+        if self.task.postprocess is None:
+            return text
+        try:
+            return self.task.postprocess(text, example=example, is_target=is_target)
+        except Exception as error:
+            what = "target" if is_target else "answer"
+            raise DataError(
+                f"task {self.task.name!r}: its postprocessor failed on the {what} {text[:80]!r}\n"
+                f"  {type(error).__name__}: {error}\n  it must take any text: models say anything"
+            ) from error
+
+    def answers(self, predicted: Sequence[Sequence[int]]) -> tuple[list[str], list[Any]]:
+        """The texts of predicted ids, and what metrics get of them."""
+        vocabulary = self.task.features["targets"].vocabulary
+        texts = [vocabulary.decode(ids) for ids in predicted]
+        pairs = zip(texts, self.examples, strict=True)
+        return texts, [self.judged(text, example, is_target=False) for text, example in pairs]
+
+    def metrics_of_constant(self, text: str) -> dict[str, float]:
+        """What metrics of answers are where every answer is the same."""
+        return self.metrics([self.judged(text, example, is_target=False) for example in self.examples], None, None)
+
+    def metrics(
+        self, answers: Sequence[Any] | None, scores: Sequence[float] | None, values: Sequence[float] | None
+    ) -> dict[str, float]:
+        """All metrics of the task that take what is given; `values` are the scores of the answers.
+
+        Raises:
+            ConfigError: Two metrics have a key in common.
+            DataError: A metric failed, or gave something else than numbers.
+        """
+        found: dict[str, float] = {}
+        for metric, kind in self.kinds.items():
+            given: dict[MetricKind, tuple[Any, ...]] = {
+                "predictions": (self.targets, answers),
+                "scores": (self.targets, scores),
+                "predictions and values": (self.targets, answers, None if values is None else {"scores": values}),
+            }
+            if any(part is None for part in given[kind]):
+                continue
+            values_of_metric = self._called(metric, given[kind])
+            if twice := sorted(found.keys() & values_of_metric.keys()):
+                raise ConfigError(
+                    f"two metrics of task {self.task.name!r} give {twice[0]!r}\n  leave one of them out, or rename it"
+                )
+            found |= values_of_metric
+        return found
+
+    def _called(self, metric: Callable[..., Any], given: tuple[Any, ...]) -> dict[str, float]:
+        told = f"task {self.task.name!r}: its metric {name_of(metric)}"
+        try:
+            values = metric(*given)
+        except (ConfigError, DataError):
+            raise
+        except Exception as error:
+            raise DataError(f"{told} failed\n  {type(error).__name__}: {error}") from error
+        if not isinstance(values, Mapping):
+            raise DataError(f"{told} gave {values!r}\n  it must return a dict of numbers by name")
+        wrong = [name for name, value in values.items() if not isinstance(value, numbers.Real)]
+        if wrong:
+            raise DataError(
+                f"{told} gave {wrong[0]} = {values[wrong[0]]!r}\n  it must return a dict of numbers by name"
+            )
+        return {str(name): float(value) for name, value in values.items()}
+
+    def _warn_of_cuts(self, lengths: Lengths, caches: Sequence[str | Path]) -> None:
+        whole = None
+        for name, limit in lengths.items():
+            full = [i for i, example in enumerate(self.examples) if len(example.get(name, ())) >= limit]
+            if not full:
+                continue
+            if whole is None:
+                whole = self.task.bind(self.split, None, caches=caches)
+            try:
+                num_cut = sum(len(whole.example(index).get(name, ())) > limit for index in full)
+            except DataError:  # its steps need a length
+                continue
+            if num_cut:
+                _logger.warning(
+                    "task %s: %d of %d %s are longer than %d tokens and were cut; leave the length out to keep them",
+                    *(self.task.name, num_cut, len(self.examples), name, limit),
+                )
+
+
+class TaskEvaluator:
+    """Judges models by several tasks. All ranks make one and call it together.
+
+    Args:
+        tasks: Those without a metric or without the split are passed over, with a note.
+        split: To judge by.
+        lengths: As of `JudgedTask`.
+        num_examples: As of `JudgedTask`.
+        caches: As of `Task.bind`.
+        world: The ranks.
+
+    Raises:
+        DataError, ConfigError: Examples cannot be made, or a metric fails.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        split: str,
+        *,
+        lengths: Lengths | None = None,
+        num_examples: int | None = None,
+        caches: Sequence[str | Path] = (),
+        world: World = _ALONE,
+    ) -> None:
+        self.world = world
+        chosen = [task for task in tasks if _can_be_judged(task, split, tell=world.is_main)]
+        self.tasks = [
+            JudgedTask(task, split, lengths=lengths, num_examples=num_examples, caches=caches) for task in chosen
+        ]
+        for task in self.tasks:
+            self.world.on_main(partial(_try_out, task))
+
+    @property
+    def max_lengths(self) -> dict[str, int]:
+        """Most tokens of each feature in any task."""
+        found: dict[str, int] = {}
+        for task in self.tasks:
+            found |= {name: max(length, found.get(name, 0)) for name, length in task.max_lengths.items()}
+        return found
+
+    def evaluate(
+        self, model: TaskModel, *, folder: Path | None = None, tag: str = "", num_written: int | None = None
+    ) -> dict[str, float]:
+        """All metrics, as `TASK/METRIC`, and with several tasks `MEAN`; the same on all ranks.
+
+        Args:
+            model: To judge, in evaluation mode.
+            folder: Where rank 0 writes what the model said, as `TASK-TAG.jsonl`; None: nowhere.
+            tag: For the names of those files, such as the step.
+            num_written: Only the first so many examples; 0: no file; None: all.
+        """
+        found: dict[str, float] = {}
+        means: list[float] = []
+        for task in self.tasks:
+            metrics = self._of_task(task, model, folder, tag, num_written)
+            found |= {f"{task.task.name}/{name}": value for name, value in metrics.items()}
+            if metrics:
+                means.append(sum(metrics.values()) / len(metrics))
+        return ({MEAN: sum(means) / len(means)} if len(means) > 1 else {}) | found
+
+    def _of_task(
+        self, task: JudgedTask, model: TaskModel, folder: Path | None, tag: str, num_written: int | None
+    ) -> dict[str, float]:
+        kinds = set(task.kinds.values())
+        predicted = scores = values = None
+        if kinds - {"scores"}:
+            predicted = self._of_all(
+                lambda part: [np.asarray(ids).tolist() for ids in model.predict(part)], task.examples
+            )
+        if "scores" in kinds:
+            scores = self._scores(model, task.examples)
+        if "predictions and values" in kinds:
+            assert predicted is not None
+            said = zip(task.examples, predicted, strict=True)
+            values = self._scores(model, [one | {"targets": np.array(ids, np.int32)} for one, ids in said])
+
+        def judge() -> dict[str, float]:
+            texts, answers = (None, None) if predicted is None else task.answers(predicted)
+            if folder is not None and num_written != 0:
+                path = folder / f"{task.task.name.replace(':', '/')}-{tag}.jsonl"
+                _write(path, task, texts, answers, scores, num_written)
+            return task.metrics(answers, scores, values)
+
+        return self.world.on_main(judge)
+
+    def _scores(self, model: TaskModel, examples: Sequence[Example]) -> list[float]:
+        return self._of_all(lambda part: np.asarray(model.score(part), float).tolist(), examples)
+
+    def _of_all(self, answer: Callable[[Sequence[Example]], list[T]], examples: Sequence[Example]) -> list[T]:
+        """What the ranks together answer to all examples, in their order.
+
+        Long examples are spread over the ranks, which get equally many: the last ones may come twice.
+        """
+        size = self.world.world_size
+        order = sorted(range(len(examples)), key=lambda index: -len(examples[index].get("inputs", ())))
+        places = range(self.world.rank, -(-len(order) // size) * size, size)
+        mine = [order[min(place, len(order) - 1)] for place in places]
+        answers = answer([examples[index] for index in mine])
+        if len(answers) != len(mine):
+            raise ValueError(f"the model gave {len(answers)} answers to {len(mine)} examples")
+        found: dict[int, T] = {}
+        for indices, theirs in self.world.gather_objects((mine, answers)):
+            found |= zip(indices, theirs, strict=True)
+        return [found[index] for index in range(len(examples))]
+
+
+def most_frequent_target(task: Task, split: str, *, num_examples: int = 4096, caches: Sequence[str | Path] = ()) -> str:
+    """The text that most targets of a split are, among examples that are spread evenly over it; the first of several.
+
+    Raises:
+        DataError: There is no such split, or it is empty.
+    """
+    bound = task.bind(split, caches=caches)
+    if not len(bound):
+        raise DataError(f"task {task.name!r} has no examples in {split!r}\n  check its files, or leave it out")
+    chosen = np.unique(np.linspace(0, len(bound) - 1, num_examples, dtype=np.int64)).tolist()
+    return Counter(_text(task, bound.example(index), "targets") for index in chosen).most_common(1)[0][0]
+
+
+def _text(task: Task, example: Example, name: str) -> str:
+    """A feature as it was before it became ids, or else as they say; empty where the task has no such feature."""
+    before = example.get(f"{name}_pretokenized")
+    if isinstance(before, str):
+        return before
+    return task.features[name].vocabulary.decode(example.get(name, ())) if name in task.features else ""
+
+
+def _can_be_judged(task: Task, split: str, *, tell: bool) -> bool:
+    if split not in task.splits:
+        if tell:
+            _logger.warning("task %s has no split %s and is not evaluated", task.name, split)
+        return False
+    if not task.metrics and tell:
+        _logger.info("task %s has no metrics and is not evaluated", task.name)
+    return bool(task.metrics)
+
+
+def _try_out(task: JudgedTask) -> None:
+    """Every metric once, with the true answers."""
+    truths = [example.get("targets", ()) for example in task.examples]
+    zeros = [0.0] * len(truths)
+    task.metrics(task.answers(truths)[1], zeros, zeros)
+
+
+def _write(
+    path: Path,
+    task: JudgedTask,
+    texts: Sequence[str] | None,
+    answers: Sequence[Any] | None,
+    scores: Sequence[float] | None,
+    num_written: int | None,
+) -> None:
+    """One line per example: its texts, and what metrics were given where a postprocessor made something else."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        for index, example in enumerate(task.examples[:num_written]):
+            row: dict[str, Any] = {name[:-1]: _text(task.task, example, name) for name in ("inputs", "targets")}
+            if texts is not None and answers is not None:
+                row["prediction"] = texts[index]
+                if task.task.postprocess is not None:
+                    row |= {"judged_target": task.targets[index], "judged_prediction": answers[index]}
+            if scores is not None:
+                row["score"] = scores[index]
+            file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())

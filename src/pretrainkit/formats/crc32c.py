@@ -1,0 +1,144 @@
+"""CRC-32C (Castagnoli), as TensorFlow's files and TensorStore use it, in NumPy: many pieces at once, or one long one.
+
+The polynomial is 0x1EDC6F41 (RFC 3720), here with its bits in reverse. A CRC is linear in the register, so pieces of
+one text can be worked on side by side and their registers put together afterwards.
+
+Dimensions: N pieces.
+"""
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+_POLYNOMIAL = 0x82F63B78
+_ONES = 0xFFFFFFFF
+_MASK_DELTA = 0xA282EAD8
+_LANES = 1024
+_WORTH_LANES = 1 << 16
+"""Bytes from which on a text is cut into lanes."""
+
+Bytes = NDArray[np.uint8]
+Registers = NDArray[np.uint32]
+
+
+def crc32c(data: bytes | memoryview | Bytes) -> int:
+    """The CRC of one text."""
+    return _update(_ONES, np.frombuffer(data, np.uint8)) ^ _ONES
+
+
+def masked(crc: int) -> int:
+    """As TensorFlow stores a CRC: turned and moved, since a CRC of a text with its CRC inside says little."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & _ONES
+
+
+def masked_crcs(crcs: Registers) -> Registers:
+    """`masked` of many."""
+    return ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(_MASK_DELTA)
+
+
+def crc32c_of_pieces(data: Bytes, begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> Registers:
+    """The CRCs of N pieces of `data`.
+
+    Args:
+        data: All bytes.
+        begins: (N,) offset of each piece.
+        sizes: (N,) bytes of each.
+
+    Returns:
+        uint32 (N,).
+    """
+    order = np.argsort(-sizes, kind="stable")
+    begins, sizes = begins[order], sizes[order]
+    registers = np.full(len(sizes), _ONES, np.uint32)
+    tables = _tables()
+    words = sizes // 8
+    num_active = len(sizes)
+    for word in range(int(words[0]) if len(words) else 0):
+        num_active = int(np.searchsorted(-words[:num_active], -word, side="left"))
+        place = begins[:num_active] + 8 * word
+        registers[:num_active] = _word(tables, registers[:num_active], [data[place + byte] for byte in range(8)])
+    rest = sizes - 8 * words
+    for byte in range(7):
+        chosen = np.flatnonzero(rest > byte)
+        place = begins[chosen] + 8 * words[chosen] + byte
+        own = registers[chosen]
+        registers[chosen] = tables[0][(own ^ data[place]) & 255] ^ (own >> np.uint32(8))
+    found = np.empty_like(registers)
+    found[order] = registers ^ np.uint32(_ONES)
+    return found
+
+
+def _update(register: int, data: Bytes) -> int:
+    """The register after `data`."""
+    if len(data) < _WORTH_LANES:
+        return _update_slowly(register, data)
+    size = len(data) // _LANES // 8 * 8
+    lanes = data[: size * _LANES].reshape(_LANES, size)
+    registers = np.zeros(_LANES, np.uint32)
+    registers[0] = register
+    tables = _tables()
+    for place in range(0, size, 8):
+        eight = np.ascontiguousarray(lanes[:, place : place + 8].T)
+        registers = _word(tables, registers, list(eight))
+    behind = _behind_zeros(size)
+    while len(registers) > 1:
+        registers = _times(behind, registers[::2]) ^ registers[1::2]
+        behind = _times(behind, behind)
+    return _update(int(registers[0]), data[size * _LANES :])
+
+
+def _update_slowly(register: int, data: Bytes) -> int:
+    table = _table_list()
+    for byte in data.tobytes():
+        register = table[(register ^ byte) & 255] ^ (register >> 8)
+    return register
+
+
+def _word(tables: NDArray[np.uint32], registers: Registers, eight: list[Bytes]) -> Registers:
+    """The registers after eight bytes each ("slicing by 8")."""
+    low = registers & np.uint32(255)
+    found = tables[7][low ^ eight[0]]
+    for byte in (1, 2, 3):
+        found ^= tables[7 - byte][((registers >> np.uint32(8 * byte)) & np.uint32(255)) ^ eight[byte]]
+    for byte in range(4, 8):
+        found ^= tables[7 - byte][eight[byte]]
+    return found
+
+
+@cache
+def _tables() -> NDArray[np.uint32]:
+    """(8, 256): table k gives the register of a byte with k bytes of zeros behind it."""
+    first = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        first = (first >> np.uint32(1)) ^ np.where(first & np.uint32(1), np.uint32(_POLYNOMIAL), np.uint32(0))
+    found = [first]
+    for _ in range(7):
+        found.append(first[found[-1] & np.uint32(255)] ^ (found[-1] >> np.uint32(8)))
+    return np.stack(found)
+
+
+@cache
+def _table_list() -> list[int]:
+    return _tables()[0].tolist()
+
+
+def _behind_zeros(num_bytes: int) -> Registers:
+    """The linear map of a register to what it is after so many bytes of zeros: uint32 (32,), the images of the bits."""
+    step = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    step = _tables()[0][step & np.uint32(255)] ^ (step >> np.uint32(8))
+    found = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    while num_bytes:
+        if num_bytes & 1:
+            found = _times(step, found)
+        step = _times(step, step)
+        num_bytes >>= 1
+    return found
+
+
+def _times(images: Registers, registers: Registers) -> Registers:
+    """A linear map, as the images of the bits, of each register."""
+    found = np.zeros_like(registers)
+    for bit in range(32):
+        found ^= np.where(registers >> np.uint32(bit) & np.uint32(1), images[bit], np.uint32(0))
+    return found

@@ -1,0 +1,107 @@
+"""TFRecord files: each record is its length (uint64), the masked CRC of that, its bytes, and the masked CRC of those.
+
+Source: https://www.tensorflow.org/tutorials/load_data/tfrecord (TFRecords format details). All numbers little-endian.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.formats.crc32c import crc32c as crc_of
+from pretrainkit.formats.crc32c import crc32c_of_pieces, masked, masked_crcs
+
+_LENGTH = struct.Struct("<Q")
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+_CHECKED_BYTES = 1 << 24
+"""How much is checked at a time."""
+
+
+def record_places(chunks: Iterable[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the records of a file lie; every checksum is looked at.
+
+    Args:
+        chunks: The file's bytes, in pieces of any size.
+
+    Returns:
+        ((N,) offset of each record's first byte, (N,) offset behind its last one).
+
+    Raises:
+        ValueError: A checksum is wrong, or the file is cut off.
+    """
+    begins: list[NDArray[np.int64]] = []
+    sizes: list[NDArray[np.int64]] = []
+    base, held = 0, b""
+    for block in _blocks(chunks):
+        held += block
+        own_begins, own_sizes = _whole_records(held, base)
+        begins.append(own_begins + base)
+        sizes.append(own_sizes)
+        used = int(own_begins[-1] + own_sizes[-1]) + _FOOTER_BYTES if len(own_begins) else 0
+        base, held = base + used, held[used:]
+    if held:
+        raise ValueError(f"it ends within the record at byte {base}")
+    all_begins = np.concatenate([np.empty(0, np.int64), *begins])
+    return all_begins, all_begins + np.concatenate([np.empty(0, np.int64), *sizes])
+
+
+def framed(record: bytes) -> bytes:
+    """A record as it stands in a file."""
+    length = _LENGTH.pack(len(record))
+    return b"".join((length, _crc(length), record, _crc(record)))
+
+
+def _crc(data: bytes) -> bytes:
+    return masked(crc_of(data)).to_bytes(4, "little")
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in larger pieces."""
+    parts: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        parts.append(chunk)
+        size += len(chunk)
+        if size >= _CHECKED_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
+
+
+def _whole_records(data: bytes, base: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(begins, sizes) of the records that lie in `data` from its first byte on, checked."""
+    begins: list[int] = []
+    sizes: list[int] = []
+    place, end = 0, len(data) - _HEADER_BYTES - _FOOTER_BYTES
+    unpack = _LENGTH.unpack_from
+    while place <= end:
+        (size,) = unpack(data, place)
+        if size > end - place:
+            if crc_mismatch(data, place):
+                raise ValueError(f"the length of the record at byte {base + place} has a wrong checksum")
+            break
+        begins.append(place + _HEADER_BYTES)
+        sizes.append(size)
+        place += _HEADER_BYTES + size + _FOOTER_BYTES
+    found, lengths = np.array(begins, np.int64), np.array(sizes, np.int64)
+    raw = np.frombuffer(data, np.uint8)
+    _check(raw, found - _HEADER_BYTES, np.full(len(found), 8, np.int64), "length", base)
+    _check(raw, found, lengths, "content", base)
+    return found, lengths
+
+
+def crc_mismatch(data: bytes, place: int) -> bool:
+    """Whether the length at `place` is not what its checksum says."""
+    return _crc(data[place : place + 8]) != data[place + 8 : place + 12]
+
+
+def _check(raw: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64], what: str, base: int) -> None:
+    crcs = masked_crcs(crc32c_of_pieces(raw, begins, sizes))
+    ends = begins + sizes
+    stored = sum(raw[ends + byte].astype(np.uint32) << np.uint32(8 * byte) for byte in range(4))
+    wrong = np.flatnonzero(crcs != stored)
+    if len(wrong):
+        where = base + int(begins[wrong[0]])
+        raise ValueError(f"the {what} of a record at byte {where} has a wrong checksum")

@@ -1,0 +1,18 @@
+"""The named tasks and mixtures of T5: importing this makes them known. Nothing is read before they are used.
+
+Their vocabulary is that of the run, and their data lie where `data.task_folders` says, else on the hub: see
+docs/tasks.md.
+"""
+
+from pretrainkit.data.task import add_mixture, add_task
+from pretrainkit.recipes.t5.catalogue import glue, mixtures, super_glue, texts, unlabelled
+from pretrainkit.recipes.t5.catalogue.sentinels import add_task_with_sentinels, with_sentinels
+
+__all__ = ["add_task_with_sentinels", "with_sentinels"]
+
+for _task in (*unlabelled.TASKS, *glue.TASKS, *super_glue.TASKS, *texts.TASKS):
+    add_task(_task)
+for _task in super_glue.TASKS:
+    add_task(with_sentinels(_task))
+for _mixture in mixtures.MIXTURES:
+    add_mixture(_mixture)

@@ -1,0 +1,43 @@
+"""What the named tasks are made of: their features, and the steps around their own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pretrainkit.data.preprocessors import append_eos_after_trim, tokenize
+from pretrainkit.data.supply import RunVocabulary
+from pretrainkit.data.task import Feature, Task
+from pretrainkit.data.task_sources import TaskSource
+from pretrainkit.data.task_steps import CacheMarker, Step
+
+FEATURES = {"inputs": Feature(RunVocabulary(), required=False), "targets": Feature(RunVocabulary())}
+"""Of all of them, but for those of language models alone."""
+Metrics = Sequence[Callable[..., Mapping[str, Any]]]
+Postprocess = Callable[..., Any]
+
+
+def text_task(
+    name: str,
+    source: TaskSource,
+    *steps: Step,
+    postprocess: Postprocess | None = None,
+    metrics: Metrics = (),
+    after: Sequence[Step] = (),
+) -> Task:
+    """A task whose `steps` make texts, which are tokenized, kept, and ended.
+
+    Args:
+        name: Of the task.
+        source: Of rows.
+        *steps: From a row to `inputs` and `targets`.
+        postprocess: See `Task`.
+        metrics: See `Task`.
+        after: Steps behind the cache marker, before EOS is appended.
+    """
+    return Task(
+        name,
+        source,
+        FEATURES,
+        (*steps, tokenize(), CacheMarker(), *after, append_eos_after_trim),
+        postprocess=postprocess,
+        metrics=metrics,
+    )

@@ -1,0 +1,98 @@
+"""How benchmarks are distributed: the files of their splits, and what reads them."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from pretrainkit.data.aligned_lines import aligned
+from pretrainkit.data.named_data import LocalFiles
+from pretrainkit.data.squad_json import SquadJson
+from pretrainkit.data.task_sources import JsonLines, Tsv
+from pretrainkit.data.whole_rows import WholeRows
+
+Layout = Mapping[str, Sequence[LocalFiles]]
+
+GLUE = {
+    "train": [LocalFiles("train.tsv", Tsv)],
+    "validation": [LocalFiles("dev.tsv", Tsv)],
+    "test": [LocalFiles("test.tsv", Tsv)],
+}
+_COLA = partial(Tsv, columns=("source", "label", "mark", "sentence"))
+COLA = {
+    "train": [LocalFiles("train.tsv", _COLA)],
+    "validation": [LocalFiles("dev.tsv", _COLA)],
+    "test": [LocalFiles("test.tsv", Tsv)],
+}
+"""No header, but that of the test set."""
+MRPC = {
+    split: [*files, *([LocalFiles(f"msr_paraphrase_{split}.txt", Tsv)] if split != "validation" else [])]
+    for split, files in GLUE.items()
+}
+QQP = {
+    "train": [LocalFiles("train.tsv", WholeRows)],
+    "validation": [LocalFiles("dev.tsv", WholeRows)],
+    "test": [LocalFiles("test.tsv", WholeRows)],
+}
+"""Some of its rows lack columns."""
+MNLI_PARTS = ("matched", "mismatched")
+MNLI = {"train": [LocalFiles("train.tsv", Tsv)]} | {
+    f"{split}_{part}": [LocalFiles(f"{file}_{part}.tsv", Tsv)]
+    for split, file in (("validation", "dev"), ("test", "test"))
+    for part in MNLI_PARTS
+}
+DIAGNOSTICS = {"test": [LocalFiles("diagnostic.tsv", Tsv), LocalFiles("AX.tsv", Tsv), LocalFiles("ax.tsv", Tsv)]}
+
+SUPER_GLUE = {
+    "train": [LocalFiles("train.jsonl", JsonLines)],
+    "validation": [LocalFiles("val.jsonl", JsonLines)],
+    "test": [LocalFiles("test.jsonl", JsonLines)],
+}
+SUPER_GLUE_DIAGNOSTICS = {"test": [LocalFiles("AX-?.jsonl", JsonLines)]}
+
+SQUAD = {
+    "train": [
+        LocalFiles(f"{stem}.json{packed}", SquadJson) for stem in ("train-v1.1", "train") for packed in ("", ".gz")
+    ],
+    "validation": [
+        LocalFiles(f"{stem}.json{packed}", SquadJson)
+        for stem in ("dev-v1.1", "dev", "validation", "xquad.en")
+        for packed in ("", ".gz")
+    ],
+}
+"""XQuAD's English file is a part of the development set."""
+
+
+def text(split_files: Mapping[str, str]) -> Layout:
+    """JSON lines with `text`, or a corpus folder of ours; `split_files`: split to the pattern of C4's own files."""
+    return {
+        split: [
+            LocalFiles(pattern, JsonLines),
+            *(
+                LocalFiles(f"{folder}/*.jsonl{packed}", JsonLines)
+                for folder in _CORPUS[split]
+                for packed in ("", ".zst")
+            ),
+        ]
+        for split, pattern in split_files.items()
+    }
+
+
+_CORPUS = {"train": ("train",), "validation": ("valid", "validation")}
+
+
+def translations(source: str, target: str) -> Layout:
+    """Two files of lines, one for each language, or one table whose name tells the languages."""
+    read = partial(aligned, languages=(source, target))
+    names = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
+    found = {}
+    for split, stems in names.items():
+        found[split] = [
+            one
+            for stem in stems
+            for one in (
+                LocalFiles(f"{stem}.{source}", read),
+                LocalFiles(f"{stem}.*.{source}", read),
+                LocalFiles(f"*.{source}-{target}.{stem}.tsv", Tsv),
+                LocalFiles(f"*.{target}-{source}.{stem}.tsv", Tsv),
+            )
+        ]
+    return found

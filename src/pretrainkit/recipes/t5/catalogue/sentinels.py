@@ -1,0 +1,105 @@
+"""Twins of tasks whose answers are asked for as in span corruption: `... <extra_id_0>` to `<extra_id_0> ...`.
+
+They help models that were pretrained by span corruption on small tasks. Source: the released `seqio`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pretrainkit.data.preprocessors import append_eos, append_eos_after_trim, tokenize_and_append_eos
+from pretrainkit.data.task import REGISTRY, Task, TaskRegistry
+from pretrainkit.data.task_steps import Example, Lengths
+from pretrainkit.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pretrainkit.data.task import Feature
+
+_SUFFIX = re.compile(r"_(train|dev|test|eval)$|\.")
+_ENDS = (append_eos, append_eos_after_trim)
+
+
+def add_task_with_sentinels(task: str | Task, num_sentinels: int = 1, registry: TaskRegistry = REGISTRY) -> Task:
+    """Makes the twin of a task known, and returns it.
+
+    Its first sentinels follow the inputs, which are cut before them where they are too long, and begin the targets;
+    they are taken from what is judged. `_1_sentinel` is put behind the name, before `_train`, `_dev`, `_test` or
+    `_eval`.
+
+    Raises:
+        ConfigError: The task does not tokenize before it appends EOS, or the twin is there already.
+    """
+    twin = with_sentinels(registry.get_task(task) if isinstance(task, str) else task, num_sentinels)
+    registry.add(twin)
+    return twin
+
+
+def with_sentinels(task: Task, num_sentinels: int = 1) -> Task:
+    """The twin of a task; see `add_task_with_sentinels`."""
+    if num_sentinels < 1:
+        raise ConfigError(f"num_sentinels is {num_sentinels}; a twin has at least 1")
+    steps = list(task.preprocessors)
+    if tokenize_and_append_eos in steps:
+        raise ConfigError(
+            f"task {task.name!r} tokenizes and appends EOS in one step\n  use tokenize() and then append_eos_after_trim"
+        )
+    place = next((number for number, step in enumerate(steps) if step in _ENDS), len(steps))
+    steps.insert(place, AddSentinels(num_sentinels))
+    postprocess = WithoutSentinels(num_sentinels, task.postprocess)
+    return task.replace(name=twin_name(task.name, num_sentinels), preprocessors=steps, postprocess=postprocess)
+
+
+def twin_name(name: str, num_sentinels: int = 1) -> str:
+    """Name of the twin of a task."""
+    match = _SUFFIX.search(name)
+    place = match.start() if match else len(name)
+    return f"{name[:place]}_{num_sentinels}_sentinel{name[place:]}"
+
+
+@dataclass(frozen=True)
+class AddSentinels:
+    """Sentinels behind the inputs and before the targets, within their lengths."""
+
+    num: int
+
+    def __call__(
+        self, example: Mapping[str, Any], features: "Mapping[str, Feature]", lengths: Lengths | None
+    ) -> Example:
+        made = dict(example)
+        for name in ("inputs", "targets"):
+            if name not in made:
+                continue
+            feature = features[name]
+            sentinels = feature.vocabulary.sentinel_ids[: self.num]
+            if len(sentinels) < self.num:
+                raise DataError(
+                    f"the vocabulary has {len(sentinels)} sentinels, {self.num} are put around {name}\n"
+                    "  take a tokenizer with more, or data.denoising.num_sentinels=100"
+                )
+            marks, ids = np.array(sentinels, feature.numpy_dtype), np.asarray(made[name], feature.numpy_dtype)
+            if name == "targets":
+                made[name] = np.concatenate([marks, ids])
+                continue
+            if lengths is not None and name in lengths:
+                ids = ids[: max(0, lengths[name] - self.num - feature.add_eos)]
+            made[name] = np.concatenate([ids, marks])
+        return made
+
+
+@dataclass(frozen=True)
+class WithoutSentinels:
+    """Takes the sentinels from the beginning of a text before it is judged."""
+
+    num: int
+    postprocess: Any
+
+    def __call__(self, decoded: str, *, example: Any = None, is_target: bool = False) -> Any:
+        text = decoded
+        for number in range(self.num):
+            mark = f"<extra_id_{number}>"
+            if text.lstrip().startswith(mark):
+                text = text.lstrip().removeprefix(mark).strip()
+        return text if self.postprocess is None else self.postprocess(text, example=example, is_target=is_target)

@@ -1,0 +1,171 @@
+"""SuperGLUE and definite pronouns as text-to-text tasks: `super_glue_boolq_v102` and so on.
+
+Source: Wang et al. 2019, https://arxiv.org/abs/1905.00537; formats as in the released `t5`.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pretrainkit.data.named_data import Hub, NamedData
+from pretrainkit.data.preprocessors import keep_if
+from pretrainkit.data.task import Task
+from pretrainkit.data.task_steps import Example, FlatMap
+from pretrainkit.eval.metrics import (
+    accuracy,
+    deduplicated_squad,
+    mean_multiclass_f1,
+    multirc_f1_and_exact_match,
+    wsc_accuracy,
+)
+from pretrainkit.recipes.t5.catalogue import layouts
+from pretrainkit.recipes.t5.catalogue.answers import ClassNumber, entity, judged_answer, referent
+from pretrainkit.recipes.t5.catalogue.building import text_task
+from pretrainkit.recipes.t5.catalogue.labelled import UNKNOWN, labelled, multirc, multirc_answers
+from pretrainkit.recipes.t5.catalogue.referents import definite_pronoun, is_right_referent, wsc, wsc_row
+
+Row = Mapping[str, Any]
+_HUB = "aps/super_glue"
+_ALL = ("train", "validation", "test")
+_YES_NO = ("False", "True")
+_ENTAILMENT = ("entailment", "not_entailment")
+_AFTER_MARK = re.compile(r"""([.?!"'])\n@highlight\n""")
+_HIGHLIGHT = "\n@highlight\n"
+
+
+def record_queries(row: Row) -> Iterator[Example]:
+    """A row for every query of ReCoRD, from a passage with all of its queries, as it is distributed, or from one query,
+    as the hub has it."""
+    if not isinstance(row["passage"], Mapping):
+        yield dict(row)
+        return
+    text = row["passage"]["text"]
+    entities = sorted({text[place["start"] : place["end"] + 1] for place in row["passage"]["entities"]})
+    for query in row["qas"]:
+        yield {
+            "passage": text,
+            "query": query["query"],
+            "entities": entities,
+            "answers": sorted({answer["text"] for answer in query.get("answers", ())}),
+            "idx": {"passage": row["idx"], "query": query["idx"]},
+        }
+
+
+def record(row: Row) -> Iterator[Example]:
+    """An example for every right answer to a query of ReCoRD, with all of them, or one with `<unk>`."""
+    passage = _AFTER_MARK.sub(r"\1 ", row["passage"]).replace(_HIGHLIGHT, ". ")
+    answers = list(row["answers"])
+    for answer in answers or [UNKNOWN]:
+        yield {
+            "inputs": f"record query: {row['query']} entities: {', '.join(row['entities'])} passage: {passage}",
+            "targets": answer,
+            "idx/passage": row["idx"]["passage"],
+            "idx/query": row["idx"]["query"],
+            "answers": answers,
+        }
+
+
+def _data(name: str, folder: str, splits: Sequence[str] = _ALL, hub: str | None = None) -> NamedData:
+    layout = layouts.SUPER_GLUE_DIAGNOSTICS if tuple(splits) == ("test",) else layouts.SUPER_GLUE
+    return NamedData(
+        f"super_glue/{name}",
+        splits=splits,
+        folders=(folder, name),
+        layout=layout,
+        hub=Hub(_HUB, hub or name),
+    )
+
+
+def _classes(
+    name: str,
+    folder: str,
+    fields: Sequence[str],
+    classes: Sequence[str],
+    metrics: Sequence[Callable[..., Any]] = (accuracy,),
+    *,
+    splits: Sequence[str] = _ALL,
+    benchmark: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Task:
+    step = labelled(benchmark or name, fields, classes, columns)
+    data = _data(name, folder, splits)
+    return text_task(f"super_glue_{name}_v102", data, step, postprocess=ClassNumber(tuple(classes)), metrics=metrics)
+
+
+_NLI = ("hypothesis", "premise")
+
+TASKS = (
+    _classes("boolq", "BoolQ", ("passage", "question"), _YES_NO),
+    _classes("cb", "CB", _NLI, ("entailment", "contradiction", "neutral"), [mean_multiclass_f1(3), accuracy]),
+    _classes("copa", "COPA", ("choice1", "choice2", "premise", "question"), ("choice1", "choice2")),
+    text_task(
+        "super_glue_multirc_v102",
+        _data("multirc", "MultiRC"),
+        FlatMap(multirc_answers),
+        multirc,
+        postprocess=judged_answer,
+        metrics=[multirc_f1_and_exact_match],
+    ),
+    text_task(
+        "super_glue_record_v102",
+        _data("record", "ReCoRD"),
+        FlatMap(record_queries),
+        FlatMap(record),
+        postprocess=entity,
+        metrics=[deduplicated_squad],
+    ),
+    _classes("rte", "RTE", _NLI, _ENTAILMENT),
+    _classes("wic", "WiC", ("sentence1", "sentence2", "word"), _YES_NO),
+    _classes(
+        "axb",
+        "AX-b",
+        _NLI,
+        _ENTAILMENT,
+        [],
+        splits=("test",),
+        benchmark="rte",
+        columns={"premise": "sentence1", "hypothesis": "sentence2"},
+    ),
+    _classes("axg", "AX-g", _NLI, _ENTAILMENT, [], splits=("test",), benchmark="rte"),
+    text_task(
+        "super_glue_wsc_v102_simple_train",
+        _data("wsc", "WSC", ("train",), "wsc.fixed"),
+        wsc_row,
+        keep_if(is_right_referent),
+        wsc,
+    ),
+    text_task(
+        "super_glue_wsc_v102_simple_eval",
+        _data("wsc", "WSC", ("validation", "test"), "wsc.fixed"),
+        wsc_row,
+        wsc,
+        postprocess=referent,
+        metrics=[wsc_accuracy],
+    ),
+    text_task(
+        "dpr_v001_simple",
+        NamedData(
+            "definite_pronoun_resolution",
+            splits=("train", "test"),
+            hub=Hub("community-datasets/definite_pronoun_resolution"),
+        ),
+        definite_pronoun,
+        metrics=[accuracy],
+    ),
+)
+
+RATES = {
+    "dpr_v001_simple": 1_322.0,
+    "super_glue_wsc_v102_simple_train": 259.0,
+    "super_glue_wsc_v102_simple_eval": 0.0,
+    "super_glue_boolq_v102": 9_427.0,
+    "super_glue_cb_v102": 250.0,
+    "super_glue_copa_v102": 400.0,
+    "super_glue_multirc_v102": 27_243.0,
+    "super_glue_record_v102": 138_854.0,
+    "super_glue_rte_v102": 2_490.0,
+    "super_glue_wic_v102": 5_428.0,
+    "super_glue_axb_v102": 0.0,
+    "super_glue_axg_v102": 0.0,
+}
+"""Examples of the official training sets (of WSC those with the right noun); 0 for what is only evaluated."""

@@ -1,0 +1,119 @@
+"""Translation, questions and summaries as text-to-text tasks.
+
+Source of names and formats: the released `t5`, https://arxiv.org/abs/1910.10683.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pretrainkit.data.named_data import Hub, NamedData
+from pretrainkit.data.task import Task
+from pretrainkit.data.task_steps import Example, FlatMap
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.eval.metrics import bleu, rouge, span_squad, squad
+from pretrainkit.recipes.t5.catalogue import layouts
+from pretrainkit.recipes.t5.catalogue.answers import all_answers, span
+from pretrainkit.recipes.t5.catalogue.building import text_task
+from pretrainkit.recipes.t5.catalogue.questions import Squad, squad_spans, trivia_qa, window_with_answer
+
+Row = Mapping[str, Any]
+LANGUAGES = {
+    "ar": "Arabic",
+    "bg": "Bulgarian",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "et": "Estonian",
+    "fi": "Finnish",
+    "fr": "French",
+    "gu": "Gujarati",
+    "hi": "Hindi",
+    "hu": "Hungarian",
+    "it": "Italian",
+    "ja": "Japanese",
+    "kk": "Kazakh",
+    "ko": "Korean",
+    "lt": "Lithuanian",
+    "lv": "Latvian",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sv": "Swedish",
+    "sw": "Swahili",
+    "th": "Thai",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "ur": "Urdu",
+    "vi": "Vietnamese",
+    "zh": "Chinese",
+}
+"""English names by ISO 639-1 code."""
+
+
+@dataclass(frozen=True)
+class Translate:
+    """`translate English to German: S` and the translation, of rows with a column for each language."""
+
+    source: str
+    target: str
+
+    def __post_init__(self) -> None:
+        if unknown := [code for code in (self.source, self.target) if code not in LANGUAGES]:
+            raise ConfigError(f"there is no language {', '.join(unknown)}\n  there are: {', '.join(LANGUAGES)}")
+
+    def __call__(self, row: Row) -> Example:
+        both = row.get("translation", row)
+        if missing := [code for code in (self.source, self.target) if code not in both]:
+            raise DataError(f"a row has no {', '.join(missing)}\n  its columns are: {', '.join(map(str, both))}")
+        asked = f"translate {LANGUAGES[self.source]} to {LANGUAGES[self.target]}: {both[self.source]}"
+        return {"inputs": asked, "targets": both[self.target]}
+
+
+def summarize(row: Row) -> Example:
+    """`summarize: ARTICLE` and its highlights."""
+    return {"inputs": f"summarize: {row['article']}", "targets": row["highlights"]}
+
+
+def _wmt(year: str, target: str, hub: str, pair: str) -> Task:
+    name = f"{year}_en{target}"
+    data = NamedData(
+        f"wmt/{name}",
+        folders=(name, f"{year}_translate/{pair}", f"{year}/{pair}", pair, "."),
+        layout=layouts.translations("en", target),
+        hub=Hub(hub, pair),
+    )
+    return text_task(f"{name}_v003", data, Translate("en", target), metrics=[bleu])
+
+
+_SQUAD = NamedData("squad", splits=("train", "validation"), layout=layouts.SQUAD, hub=Hub("rajpurkar/squad"))
+
+TASKS = (
+    _wmt("wmt_t2t", "de", "wmt/wmt_t2t", "de-en"),
+    _wmt("wmt14", "de", "wmt/wmt14", "de-en"),
+    _wmt("wmt14", "fr", "wmt/wmt14", "fr-en"),
+    _wmt("wmt15", "fr", "wmt/wmt15", "fr-en"),
+    _wmt("wmt16", "ro", "wmt/wmt16", "ro-en"),
+    _wmt("wmt19", "de", "wmt/wmt19", "de-en"),
+    text_task("squad_v010_allanswers", _SQUAD, Squad(), postprocess=all_answers, metrics=[squad]),
+    text_task("squad_v010", _SQUAD, Squad(), metrics=[squad]),
+    text_task("squad_v010_context_free", _SQUAD, Squad(has_context=False), postprocess=all_answers, metrics=[squad]),
+    text_task("squad_v010_allanswers_span", _SQUAD, FlatMap(squad_spans), postprocess=span, metrics=[span_squad]),
+    text_task(
+        "trivia_qa_v010",
+        NamedData("trivia_qa", hub=Hub("mandarjoshi/trivia_qa", "rc")),
+        FlatMap(trivia_qa),
+        after=[window_with_answer],
+    ),
+    text_task(
+        "cnn_dailymail_v002",
+        NamedData("cnn_dailymail", folders=(".", "3.0.0"), hub=Hub("abisee/cnn_dailymail", "3.0.0")),
+        summarize,
+        metrics=[rouge],
+    ),
+)

@@ -1,0 +1,204 @@
+"""What the data of a run are before anything is trained: vocabulary, lengths, fill, first loss, first examples."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.data.shares import Share, spread
+from pretrainkit.data.source import Records
+from pretrainkit.data.task import Task
+from pretrainkit.errors import PretrainKitError
+from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.denoising import describe
+from pretrainkit.recipes.t5.features import num_packed_rows
+from pretrainkit.recipes.t5.source import DenoisingSource
+from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of
+from pretrainkit.rng import fold, stream_key
+from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.training.recipe import DataCheck
+
+_KEY = stream_key(0, "t5", "data check")
+_GOOD_FILL = 0.7
+"""Rows that are less full than this are worth packing."""
+_MOST_SHOWN = 300
+"""Characters of a text."""
+_MOST_IDS = 32
+_LARGE = 100_000
+"""Examples of a task from which on a cache is worth mentioning."""
+_NUM_PACKED = 16
+"""Microbatches whose rows are counted."""
+
+
+def check_data(
+    config: T5Run,
+    source: DenoisingSource | TaskBatches,
+    rows: Sequence[Share],
+    records: Callable[[int], Records],
+    num: int,
+) -> DataCheck:
+    """Figures, notes and the first examples of the training data.
+
+    Args:
+        config: Bound.
+        source: Of the training examples.
+        rows: Of the mixture, from the summary of the source.
+        records: Of the batch of a step.
+        num: Examples to show of each component.
+    """
+    vocab_size, data = int(config.model.vocab_size or 0), config.data
+    figures: dict[str, Any] = {"model vocabulary": vocab_size}
+    figures |= _of_tasks(source) if isinstance(source, TaskBatches) else _of_denoisers(source)
+    inputs = sum(row["examples"] * row["mean_input_length"] for row in rows)
+    targets = sum(row["examples"] * row["mean_target_length"] for row in rows)
+    figures["tokens of an epoch"] = f"{inputs:,.0f} of inputs, {targets:,.0f} of targets"
+    first = slice(0, data.microbatch_size or data.batch_size)
+    batch, fill = _rows(source, records(0).take(first))
+    figures["first microbatch"] = f"{len(batch)} rows, {fill:.1%} of their slots are tokens"
+    if data.packing:
+        needed = [num_packed_rows(config, *source.examples(records(step).take(first))) for step in range(_NUM_PACKED)]
+        figures["packed rows"] = (
+            f"{min(needed)} to {max(needed)} hold the examples of the first {_NUM_PACKED} microbatches"
+        )
+    figures["first loss expected"] = f"{math.log(vocab_size) + 0.5:.2f} nats per target token, ln({vocab_size}) + 1/2"
+    notes = []
+    if not data.packing and fill < _GOOD_FILL:
+        notes.append(f"only {fill:.0%} of the slots are tokens: data.packing=true lays several examples into a row")
+    if isinstance(source, TaskBatches):
+        notes += _cut(source)
+        notes += _uncached(source)
+    examples = _task_examples(source, num) if isinstance(source, TaskBatches) else _segment_examples(source, num)
+    return DataCheck(figures, notes, [*examples, {"first row": "\n".join(_row(batch))}])
+
+
+def _of_tasks(source: TaskBatches) -> dict[str, Any]:
+    data, vocabulary = source.config.data, source.tasks[0].features["targets"].vocabulary
+    return {
+        "vocabulary": vocabulary.describe(),
+        "sentinels": len(vocabulary.sentinel_ids),
+        "lengths": f"{data.input_length} inputs, {data.target_length} targets",
+        "caches": f"{sum(task.is_cached for task in source.tasks)} of {len(source.tasks)} tasks",
+    }
+
+
+def _of_denoisers(source: DenoisingSource) -> dict[str, Any]:
+    ids = source.components[0].denoiser.ids
+    figures: dict[str, Any] = {
+        "vocabulary": f"{source.components[0].shards.vocab_size} pieces, end mark {ids.end}",
+        "sentinels": f"{len(ids.sentinels)}, the first is id {ids.sentinels[0]}" if ids.sentinels else "none",
+    }
+    plans = []
+    for denoiser in {one.denoiser.config: one.denoiser for one in source.components}.values():
+        plan = denoiser.config.lengths(denoiser.input_length, denoiser.target_length, denoiser.num_before)
+        needed = f", up to {plan[2]} sentinels" if plan[2] else ""
+        plans.append(
+            f"{describe(denoiser.config)}: {plan[0]} tokens of text make inputs of up to {denoiser.input_length} and "
+            f"targets of about {plan[1]} of {denoiser.target_length}{needed}"
+        )
+    return figures | {"lengths": "\n".join(plans)}
+
+
+def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list[dict[str, np.ndarray]], float]:
+    """The rows of a batch, and the share of their slots that hold tokens."""
+    batch = source.build(records)
+    sides = [side for side in ("encoder", "decoder") if f"{side}_input_tokens" in batch]
+    filled = slots = 0
+    for side in sides:
+        tokens = batch.get(f"{side}_segment_ids", batch.get(f"{side}_target_tokens", batch[f"{side}_input_tokens"]))
+        filled, slots = filled + int(np.count_nonzero(tokens)), slots + tokens.size
+    whole = {name: array for name, array in batch.items() if name != "num_examples"}
+    return [{name: array[row] for name, array in whole.items()} for row in range(len(tokens))], filled / slots
+
+
+def _row(batch: list[dict[str, np.ndarray]]) -> Iterator[str]:
+    """The first row as the model gets it."""
+    for name, array in batch[0].items():
+        yield f"  {name}: {_ids(array.astype(np.int64))}"
+
+
+def _segment_examples(source: DenoisingSource, num: int) -> Iterator[dict[str, str]]:
+    from pretrainkit.recipes.t5.sample import readable
+
+    tokenizers: dict[str, Tokenizer] = {}
+    for number, (name, component) in enumerate(zip(source.names, source.components, strict=True)):
+        folder = component.shards.tokenizer_folder
+        if folder.is_dir() and str(folder) not in tokenizers:
+            tokenizers[str(folder)] = load_tokenizer(folder)
+        tokenizer, ids = tokenizers.get(str(folder)), component.denoiser.ids
+        for index in spread(source.sizes[number], num):
+            zero, at = np.zeros(1, np.int64), np.array([index])
+            text = component.index.read(component.shards, at)
+            inputs, targets = source.examples(Records(zero + number, zero, at, fold(_KEY, at)))
+            shown = {"example": f"{name} {index}", "tokens": _ids(text.values)}
+            sequences = {"text": text, **({} if inputs is None else {"inputs": inputs}), "targets": targets}
+            for what, sequence in sequences.items():
+                values = sequence.values.tolist()
+                written = _ids(sequence.values) if tokenizer is None else readable(values, tokenizer, ids)
+                shown[what] = f"[{len(values)}] {_short(written)}"
+            yield shown
+
+
+def _task_examples(source: TaskBatches, num: int) -> Iterator[dict[str, str]]:
+    for task in source.tasks:
+        for index in spread(len(task), num):
+            example = task.example(index)
+            shown = {"example": f"{task.name} {task.split} {index}"}
+            for name, value in example.items():
+                feature = task.features.get(name)
+                if feature is None:
+                    shown[name] = _short(str(value))
+                else:
+                    ids = np.asarray(value).reshape(-1)
+                    shown[f"{name} ids"] = f"[{len(ids)}] {_ids(ids)}"
+                    shown[name] = _short(repr(feature.vocabulary.decode(ids.tolist())))
+            yield shown
+
+
+def _uncached(source: TaskBatches) -> list[str]:
+    """Large tasks that could have a cache."""
+    registry = registry_of(source.config)
+    names = [
+        task.name
+        for task in source.tasks
+        if registry.get_task(task.name).cache_marker is not None and not task.is_cached and len(task) >= _LARGE
+    ]
+    if not names:
+        return []
+    told = f"{', '.join(names)}: large, and without a cache, so that examples are made on the fly"
+    return [f"{told}; make one: pretrainkit tasks cache NAME --out DIR, data.caches=DIR"]
+
+
+def _cut(source: TaskBatches) -> Iterator[str]:
+    """What the lengths of the run cut off, from some examples of each task."""
+    data = source.config.data
+    limits = {"inputs": data.input_length, "targets": data.target_length}
+    registry = registry_of(source.config)
+    for task in source.tasks:
+        lengths = _whole_lengths(registry.get_task(task.name), task.split)
+        for name, limit in limits.items():
+            found = lengths.get(name, np.zeros(0, np.int64))
+            if num := int((found > limit).sum()):
+                yield (
+                    f"{num} of {len(found)} {name} of {task.name} are longer than data.{name[:-1]}_length={limit} and "
+                    f"are cut; the longest has {found.max()} tokens"
+                )
+
+
+def _whole_lengths(task: Task, split: str) -> dict[str, np.ndarray]:
+    """Tokens of some examples that nothing cuts; empty where a step needs to know the lengths of the run."""
+    try:
+        whole = task.bind(split)
+        some = [whole.example(index) for index in spread(len(whole))]
+    except PretrainKitError:
+        return {}
+    return {name: np.array([np.size(one.get(name, ())) for one in some]) for name in ("inputs", "targets")}
+
+
+def _ids(values: np.ndarray) -> str:
+    more = f" … {len(values)} in all" if len(values) > _MOST_IDS else ""
+    return " ".join(map(str, values[:_MOST_IDS].tolist())) + more
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

@@ -1,0 +1,114 @@
+"""Models of T5X and Mesh TensorFlow as ours, from the files that they wrote."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.formats.t5x_checkpoint import open_t5x
+from pretrainkit.formats.tf_checkpoint import TensorFlowCheckpoint
+from pretrainkit.recipes.t5 import mesh_tensorflow, original
+from pretrainkit.recipes.t5.config import T5ModelConfig
+
+ForeignFormat = Literal["t5x", "mesh_tf"]
+FORMATS: tuple[ForeignFormat, ...] = ("t5x", "mesh_tf")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A model of another system in our terms."""
+
+    model: T5ModelConfig
+    state: dict[str, Tensor]
+    """float32, by our names."""
+    names: dict[str, str]
+    """Our name to that in the checkpoint."""
+    step: int | None
+    """Updates it was trained for, where the checkpoint says."""
+
+
+def read_foreign(path: Path, format: ForeignFormat, model: T5ModelConfig | None = None) -> Foreign:
+    """A checkpoint's model.
+
+    Args:
+        path: t5x: the folder of a checkpoint, or an .npz or .safetensors file of parameters with names joined by "/".
+            mesh_tf: the prefix or folder of a checkpoint of TensorFlow.
+        format: Who wrote it.
+        model: The architecture; None: as the shapes say. One without vocab_size takes that of the checkpoint.
+
+    Raises:
+        CheckpointError: It cannot be read, or is of another architecture than `model`.
+    """
+    arrays, named, step = _arrays(path, format)
+    parameters = original.parameters_of(arrays)
+    seen = original.model_of(parameters)
+    model = _agreed(model, seen)
+    state = original.from_original(parameters, model)
+    theirs = {ours: named.get(t5x) or named[_stacked(t5x)] for ours, t5x in original.names(model).items()}
+    return Foreign(model, state, theirs, step)
+
+
+def _agreed(model: T5ModelConfig | None, seen: T5ModelConfig) -> T5ModelConfig:
+    """`model`, unless the shapes say otherwise."""
+    if model is None:
+        return seen
+    if model.vocab_size is None:
+        model = model.model_copy(update={"vocab_size": seen.vocab_size})
+    # How many activations there are is seen; which ones they are is not.
+    told = ("activations", "max_distance", "dropout", "norm_epsilon", "init_style")
+    differing = [
+        f"  model.{name}: {getattr(seen, name)} in the checkpoint, {getattr(model, name)} in the config"
+        for name in T5ModelConfig.model_fields
+        if name not in told and getattr(seen, name) != getattr(model, name)
+    ]
+    if len(seen.activations) != len(model.activations):
+        differing.append(
+            f"  model.activations: {len(seen.activations)} in the checkpoint, {list(model.activations)} here"
+        )
+    if differing:
+        raise CheckpointError(
+            "the checkpoint is of another architecture\n"
+            + "\n".join(differing)
+            + "\n  leave --config out, or give the one that belongs to it"
+        )
+    return model
+
+
+def _arrays(path: Path, format: ForeignFormat) -> tuple[dict[str, Tensor], dict[str, str], int | None]:
+    """(parameters by T5X's names, the checkpoint's own names by those, step)."""
+    checkpoint: Mapping[str, np.ndarray[Any, Any]]
+    if format == "t5x" and path.suffix in (".npz", ".safetensors"):
+        arrays = original.read_original(path)
+        step = arrays.get("state/step")
+        own = {name: name for name in arrays}
+        return _floats(arrays), _without_target(own), None if step is None else int(step)
+    if format == "t5x":
+        checkpoint = open_t5x(path)
+        own = {name: name for name in checkpoint if name.startswith("target/")}
+        step_name = "state/step"
+    else:
+        checkpoint = TensorFlowCheckpoint(path)
+        own = {t5x: name for name, t5x in mesh_tensorflow.names(checkpoint).items()}
+        step_name = "global_step"
+    found = {name: torch.from_numpy(np.array(checkpoint[theirs], np.float32)) for name, theirs in own.items()}
+    step_value = int(checkpoint[step_name]) if step_name in checkpoint else None
+    return found, _without_target(own), step_value
+
+
+def _floats(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: array.float() for name, array in arrays.items() if not name.startswith("state/")}
+
+
+def _without_target(names: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix("target/"): own for name, own in names.items()}
+
+
+def _stacked(name: str) -> str:
+    """The name that a layer's tensor has in the scalable variant."""
+    stack, _, rest = name.partition("/")
+    return f"{stack}/{stack}/{rest.partition('/')[2]}"

@@ -1,0 +1,252 @@
+"""Many examples of a task, or rows of a file, and what a model says about them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.corpus.manifest import fingerprint
+from pretrainkit.data.bound_task import BoundTask
+from pretrainkit.data.identity import identity
+from pretrainkit.data.preprocessors import format_strings
+from pretrainkit.data.task import Feature, Task
+from pretrainkit.data.task_sources import TaskSource
+from pretrainkit.data.task_steps import Example
+from pretrainkit.data.vocabulary import Vocabulary
+from pretrainkit.errors import InputError
+from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.decoding_config import decoding_of
+from pretrainkit.recipes.t5.generate import prompting
+from pretrainkit.recipes.t5.model import T5
+from pretrainkit.recipes.t5.predictor import Predictor
+from pretrainkit.recipes.t5.task_source import run_tasks
+from pretrainkit.recipes.t5.texts import decode, encode, vocabulary_of
+from pretrainkit.training.inference import Inference, InferenceRequest
+
+_INPUT_NAMES, _TARGET_NAMES = ("inputs", "text", "prompt"), ("targets",)
+
+
+class T5Inference(Inference):
+    """Examples with a predictor."""
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        examples: Sequence[Example],
+        vocabulary: Vocabulary,
+        predictor: Predictor,
+        data: str,
+    ) -> None:
+        """
+        Args:
+            request: What is asked.
+            examples: With `inputs`, `targets` or both as ids.
+            vocabulary: Of both.
+            predictor: Of the model.
+            data: Changes whenever the examples would.
+        """
+        self._request, self._examples, self._predictor, self._data = request, examples, predictor, data
+        self._vocabulary = vocabulary
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        request = self._request
+        return {
+            "mode": request.mode,
+            "data": self._data,
+            "vocabulary": self._vocabulary.fingerprint,
+            "lengths": None if request.lengths is None else dict(request.lengths),
+            "fields": None if request.fields is None else list(request.fields),
+            "has_ids": request.has_ids,
+            "batch_size": request.batch_size,
+            "decoding": self._predictor.decoding.model_dump(mode="json"),
+            "max_length": self._predictor.max_length,
+        }
+
+    def lines(self, begin: int, end: int) -> list[dict[str, Any]]:
+        examples = [self._examples[index] for index in range(begin, end)]
+        shown = [{"inputs": self._shown(example)} for example in examples]
+        return [{**left, **right} for left, right in zip(shown, self._answers(examples), strict=True)]
+
+    def _answers(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        mode = self._request.mode
+        if mode == "score":
+            for example in examples:
+                if "targets" not in example:
+                    raise InputError(
+                        "there are no targets to score\n  name their column or a pattern: --targets COLUMN, "
+                        "or a task that has some"
+                    )
+            return [{"score": _rounded(score)} for score in self._predictor.score(examples)]
+        if mode == "predict":
+            return [self._said(ids) for ids in self._predictor.predict(examples)]
+        found, values = self._predictor.predict_with_values(examples)
+        aux = [
+            {"scores": _rounded(score), "token_scores": [_rounded(one) for one in tokens]}
+            for score, tokens in zip(values["scores"], values["token_scores"], strict=True)
+        ]
+        return [{**self._said(ids), "aux": one} for ids, one in zip(found, aux, strict=True)]
+
+    def _said(self, ids: Sequence[int] | np.ndarray) -> dict[str, Any]:
+        ids = np.asarray(ids).tolist()
+        more = {"prediction_tokens": ids} if self._request.has_ids else {}
+        return {"prediction": decode(ids, self._vocabulary), **more}
+
+    def _shown(self, example: Example) -> dict[str, Any]:
+        fields = self._request.fields
+        if fields is None:
+            texts = {name: value for name, value in example.items() if name.endswith("_pretokenized")}
+            if texts or "inputs" not in example:
+                return _plain(texts)
+            return {"inputs_pretokenized": decode(example["inputs"], self._vocabulary)}
+        if missing := [name for name in fields if name not in example]:
+            raise InputError(
+                f"an example has no {', '.join(missing)}\n  it has {', '.join(example)}; --all-fields writes them all"
+            )
+        return _plain({name: example[name] for name in fields or example})
+
+
+def open_inference(
+    config: T5Run,
+    model: T5,
+    tokenizer: Path | None,
+    request: InferenceRequest,
+    autocast: Callable[[], AbstractContextManager[None]],
+) -> T5Inference:
+    """See `Recipe.open_inference`."""
+    decoding = decoding_of(**request.decoding)
+    if request.task is not None:
+        bound, vocabulary, data = _task_examples(config, tokenizer, request)
+        is_prefix: bool | None = True
+    else:
+        assert request.rows is not None
+        vocabulary = vocabulary_of(config, tokenizer)
+        goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
+        bound = _row_examples(request, request.rows, vocabulary, has_end=has_end)
+        data, is_prefix = request.rows.fingerprint(request.split), not goes_on
+        data = fingerprint([data, request.inputs, request.targets, has_end])
+    predictor = Predictor(
+        config,
+        model,
+        decoding,
+        batch_size=request.batch_size,
+        end_id=vocabulary.eos_id,
+        is_prefix=is_prefix,
+        autocast=autocast,
+    )
+    return T5Inference(request, bound, vocabulary, predictor, data)
+
+
+def _task_examples(
+    config: T5Run, tokenizer: Path | None, request: InferenceRequest
+) -> tuple[BoundTask, Vocabulary, str]:
+    given = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
+    data = config.data.model_copy(update={"task": request.task, "train": (), "valid": (), **given})
+    tasks, vocabulary = run_tasks(config.model_copy(update={"data": data}))
+    if len(tasks) > 1:
+        raise InputError(
+            f"{request.task} is a mixture\n  give one of its tasks: {', '.join(task.name for task in tasks)}"
+        )
+    (task,) = tasks
+    if config.model.vocab_size is not None and vocabulary.size > config.model.vocab_size:
+        raise InputError(
+            f"task {task.name!r} has a vocabulary of {vocabulary.size} ids, the model knows {config.model.vocab_size}\n"
+            "  give the task the tokenizer of the model"
+        )
+    bound = task.bind(request.split, request.lengths, caches=data.caches)
+    steps = [identity(step) for step in task.preprocessors]
+    return bound, vocabulary, fingerprint([task.name, task.fingerprint(request.split), steps])
+
+
+def _row_examples(request: InferenceRequest, rows: TaskSource, vocabulary: Vocabulary, *, has_end: bool) -> BoundTask:
+    """The rows as the examples of a task that nobody knows."""
+    if not rows.num_examples(request.split):
+        raise InputError("there are no rows to ask about\n  give a file that has some")
+    names = list(rows.example(request.split, 0))
+    inputs = _pattern(request.inputs, _INPUT_NAMES, names, "inputs")
+    given = {"inputs": inputs} if inputs is not None else {}
+    wants_targets = request.mode == "score" or request.targets is not None
+    if wants_targets and (targets := _pattern(request.targets, _TARGET_NAMES, names, "targets")) is not None:
+        given["targets"] = targets
+    feature = Feature(vocabulary, required=False)
+    task = Task(
+        name="rows",
+        source=rows,
+        features={"inputs": feature, "targets": feature},
+        preprocessors=[_Texts(given), _Encode(vocabulary, has_end)],
+    )
+    return task.bind(request.split, request.lengths)
+
+
+def _pattern(given: str | None, usual: Sequence[str], columns: Sequence[str], option: str) -> str | None:
+    """A pattern or a column; None where nothing is given and no column has a usual name."""
+    if given is None:
+        found = next((name for name in usual if name in columns), None)
+        if found is None and option == "inputs":
+            raise InputError(
+                f"the rows have the columns {', '.join(columns)}: which is to be read?\n"
+                "  name one, or give a pattern: --inputs 'summarize: {article}'"
+            )
+        return found
+    if "{" not in given and given not in columns:
+        raise InputError(
+            f"the rows have no column {given!r}\n  there are {', '.join(columns)}; a pattern has them in braces: "
+            "'summarize: {article}'"
+        )
+    return given
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Feature to a column, or to a pattern of columns."""
+
+    patterns: Mapping[str, str]
+
+    def __call__(self, example: Example) -> Example:
+        columns = {name: str(example[one]) for name, one in self.patterns.items() if one in example}
+        rest = {name: one for name, one in self.patterns.items() if name not in columns}
+        made = {name: value for name, value in example.items() if name not in ("inputs", "targets")}
+        return made | columns | {name: format_strings(**{name: one})(example)[name] for name, one in rest.items()}
+
+
+@dataclass(frozen=True)
+class _Encode:
+    """Texts to ids, with sentinels spelled out in them. Targets are ended always, inputs where the model expects it."""
+
+    vocabulary: Vocabulary
+    has_end: bool
+
+    def __call__(self, example: Example) -> Example:
+        made = dict(example)
+        for name in ("inputs", "targets"):
+            if name in example:
+                end = [self.vocabulary.eos_id] if name == "targets" or self.has_end else []
+                made[f"{name}_pretokenized"] = example[name]
+                made[name] = np.array([*encode(example[name], self.vocabulary), *end], np.int32)
+        return made
+
+
+def _rounded(value: float) -> float:
+    """Digits beyond these depend on the order of sums."""
+    return round(float(value), 5)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """For JSON."""
+    return {name: _plain_value(value) for name, value in values.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain_value(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain_value(one) for one in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -1,0 +1,194 @@
+"""Objectives on unlabelled text as steps of tasks: documents' tokens to segments, and segments to inputs and targets.
+
+What `segments.py` and `denoising.py` do for token shards is done here for the documents of a task, `targets` without
+EOS at its cache marker: the token shards are those of its cache, or are made in a temporary folder.
+"""
+
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pretrainkit.data.bound_task import Examples
+from pretrainkit.data.task_cache import CachedExamples
+from pretrainkit.data.task_steps import Example, Lengths, Regroup, Step
+from pretrainkit.data.vocabulary import Vocabulary
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds
+from pretrainkit.recipes.t5.ragged import ragged
+from pretrainkit.recipes.t5.segment_cache import segments_of
+from pretrainkit.recipes.t5.segments import SegmentIndex
+from pretrainkit.tokenizers.shard_writer import write_shards
+from pretrainkit.tokenizers.shards import TokenShards
+from pretrainkit.tokenizers.special import SpecialIds
+
+if TYPE_CHECKING:
+    from pretrainkit.data.task import Feature
+
+PARTNER = "partner"
+"""Key of the example that shares a row with the one it is in, where the denoiser makes pairs."""
+_MANY_DOCUMENTS = 100_000
+_logger = logging.getLogger(__name__)
+
+
+def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
+    """The steps behind the cache marker that make inputs and targets of documents, EOS included.
+
+    Raises:
+        ConfigError: The objective has several denoisers, or one of pairs.
+    """
+    if len(config.all) > 1:
+        raise ConfigError(
+            f"data.denoising.name={config.name} has {len(config.all)} denoisers; a task of text has one\n"
+            "  train on token shards instead: data.train=FOLDER, made by pretrainkit tokenizer encode"
+        )
+    if config.all[0].pairs:
+        raise ConfigError(
+            f"data.denoising.name={config.name} lays two texts into a row; a task has one text in each example\n"
+            "  train on token shards instead, data.train=FOLDER, or on data.denoising.name=prefix_lm with data.packing"
+        )
+    return Segments(config), Denoise(config)
+
+
+@dataclass(frozen=True)
+class Segments(Regroup):
+    """Documents laid end to end and cut to the length that the denoiser plans for the model's lengths."""
+
+    config: DenoisingConfig
+
+    def regroup(
+        self, examples: Sequence[Example], *, lengths: Lengths | None, features: "Mapping[str, Feature]"
+    ) -> "SegmentsOfDocuments":
+        denoiser = _denoiser(self.config, lengths, features)
+        (of_one,) = self.config.all
+        vocabulary = features["targets"].vocabulary
+        if isinstance(examples, CachedExamples):
+            documents = Documents(examples.shards["targets"])
+        else:
+            documents = Documents.of(examples, vocabulary)
+        index = segments_of(
+            documents.shards,
+            denoiser.segment_length,
+            group_size=of_one.group_size or self.config.group_size,
+            max_document_tokens=self.config.max_document_tokens,
+            end_mark=vocabulary.eos_id if of_one.end_of_document else None,
+            is_random_length=of_one.is_random_length,
+            is_uniform_start=self.config.chunk_start == "uniform",
+        )
+        return SegmentsOfDocuments(documents, index)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Token shards, with what they are removed with."""
+
+    shards: TokenShards
+    folder: Any = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, examples: Sequence[Example], vocabulary: Vocabulary) -> "Documents":
+        """The `targets` of all examples in token shards of a temporary folder, which goes with this process."""
+        if len(examples) > _MANY_DOCUMENTS:
+            told = "%d documents are tokenized before training begins; keep them with pretrainkit tasks cache"
+            _logger.warning(told, len(examples))
+        folder = Path(tempfile.mkdtemp(prefix="pretrainkit-documents-"))
+        owner = _Folder(folder)
+        eos, pad = vocabulary.eos_id, vocabulary.pad_id
+        special = SpecialIds(unk=vocabulary.unk_id, cls=eos, sep=eos, mask=pad, pad=pad)
+        documents = ([example["targets"]] for example in examples if len(example["targets"]))
+        write_shards(folder / "shards", [documents], vocab_size=vocabulary.size, special=special)
+        return cls(TokenShards.open(folder / "shards"), owner)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"shards": self.shards, "folder": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+
+class _Folder:
+    """Removes a folder when it is no longer used."""
+
+    def __init__(self, path: Path) -> None:
+        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+
+
+class SegmentsOfDocuments(Examples):
+    """Segments by number, as `{"targets": int32 ids}`."""
+
+    def __init__(self, documents: Documents, index: SegmentIndex) -> None:
+        self._documents, self._index = documents, index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def example(self, index: int) -> Example:
+        return {"targets": self._index.read(self._documents.shards, np.array([index]))[0]}
+
+
+@dataclass(frozen=True)
+class Denoise:
+    """Inputs and targets of a segment, with new noise in every epoch."""
+
+    config: DenoisingConfig
+
+    def __call__(
+        self,
+        example: Mapping[str, Any],
+        rng: np.random.Generator,
+        lengths: Lengths | None,
+        features: "Mapping[str, Feature]",
+    ) -> Example:
+        key = rng.integers(1 << 64, size=1, dtype=np.uint64)
+        inputs, targets = self._denoisers.of(lengths, features).examples(ragged([example["targets"]]), key)
+        made: list[Example] = [{"targets": targets[number]} for number in range(len(targets))]
+        if inputs is not None:
+            made = [{"inputs": inputs[number], **one} for number, one in enumerate(made)]
+        return {**made[0], PARTNER: made[1]} if self.is_paired else made[0]
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether an example has a partner that shares its row."""
+        return self.config.all[0].pairs
+
+    @cached_property
+    def _denoisers(self) -> "_Denoisers":
+        return _Denoisers(self.config)
+
+
+class _Denoisers:
+    """The denoiser for the lengths and features that were asked for last: the same ones nearly always."""
+
+    def __init__(self, config: DenoisingConfig) -> None:
+        self._config = config
+        self._last: tuple[tuple[int, ...], Vocabulary, Denoiser] | None = None
+
+    def of(self, lengths: Lengths | None, features: "Mapping[str, Feature]") -> Denoiser:
+        asked, vocabulary = tuple((lengths or {}).values()), features["targets"].vocabulary
+        last = self._last
+        if last is None or last[0] != asked or last[1] is not vocabulary:
+            last = self._last = (asked, vocabulary, _denoiser(self._config, lengths, features))
+        return last[2]
+
+
+def _denoiser(config: DenoisingConfig, lengths: Lengths | None, features: "Mapping[str, Feature]") -> Denoiser:
+    (of_one,) = config.all
+    needed = {"targets"} if of_one.inputs is None else {"inputs", "targets"}
+    if lengths is None or not needed <= set(lengths):
+        raise ConfigError(
+            "an objective on text needs to know how long inputs and targets may be\n"
+            "  with pretrainkit tasks: --lengths inputs=512,targets=114"
+        )
+    vocabulary = features["targets"].vocabulary
+    sentinels = vocabulary.sentinel_ids
+    modes = {mode: tuple(vocabulary.encode(text)) for mode, text in config.modes.items()}
+    ids = TextIds(vocabulary.eos_id, sentinels, min([vocabulary.size, *sentinels]), modes)
+    return Denoiser(of_one, lengths.get("inputs", 0), lengths["targets"], ids)

@@ -1,0 +1,74 @@
+"""Tasks of a run judged by their own metrics, on the answers of the model."""
+
+import logging
+from pathlib import Path
+
+from torch import nn
+
+from pretrainkit.dist.env import World
+from pretrainkit.eval.task_evaluator import TaskEvaluator, most_frequent_target
+from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.predictor import Predictor
+from pretrainkit.recipes.t5.task_source import run_tasks
+from pretrainkit.training.precision import Precision
+from pretrainkit.training.recipe import Evaluation
+
+FOLDER = "evaluations"
+"""In the run folder: what the model answered."""
+_logger = logging.getLogger(__name__)
+
+
+def task_evaluations(config: T5Run, world: World, precision: Precision, folder: Path | None) -> list[Evaluation]:
+    """That of `evaluate.infer`; none where the run has no tasks, or none of them has metrics and the split.
+
+    Raises:
+        ConfigError, DataError: The examples cannot be made, or a metric cannot judge them.
+    """
+    evaluator, infer = _evaluator(config, world), config.evaluate.infer
+    if evaluator is None or infer is None:
+        return []
+    decoding = infer.decoding
+    if decoding.max_length is None:
+        decoding = decoding.model_copy(update={"max_length": infer.target_length or evaluator.max_lengths["targets"]})
+    end_id = evaluator.tasks[0].task.features["targets"].vocabulary.eos_id
+    out = None if folder is None else folder / FOLDER
+
+    def run(model: nn.Module, tag: str) -> dict[str, float]:
+        predictor = Predictor(
+            config, model, decoding, batch_size=infer.batch_size, end_id=end_id, autocast=precision.autocast
+        )
+        return evaluator.evaluate(predictor, folder=out, tag=tag, num_written=infer.num_written)
+
+    return [Evaluation(run, infer.every_steps or config.evaluate.every_steps)]
+
+
+def majority_metrics(config: T5Run) -> dict[str, float]:
+    """What the metrics of each task are, as `majority_TASK/METRIC`, for a model that always gives its most frequent
+    training target; empty where no task is judged or has a split to train on."""
+    evaluator = _evaluator(config, World())
+    found: dict[str, float] = {}
+    for one in [] if evaluator is None else evaluator.tasks:
+        if config.data.train_split in one.task.splits:
+            text = most_frequent_target(one.task, config.data.train_split, caches=config.data.caches)
+            metrics = one.metrics_of_constant(text)
+            found |= {f"majority_{one.task.name}/{name}": value for name, value in metrics.items()}
+    return found
+
+
+def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
+    """Of the tasks that can be judged; None: there are none."""
+    infer = config.evaluate.infer
+    if config.data.task is None or infer is None:
+        return None
+    split = infer.split or config.data.valid_split
+    tasks = [task for task in run_tasks(config)[0] if task.metrics and split in task.splits]
+    if split is None or not tasks:
+        return None
+    if config.model.kind == "encoder_only":
+        _logger.warning("an encoder alone makes no answers: the metrics of %s are left out", config.data.task)
+        return None
+    limits = {"inputs": infer.input_length, "targets": infer.target_length}
+    lengths = {name: length for name, length in limits.items() if length is not None}
+    return TaskEvaluator(
+        tasks, split, lengths=lengths, num_examples=infer.num_examples, caches=config.data.caches, world=world
+    )

@@ -1,0 +1,102 @@
+"""Texts to ids and back, with sentinels spelled out wherever they stand: `<extra_id_0>`, `<extra_id_1>`, and so on."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from pretrainkit.data.vocabulary import Vocabulary
+from pretrainkit.data.vocabulary_folder import open_vocabulary
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.task_source import run_tasks
+
+SENTINEL = re.compile(r"<extra_id_(\d+)>")
+
+
+def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
+    """What a trained model reads and says.
+
+    Args:
+        config: Its config.
+        tokenizer: The folder beside the model; None: `data.tokenizer`, or else the tasks it was trained on, say it.
+
+    Raises:
+        DataError: There is no tokenizer.
+        ConfigError: There are no tasks either, or not any more.
+    """
+    if tokenizer is not None:
+        return open_vocabulary(tokenizer, config.data.denoising.num_sentinels)
+    data = config.data
+    if data.tokenizer is not None:
+        return open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
+    if data.task is None:
+        raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
+    return run_tasks(config)[1]
+
+
+def encode(text: str, vocabulary: Vocabulary) -> list[int]:
+    """Ids without end mark.
+
+    Raises:
+        InputError: A sentinel that the vocabulary does not have.
+    """
+    numbers = [int(number) for number in SENTINEL.findall(text)]
+    if not numbers:
+        return vocabulary.encode(text)
+    if max(numbers) >= len(vocabulary.sentinel_ids):
+        raise InputError(
+            f"the text has <extra_id_{max(numbers)}>, but the vocabulary has {len(vocabulary.sentinel_ids)} sentinels: "
+            f"{text[:60]!r}\n  number them from 0"
+        )
+    sentinels = [vocabulary.sentinel_ids[number] for number in numbers]
+    # Vocabularies with pieces for sentinels find them at the start of a word, and know what comes right behind one.
+    whole = vocabulary.encode(SENTINEL.sub(r" \g<0>", text).replace("  <", " <"))
+    if [index for index in whole if index in set(vocabulary.sentinel_ids)] == sentinels:
+        return whole
+    ids: list[int] = []
+    end = 0
+    for match, sentinel in zip(SENTINEL.finditer(text), sentinels, strict=True):
+        ids += [*vocabulary.encode(text[end : match.start()].rstrip()), sentinel]
+        end = match.end()
+    return ids + vocabulary.encode(text[end:])
+
+
+def decode(ids: Iterable[int], vocabulary: Vocabulary) -> str:
+    """The text up to the end mark."""
+    numbers = {index: number for number, index in enumerate(vocabulary.sentinel_ids)}
+    parts = []
+    for is_sentinel, group in groupby(_until_end(ids, vocabulary), key=numbers.__contains__):
+        run = list(group)
+        parts += [f"<extra_id_{numbers[index]}>" for index in run] if is_sentinel else [vocabulary.decode(run)]
+    return parts[0] if len(parts) == 1 else " ".join(part.strip() for part in parts if part.strip())
+
+
+def fill(prompt: Sequence[int], answer: Iterable[int], vocabulary: Vocabulary) -> str:
+    """The text of `prompt` with what `answer` says behind each sentinel in the place of that sentinel.
+
+    A sentinel that the answer does not name stays. What is said behind one that the prompt does not have is left out.
+    """
+    said = _gaps(_until_end(answer, vocabulary), set(vocabulary.sentinel_ids))
+    filled = [token for index in prompt for token in said.get(index, [index])]
+    return decode(filled, vocabulary)
+
+
+def _gaps(ids: Iterable[int], sentinels: set[int]) -> Mapping[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    run: list[int] = []  # what comes before the first sentinel fills nothing
+    for index in ids:
+        if index in sentinels:
+            run = found.setdefault(index, [])
+        else:
+            run.append(index)
+    return found
+
+
+def _until_end(ids: Iterable[int], vocabulary: Vocabulary) -> list[int]:
+    found: list[int] = []
+    for index in map(int, ids):
+        if index == vocabulary.eos_id:
+            break
+        found.append(index)
+    return found

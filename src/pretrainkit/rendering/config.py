@@ -1,0 +1,91 @@
+"""The settings of a renderer. Torch-free, and free of every package that draws."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
+from pretrainkit.rendering.geometry import Geometry
+
+EngineName = Literal["freetype", "pango"]
+Strategy = Literal["continuous", "words", "bigrams"]
+
+
+class FontOptions(Config):
+    """How Pango and Cairo rasterize. All explicit, so that no setting of the host can change a pixel."""
+
+    hint_style: Literal["none", "slight", "medium", "full"] = "slight"
+    """How far outlines are moved to the pixel grid; slight moves them vertically only."""
+    hint_metrics: bool = True
+    """Round advances and line heights to whole pixels."""
+    antialias: Literal["gray", "none"] = "gray"
+    """256 levels of coverage, or two."""
+    keep_words: bool = True
+    """Put lines of Latin text together from words shaped before, which is several times as fast. The pixels are the
+    same unless a font has rules that reach across a space."""
+
+
+class RendererConfig(Config):
+    """Everything that decides which pixels a text becomes. The defaults are the published ones."""
+
+    engine: EngineName = "freetype"
+    """freetype: one glyph per character, no shaping, left to right; the pixels of the original's PyGame renderer.
+    pango: shaping, right-to-left scripts, fallback fonts, colour; the original's PangoCairo renderer."""
+    font_file: Annotated[str, IsPath()]
+    """Path of the main font, .ttf or .otf."""
+    fallback_fonts: Annotated[tuple[str, ...], IsPath()] = ()
+    """Paths of the fonts that are tried, in this order, for what the main font lacks. A folder stands for the .ttf and
+    .otf files in it, by name. The host's own fonts are never used."""
+    font_size: PositiveFloat = 8
+    """Points; with `dpi`, 13.3 pixels."""
+    dpi: PositiveInt = 120
+    """Pixels of an inch."""
+    pixels_per_patch: Annotated[int, Field(ge=4, le=64)] = 16
+    """Side of a patch and height of a canvas."""
+    max_seq_length: Annotated[int, Field(ge=2)] = 529
+    """Patches of a canvas, the end patch included."""
+    pad_size: NonNegativeInt = 3
+    """Pixels by which words stand lower than the middle: the baseline is row pad_size + pixels_per_patch / 2."""
+    font_color: str = "black"
+    """Of text and of separator patches: a name of CSS, or #rrggbb."""
+    background_color: str = "white"
+    """Name of CSS, or #rrggbb."""
+    rgb: bool = False
+    """Three colours for each pixel instead of grey."""
+    strategy: Strategy = "continuous"
+    """continuous: texts run on. words: each word begins a patch. bigrams: two characters to a patch, drawn each on its
+    own, each word beginning a patch (Lotz et al. 2023, https://arxiv.org/abs/2311.00522). A list of words begins a
+    patch with each of them in any case."""
+    space_patch: bool = False
+    """With bigrams: a space takes a patch of its own. Released data count it, the released renderer of PIXEL-M4 does
+    not."""
+    parity: bool = False
+    """Render as the original does where that looks like a mistake, so that published data and weights keep their
+    meaning: running text is centred by its ink (FreeType) or by the height of the fonts in it (Pango) instead of
+    standing on one baseline; newlines of words, and with FreeType of all texts, are drawn; a first text that is cut
+    keeps its room."""
+    on_missing: Literal["warn", "error", "ignore"] = "warn"
+    """What happens for a character that no font has; it is drawn as an empty box. Warnings come once for a
+    character."""
+    font_options: FontOptions = FontOptions()
+    """Of the engine pango."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.font_pixels > 4 * self.pixels_per_patch:
+            raise ValueError(
+                f"font_size {self.font_size} at {self.dpi} dpi is {self.font_pixels:.1f} pixels, but the canvas is "
+                f"{self.pixels_per_patch} high\n  use a font_size of about "
+                f"{self.pixels_per_patch * 60 / self.dpi:.0f}"
+            )
+        return self
+
+    @property
+    def font_pixels(self) -> float:
+        """Size of the font in pixels."""
+        return self.font_size * self.dpi / 72
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry(patch=self.pixels_per_patch, num_patches=self.max_seq_length)

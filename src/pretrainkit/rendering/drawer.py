@@ -1,0 +1,86 @@
+"""What draws by a config, with what it reports.
+
+Dimensions: N texts.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from pretrainkit.errors import DataError
+from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.engine import Engine, Lines
+from pretrainkit.rendering.geometry import Geometry
+from pretrainkit.rendering.painting import Shades
+
+
+class Drawer:
+    """The engine of a config and of this process, its colours and its canvas."""
+
+    def __init__(self, config: RendererConfig) -> None:
+        self.config = config
+        self.geometry: Geometry = config.geometry
+        self.shades = Shades(config)
+        self.paper = np.asarray(self.shades.ramp[0])
+        self._made: tuple[int, Engine] | None = None
+        self._warned: set[str] = set()
+
+    @property
+    def engine(self) -> Engine:
+        """What draws, of this process. No lock, which a fork could leave locked: at worst two threads make one each."""
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            made = self._made = os.getpid(), make_engine(self.config)
+        return made[1]
+
+    def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> Lines:
+        """Measures texts, and reports characters that no font has as `on_missing` says."""
+        lines = self.engine.lines(texts, is_words=is_words, direction=direction)
+        if self.config.on_missing != "ignore":
+            self._report(lines.missing)
+        return lines
+
+    def prepared(self, text: str, *, is_word: bool) -> str:
+        """The text as it is drawn: with spaces for line ends, unless the original draws them."""
+        is_drawn = self.config.parity and (is_word or self.config.engine == "freetype")
+        return text if is_drawn or "\n" not in text else text.replace("\n", " ")
+
+    def _report(self, found: Sequence[str]) -> None:
+        if not found:
+            return
+        missing = list(dict.fromkeys(found))
+        if missing and self.config.on_missing == "error":
+            raise DataError(
+                f"no font has {_names(missing)}\n  add a font that does to fallback_fonts, or set on_missing=warn"
+            )
+        new = [character for character in missing if character not in self._warned]
+        if new:
+            self._warned.update(new)
+            warnings.warn(
+                f"no font has {_names(new)}; drawn as an empty box\n  add a font that does to fallback_fonts",
+                stacklevel=4,
+            )
+
+
+def make_engine(config: RendererConfig) -> Engine:
+    """What draws by this config.
+
+    Raises:
+        MissingPackageError, DataError: A library or a font is missing.
+    """
+    if config.engine == "pango":
+        from pretrainkit.rendering.pango_engine import PangoEngine
+
+        return PangoEngine(config)
+    from pretrainkit.rendering.freetype_engine import FreeTypeEngine
+
+    return FreeTypeEngine(config)
+
+
+def _names(characters: Sequence[str]) -> str:
+    shown = ", ".join(f"{character!r} (U+{ord(character):04X})" for character in characters[:10])
+    return f"{shown} and {len(characters) - 10} more" if len(characters) > 10 else shown

@@ -1,0 +1,100 @@
+"""What rendering gives back.
+
+Dimensions: P pixels of a patch's side, L patches of a canvas, U patches used, C = 3 colours (absent in greyscale).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Span = tuple[int, int]
+"""First character and the one after the last; (0, 0) where a patch holds no text."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoding:
+    """One rendered text, pair of texts or list of words."""
+
+    columns_XP: NDArray[np.uint8]
+    """uint8 (U * P, P) or (U * P, P, C): the used part of the canvas, column after column, up to and with the end
+    patch. Three equal colours may be one in memory, and read-only."""
+    num_patches: int
+    """L, patches of the whole canvas."""
+    background: NDArray[np.uint8]
+    """uint8 () or (C,): the pixels after the end patch."""
+    sep_patches: tuple[int, ...]
+    """Indices of the black patches: the separator of a pair, then the end patch."""
+    word_starts: tuple[int, ...] | None = None
+    """Of a list of words: index of the first patch of each word that was drawn, then `num_text_patches`."""
+    offset_mapping: tuple[Span, ...] | None = None
+    """On request: the characters in each of the L patches."""
+    overflowing_patches: tuple[Encoding, ...] | None = None
+    """On request: the canvases that show what did not fit on this one."""
+    text_ids: tuple[int, ...] | None = None
+    """On request: for each of the L patches 0 (first text), 1 (second text) or -1 (black or blank after the end)."""
+    num_characters: int | None = None
+    """On request: how many characters of the last text drawn lie on the canvas whole or in part."""
+
+    @property
+    def patch(self) -> int:
+        """P."""
+        return self.columns_XP.shape[1]
+
+    @property
+    def num_used_patches(self) -> int:
+        """U: the text and the end patch."""
+        return self.columns_XP.shape[0] // self.patch
+
+    @property
+    def num_text_patches(self) -> int:
+        """Index of the end patch: the patches before it, with separators and blanks between words."""
+        return self.num_used_patches - 1
+
+    @property
+    def pixel_values(self) -> NDArray[np.uint8]:
+        """uint8 (P, L * P), or (P, L * P, C): the whole canvas, background after the end patch."""
+        P, used = self.patch, len(self.columns_XP)
+        canvas = np.empty((P, self.num_patches * P, *self.columns_XP.shape[2:]), np.uint8)
+        if canvas.ndim == 2:
+            canvas[:, :used], canvas[:, used:] = self.columns_XP.T, self.background
+            return canvas
+        plane_PX = np.ascontiguousarray(self.columns_XP[..., 0].T)
+        for color in range(3):  # one strided pass for each is far faster than one with an inner loop of three
+            canvas[:, :used, color] = self.columns_XP[..., color].T if color and not self._is_plain else plane_PX
+            canvas[:, used:, color] = self.background[color]
+        return canvas
+
+    @property
+    def _is_plain(self) -> bool:
+        """The three colours are one and the same."""
+        return self.columns_XP.strides[-1] == 0
+
+    @property
+    def patches(self) -> NDArray[np.uint8]:
+        """uint8 (U, P, P) or (U, P, P, C): the used patches, each row by row. Perhaps read-only."""
+        P = self.patch
+        if self.columns_XP.ndim == 2 or self._is_plain:
+            grey_XP = self.columns_XP if self.columns_XP.ndim == 2 else self.columns_XP[..., 0]
+            blocks = np.ascontiguousarray(grey_XP.reshape(-1, P, P).swapaxes(1, 2))
+            return blocks if self.columns_XP.ndim == 2 else np.broadcast_to(blocks[..., None], (*blocks.shape, 3))
+        return np.ascontiguousarray(self.columns_XP.reshape(-1, P, P, 3).swapaxes(1, 2))
+
+    @property
+    def attention_mask(self) -> NDArray[np.float32]:
+        """float32 (L,): 1 for the text and the end patch, 0 after it."""
+        mask = np.zeros(self.num_patches, np.float32)
+        mask[: self.num_used_patches] = 1
+        return mask
+
+    def square(self) -> NDArray[np.uint8]:
+        """For the eye: the patches of the whole canvas in rows of sqrt(L), rounded up; uint8 (H, H) or (H, H, C)."""
+        P = self.patch
+        side = int(np.ceil(np.sqrt(self.num_patches)))
+        page = np.full((side * P, side * P, *self.columns_XP.shape[2:]), self.background, np.uint8)
+        for index, patch in enumerate(self.patches):
+            row, column = divmod(index, side)
+            page[row * P : (row + 1) * P, column * P : (column + 1) * P] = patch
+        return page

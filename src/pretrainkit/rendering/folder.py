@@ -1,0 +1,157 @@
+"""A renderer as a folder: its settings, its fonts, and what its pixels were.
+
+`text_renderer_config.json` beside the font is the original's format and loads in its programs. `rendering.json` holds
+what that format cannot say, with the description of `identity.py`; `fallback_fonts/` holds the further fonts.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.fonts import font_files
+from pretrainkit.rendering.identity import describe, difference
+from pretrainkit.rendering.renderer import Renderer
+
+CONFIG_NAME = "text_renderer_config.json"
+EXTRAS_NAME = "rendering.json"
+FALLBACKS_NAME = "fallback_fonts"
+
+_SHARED = (
+    "background_color",
+    "dpi",
+    "font_color",
+    "font_file",
+    "font_size",
+    "max_seq_length",
+    "pad_size",
+    "pixels_per_patch",
+)
+"""Keys of the original's file that are fields of ours."""
+_TYPES = {"freetype": "PyGameTextRenderer", "pango": "PangoCairoTextRenderer"}
+_IGNORED = {"text_renderer_type", "fonts_list"}
+
+
+def save_renderer(renderer: Renderer, folder: str | Path) -> None:
+    """Writes the renderer's folder; files of these names that are there are replaced.
+
+    Raises:
+        DataError: The folder cannot be written, or a font is gone.
+    """
+    folder, config = Path(folder), renderer.config
+    main, *fallbacks = font_files(config.font_file, config.fallback_fonts)
+    _copy(main, folder / main.name)
+    names: list[str] = []
+    for number, path in enumerate(fallbacks):
+        names.append(f"{number:03d}-{path.name}")
+        _copy(path, folder / FALLBACKS_NAME / names[-1])
+    values = config.model_dump(mode="json")
+    shared = {name: _plain(values[name]) for name in _SHARED}
+    shared |= {"font_file": main.name, "text_renderer_type": _TYPES[config.engine]}
+    if config.engine == "pango":
+        shared |= {"rgb": config.rgb, "fonts_list": []}
+    extras = {name: value for name, value in values.items() if name not in _SHARED}
+    extras["fallback_fonts"] = names
+    _write(folder / EXTRAS_NAME, {"config": extras, "rendering": describe(renderer)})
+    _write(folder / CONFIG_NAME, shared)
+
+
+def load_renderer(
+    source: str | Path,
+    *,
+    on_change: Literal["error", "warn", "ignore"] = "error",
+    **changes: Any,
+) -> Renderer:
+    """A renderer from its folder, or from the original's JSON file beside its font.
+
+    A folder without `rendering.json` was written by the original: it is loaded with `parity`, and with the engine of
+    the class that wrote it, PyGame's where the file does not say.
+
+    Args:
+        source: Folder or file.
+        on_change: What happens where the test page is not drawn as it was when the folder was written.
+        changes: Fields of `RendererConfig` to set otherwise.
+
+    Raises:
+        DataError: A file is missing or broken, or the pixels have changed.
+        ConfigError: A key or a value is not known.
+    """
+    path = Path(source)
+    path = path / CONFIG_NAME if path.is_dir() else path
+    stored = _read(path)
+    extras_path = path.parent / EXTRAS_NAME
+    extras = _read(extras_path) if extras_path.is_file() else None
+    values = _values(stored, path) | ({} if extras is None else dict(extras.get("config", {})))
+    values["font_file"] = str(path.parent / Path(str(stored.get("font_file", ""))).name)
+    values["fallback_fonts"] = [str(path.parent / FALLBACKS_NAME / name) for name in values.get("fallback_fonts", [])]
+    if extras is not None and on_change != "ignore":
+        changed = difference(extras.get("rendering", {}), describe(Renderer(_validated(values, path))))
+        if changed:
+            message = (
+                f"{path.parent} is not rendered as it was: {changed}\n"
+                "  install the versions above, or accept the change with on_change=warn"
+            )
+            if on_change == "error":
+                raise DataError(message)
+            warnings.warn(message, stacklevel=2)
+    return Renderer(_validated(values | changes, path))
+
+
+def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Fields of ours from the original's file."""
+    unknown = stored.keys() - set(_SHARED) - _IGNORED - {"rgb"}
+    if unknown:
+        raise ConfigError(
+            f"{path} has keys that no renderer knows: {', '.join(sorted(unknown))}\n"
+            f"  known are: {', '.join(sorted({*_SHARED, *_IGNORED, 'rgb'}))}"
+        )
+    engine = "pango" if stored.get("text_renderer_type") == _TYPES["pango"] or "rgb" in stored else "freetype"
+    values = {name: stored[name] for name in (*_SHARED, "rgb") if name in stored}
+    return values | {"engine": engine, "parity": True}
+
+
+def _validated(values: dict[str, Any], path: Path) -> RendererConfig:
+    try:
+        return RendererConfig.model_validate(values)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()]
+        raise ConfigError([f"renderer of {path.parent}: {problem}" for problem in problems]) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"renderer {path} cannot be read: {error.strerror}\n  give a folder with a {CONFIG_NAME}"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"renderer {path} is not JSON: {error}\n  write it anew with save_renderer") from error
+    if not isinstance(found, dict):
+        raise DataError(f"renderer {path} holds no JSON object\n  write it anew with save_renderer")
+    return found
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    with atomic_file(path) as file:
+        file.write((json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+
+
+def _copy(source: Path, target: Path) -> None:
+    if target.exists() and target.samefile(source):
+        return
+    with atomic_file(target) as file, open(source, "rb") as font:
+        shutil.copyfileobj(font, file)
+
+
+def _plain(value: Any) -> Any:
+    """8 for 8.0, as the original writes it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,42 @@
+"""Files of fonts: which ones a config means, and what they are."""
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+from pretrainkit.errors import DataError
+
+SUFFIXES = (".ttf", ".otf")
+
+
+def font_files(main: str, fallbacks: tuple[str, ...]) -> list[Path]:
+    """The main font, then the fallbacks with folders replaced by their fonts, each file once.
+
+    Raises:
+        DataError: A path does not exist, or a folder holds no font.
+    """
+    found: list[Path] = []
+    for name in (main, *fallbacks):
+        path = Path(name).expanduser()
+        if path.is_dir() and name != main:
+            inside = sorted(child for child in path.iterdir() if child.suffix.lower() in SUFFIXES)
+            if not inside:
+                raise DataError(f"{path} holds no .ttf or .otf file\n  name a folder of fonts, or the files themselves")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise DataError(f"font {name!r} is not a file\n  give the path of a .ttf or .otf file")
+    return list(dict.fromkeys(path.resolve() for path in found))
+
+
+def font_sha256(path: Path) -> str:
+    """Hash of a font's bytes."""
+    stat = path.stat()
+    return _sha256(str(path), stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _sha256(path: str, num_bytes: int, changed_ns: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

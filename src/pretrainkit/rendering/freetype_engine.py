@@ -1,0 +1,208 @@
+"""Text drawn by FreeType alone: one glyph for each character, side by side, no shaping.
+
+The pixels are those of `pygame.freetype`, which the original used for all published data: each glyph is hinted and
+rendered in 256 levels, advances are rounded to whole pixels, there is no kerning. Neither PyGame nor SDL is needed, and
+glyphs are rasterized once.
+
+Dimensions: N texts, G characters of all texts, T characters of one text, X columns, P rows of a canvas.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.fonts import font_files
+from pretrainkit.rendering.glyph_atlas import GlyphAtlas
+from pretrainkit.rendering.painting import Ink, Shades
+
+_NO_INK = -(1 << 20)
+_NUM_CODES = 0x110000
+
+
+class FreeTypeEngine:
+    """Glyphs of one config. Threads may share it."""
+
+    def __init__(self, config: RendererConfig) -> None:
+        self.config = config
+        self.atlas = GlyphAtlas()
+        self.shades = Shades(config)
+        self._freetype = _import_freetype()
+        files = font_files(config.font_file, config.fallback_fonts)
+        self._faces = [self._open(path, config) for path in files]
+        self._slots = np.zeros(_NUM_CODES, np.int32)
+        self._advances = np.zeros(256, np.int32)
+        self._is_missing = np.zeros(256, bool)
+        self._has_missing = False
+        self._lock = threading.Lock()
+
+    def _open(self, path: Path, config: RendererConfig) -> Any:
+        try:
+            face = self._freetype.Face(str(path))
+            face.set_char_size(0, round(config.font_size * 64), config.dpi, config.dpi)
+        except self._freetype.FT_Exception as error:
+            raise DataError(f"font {path} cannot be used: {error}\n  give a scalable .ttf or .otf file") from error
+        return face
+
+    def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> FreeTypeLines:
+        codes_G = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), "<u4")
+        slots_G = self._slots.take(codes_G)
+        if not slots_G.all():
+            self._load(codes_G[slots_G == 0])
+            slots_G = self._slots.take(codes_G)
+        lengths_N = np.fromiter(map(len, texts), np.int64, len(texts))
+        missing: list[str] = []
+        if self._has_missing:
+            is_missing_G = self._is_missing.take(slots_G)
+            missing = list(map(chr, codes_G[is_missing_G].tolist())) if is_missing_G.any() else []
+        advances_G = self._advances.take(slots_G)
+        return FreeTypeLines.measure(self, slots_G, advances_G, lengths_N, missing, is_words=is_words)
+
+    def versions(self) -> dict[str, str]:
+        return {"freetype": ".".join(map(str, self._freetype.version()))}
+
+    def _load(self, codes_G: NDArray[np.uint32]) -> None:
+        with self._lock:
+            for code in np.unique(codes_G).tolist():
+                if not self._slots[code]:
+                    self._load_glyph(code)
+
+    def _load_glyph(self, code: int) -> None:
+        found = ((face, face.get_char_index(code)) for face in self._faces)
+        face, index = next(((face, index) for face, index in found if index), (self._faces[0], 0))
+        face.load_glyph(index, self._freetype.FT_LOAD_DEFAULT)
+        face.glyph.render(self._freetype.FT_RENDER_MODE_NORMAL)
+        advance = (face.glyph.advance.x + 32) >> 6
+        bitmap = _coverage(face.glyph.bitmap, self._freetype)
+        slot = self.atlas.add(bitmap, face.glyph.bitmap_left, face.glyph.bitmap_top)
+        if slot >= len(self._advances):
+            self._advances = np.concatenate([self._advances, np.zeros_like(self._advances)])
+            self._is_missing = np.concatenate([self._is_missing, np.zeros_like(self._is_missing)])
+        self._advances[slot], self._is_missing[slot] = advance, not index
+        self._has_missing |= not index
+        self._slots[code] = slot
+
+
+@dataclass(frozen=True, eq=False)
+class FreeTypeLines:
+    """Measured texts."""
+
+    engine: FreeTypeEngine
+    ink: Ink
+    """The glyphs that show, from the left edge of each text's box."""
+    pens_G: NDArray[np.int64]
+    """Where each character begins, from there too."""
+    advances_G: NDArray[np.int32]
+    lengths_N: NDArray[np.int64]
+    """Characters of each text."""
+    widths_N: NDArray[np.int64]
+    missing: list[str]
+    is_color: bool = False
+
+    @staticmethod
+    def measure(
+        engine: FreeTypeEngine,
+        slots_G: NDArray[np.int32],
+        advances_G: NDArray[np.int32],
+        lengths_N: NDArray[np.int64],
+        missing: list[str],
+        *,
+        is_words: bool,
+    ) -> FreeTypeLines:
+        """The box of a text reaches from the leftmost to the rightmost edge of its characters: of the bitmap where
+        there is ink, of the advance where there is none."""
+        atlas, ends_G = engine.atlas, np.cumsum(advances_G, dtype=np.int64)
+        pens_G = ends_G - advances_G
+        width_G = atlas.width.take(slots_G)
+        is_ink_G = width_G > 0
+        start_G = pens_G + atlas.left.take(slots_G)
+        stop_G = np.where(is_ink_G, start_G + width_G, ends_G)
+        top_G = np.where(is_ink_G, atlas.top.take(slots_G), _NO_INK)
+        bottom_G = np.where(is_ink_G, atlas.bottom.take(slots_G), -_NO_INK)
+        is_text_N = lengths_N > 0
+        firsts = (np.cumsum(lengths_N) - lengths_N)[is_text_N]
+        left_N, widths_N, top_N, height_N = np.zeros((4, len(lengths_N)), np.int64)
+        if len(firsts):
+            left_N[is_text_N] = np.minimum.reduceat(start_G, firsts)
+            widths_N[is_text_N] = np.maximum.reduceat(stop_G, firsts) - left_N[is_text_N]
+            top_N[is_text_N] = np.maximum.reduceat(top_G, firsts)
+            height_N[is_text_N] = top_N[is_text_N] - np.minimum.reduceat(bottom_G, firsts)
+        left_G = left_N[0] if len(lengths_N) == 1 else np.repeat(left_N, lengths_N)
+        ink = Ink(
+            slots_G=slots_G[is_ink_G],
+            columns_G=(start_G - left_G)[is_ink_G],
+            layers_G=None,
+            lengths_N=np.diff(np.cumsum(is_ink_G)[np.cumsum(lengths_N) - 1], prepend=0) if len(slots_G) else lengths_N,
+            baselines_N=_baselines(engine.config, top_N, height_N, is_words=is_words),
+        )
+        return FreeTypeLines(
+            engine=engine,
+            ink=ink,
+            pens_G=pens_G - left_G,
+            advances_G=advances_G,
+            lengths_N=lengths_N,
+            widths_N=widths_N,
+            missing=missing,
+        )
+
+    def paint(
+        self,
+        canvas_XP: NDArray[np.uint8],
+        columns_N: Sequence[int] | NDArray[np.int64],
+        bounds_N: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        coverage_XP = self.ink.coverage(self.engine.atlas, canvas_XP.shape[:2], columns_N, bounds_N)
+        self.engine.shades.apply(coverage_XP, canvas_XP)
+
+    def edges(self, index: int) -> NDArray[np.float64]:
+        end = int(self.lengths_N[: index + 1].sum())
+        chosen = slice(end - int(self.lengths_N[index]), end)
+        begin_T = self.pens_G[chosen]
+        return np.stack([begin_T, begin_T + self.advances_G[chosen]], axis=1).astype(np.float64)
+
+
+def _baselines(
+    config: RendererConfig, top_N: NDArray[np.int64], height_N: NDArray[np.int64], *, is_words: bool
+) -> NDArray[np.int64]:
+    """Where each text stands: the original centres running text by its ink, and words by one baseline."""
+    P = config.pixels_per_patch
+    has_ink_N = height_N > 0
+    if config.parity and not is_words:
+        return np.where(has_ink_N, P // 2 - height_N // 2 + top_N, 0)
+    middle = config.pad_size + P / 2
+    if not config.parity:
+        return np.full(len(top_N), int(middle))
+    return np.where(has_ink_N, np.trunc(middle - top_N).astype(np.int64) + top_N, int(middle))
+
+
+def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
+    """uint8 (rows, columns) of a bitmap of FreeType, one byte or one bit for a pixel."""
+    rows, columns, pitch = bitmap.rows, bitmap.width, bitmap.pitch
+    if not rows or not columns:
+        return np.zeros((0, 0), np.uint8)
+    content = np.array(bitmap.buffer, np.uint8).reshape(rows, abs(pitch))
+    if bitmap.pixel_mode == freetype.FT_PIXEL_MODE_MONO:
+        return np.unpackbits(content, axis=1)[:, :columns] * np.uint8(255)
+    return content[:, :columns]
+
+
+def _import_freetype() -> Any:
+    with suppress(OSError):
+        # freetype-py brings a library of the same name as the system's. Whichever comes first is what Cairo would use,
+        # so that Pango's pixels would depend on the order of imports. Both can be there if the system's comes first.
+        ctypes.CDLL("libfreetype.so.6")
+    try:
+        import freetype
+    except ImportError as error:
+        raise MissingPackageError("freetype-py", "rendering", "rendering text with FreeType") from error
+    return freetype

@@ -1,0 +1,169 @@
+"""Bitmaps of glyphs, kept column by column, and how many of them are put onto a line at once.
+
+Dimensions: G glyphs of a line, X columns of a line, P rows of a canvas, H rows of the store.
+
+A bitmap is stored as its columns, each with `ROWS` rows around the baseline. A line is then one gather of columns: no
+loop over glyphs, whatever their number. Where boxes of glyphs overlap, the columns concerned are put together in the
+order of the glyphs, with the rounding of the composition asked for.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROWS = 96
+"""Rows that are kept of a glyph."""
+BASELINE = 64
+"""Rows of those above the baseline. What a glyph has beyond is cut off; a canvas shows far less."""
+
+
+class GlyphAtlas:
+    """A store of glyph bitmaps that only grows. One thread adds at a time; reading needs no lock."""
+
+    def __init__(self) -> None:
+        self._num = 1
+        self._num_columns = 1
+        self.left = np.zeros(256, np.int32)
+        """Columns from the pen to the bitmap, by slot."""
+        self.width = np.zeros(256, np.int32)
+        """Columns of the bitmap; 0 without ink."""
+        self.top = np.zeros(256, np.int32)
+        """Rows of ink above the baseline."""
+        self.bottom = np.zeros(256, np.int32)
+        """The same of the lowest row's lower edge: negative below the baseline."""
+        self._first = np.zeros(256, np.int32)
+        self._columns_XH = np.zeros((1024, ROWS), np.uint8)
+        self._windows: dict[tuple[int, int], tuple[int, NDArray[np.uint8]]] = {}
+
+    def add(self, bitmap_RX: NDArray[np.uint8], left: int, top: int) -> int:
+        """Keeps a bitmap, uint8 (rows, columns) of coverage, whose upper left corner lies `left` right of the pen and
+        `top` above the baseline. Gives its slot; slot 0 is a glyph without ink."""
+        height, width = bitmap_RX.shape
+        if not width or not height:
+            left = top = height = width = 0
+        slot = self._num
+        if slot == len(self.left):
+            for name in ("left", "width", "top", "bottom", "_first"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(slot, np.int32)]))
+        end = self._num_columns + width
+        if end > len(self._columns_XH):
+            more = max(end, 2 * len(self._columns_XH)) - len(self._columns_XH)
+            self._columns_XH = np.concatenate([self._columns_XH, np.zeros((more, ROWS), np.uint8)])
+        start = BASELINE - top
+        lowest, highest = max(start, 0), min(start + height, ROWS)
+        if highest > lowest:
+            self._columns_XH[self._num_columns : end, lowest:highest] = bitmap_RX[lowest - start : highest - start].T
+        self.left[slot], self.width[slot], self.top[slot], self.bottom[slot] = left, width, top, top - height
+        self._first[slot] = self._num_columns
+        self._num, self._num_columns = slot + 1, end
+        return slot
+
+    def paint(
+        self,
+        line_XP: NDArray[np.uint8],
+        slots_G: NDArray[np.int32],
+        columns_G: NDArray[np.int64],
+        baseline: int,
+        bounds_2G: NDArray[np.int64] | None = None,
+        layers_G: NDArray[np.int32] | None = None,
+    ) -> None:
+        """Writes the coverage of glyphs, uint8, over all of `line_XP`; what lies outside of it is cut off.
+
+        Args:
+            line_XP: Where to write; what was there is lost.
+            slots_G: The glyphs in the order in which they are drawn.
+            columns_G: First column of each glyph's bitmap.
+            baseline: Rows of the line above the baseline.
+            bounds_2G: First column, and the one after the last, beyond which each glyph is cut off.
+            layers_G: Number of each glyph's layer, ascending. Where glyphs of one layer overlap, coverage is added up
+                to 255, as Cairo does; then layers are laid over each other. None: each glyph over those before, as
+                FreeType's users do.
+        """
+        num_columns, P = line_XP.shape
+        window_XP = self._window(BASELINE - baseline, P)
+        source_X, target_X, width_G = self._columns(slots_G, columns_G, num_columns, bounds_2G)
+        plan_X = np.zeros(num_columns, np.int32)
+        plan_X[target_X] = source_X
+        window_XP.take(plan_X, axis=0, out=line_XP, mode="clip")
+        times_X = np.bincount(target_X, minlength=num_columns)
+        if len(target_X) and times_X.max() > 1:
+            is_shared = times_X.take(target_X) > 1
+            layer_X = None if layers_G is None else layers_G.repeat(width_G)[is_shared]
+            _compose_columns(line_XP, window_XP, source_X[is_shared], target_X[is_shared], layer_X)
+
+    def _columns(
+        self,
+        slots_G: NDArray[np.int32],
+        columns_G: NDArray[np.int64],
+        num_columns: int,
+        bounds_2G: NDArray[np.int64] | None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer]]:
+        """Column in the store and column on the line of every column of every glyph, those on the line only; and how
+        many each glyph has there."""
+        width_G = self.width[slots_G]
+        end_G = columns_G + width_G
+        if bounds_2G is not None or (columns_G.size and (columns_G.min() < 0 or end_G.max() > num_columns)):
+            least_G, most_G = (0, num_columns) if bounds_2G is None else np.clip(bounds_2G, 0, num_columns)
+            start_G = np.clip(columns_G, least_G, most_G)
+            end_G = np.clip(end_G, start_G, most_G)
+            first_G = self._first[slots_G] + (start_G - columns_G)
+            columns_G, width_G = start_G, end_G - start_G
+        else:
+            first_G = self._first[slots_G]
+        ends_G = np.cumsum(width_G)
+        index_X = np.arange(ends_G[-1] if len(ends_G) else 0)
+        begin_G = ends_G - width_G
+        source_X = index_X + np.repeat(first_G - begin_G, width_G)
+        target_X = index_X + np.repeat(columns_G - begin_G, width_G)
+        return source_X, target_X, width_G
+
+    def _window(self, first_row: int, num_rows: int) -> NDArray[np.uint8]:
+        """The rows `first_row ...` of all columns, contiguous; kept, for few are ever asked for."""
+        num_columns = self._num_columns
+        known = self._windows.get((first_row, num_rows))
+        if known is None or known[0] < num_columns:
+            window_XP = np.zeros((num_columns, num_rows), np.uint8)
+            low, high = max(first_row, 0), min(first_row + num_rows, ROWS)
+            if high > low:
+                window_XP[:, low - first_row : high - first_row] = self._columns_XH[:num_columns, low:high]
+            known = self._windows[first_row, num_rows] = num_columns, window_XP
+        return known[1]
+
+
+def _compose_columns(
+    line_XP: NDArray[np.uint8],
+    window_XP: NDArray[np.uint8],
+    source_X: NDArray[np.int64],
+    target_X: NDArray[np.int64],
+    layer_X: NDArray[np.int32] | None,
+) -> None:
+    """Puts together the columns that several glyphs share, in the order given."""
+    order_X = np.argsort(target_X, kind="stable")
+    source_X, target_X = source_X[order_X], target_X[order_X]
+    is_first_X = np.diff(target_X, prepend=-1) > 0
+    places_U = np.flatnonzero(is_first_X)
+    rank_X = np.arange(len(target_X)) - np.repeat(places_U, np.diff(places_U, append=len(target_X)))
+    which_X = np.cumsum(is_first_X) - 1
+    over = _over if layer_X is None else _cairo_over
+    layers_X: NDArray[np.integer] = rank_X if layer_X is None else layer_X[order_X]
+    top_UP = window_XP[source_X[places_U]].astype(np.int32)
+    below_UP, layer_U = np.zeros_like(top_UP), layers_X[places_U].copy()
+    for rank in range(1, int(rank_X.max()) + 1):
+        now = np.flatnonzero(rank_X == rank)
+        rows, is_new = which_X[now], layers_X[now] != layer_U[which_X[now]]
+        added = window_XP[source_X[now]].astype(np.int32)
+        done = rows[is_new]
+        below_UP[done] = over(below_UP[done], top_UP[done])
+        top_UP[done] = 0
+        layer_U[done] = layers_X[now[is_new]]
+        top_UP[rows] = np.minimum(top_UP[rows] + added, 255)
+    line_XP[target_X[places_U]] = over(below_UP, top_UP).astype(np.uint8)
+
+
+def _over(below: NDArray[np.int32], above: NDArray[np.int32]) -> NDArray[np.int32]:
+    """c + a - floor(c a / 255), as PyGame composes."""
+    return below + above - below * above // 255
+
+
+def _cairo_over(below: NDArray[np.int32], above: NDArray[np.int32]) -> NDArray[np.int32]:
+    """a + round(c (255 - a) / 255), as Cairo's pixman composes."""
+    return above + (below * (255 - above) + 127) // 255

@@ -1,0 +1,75 @@
+"""What tells renderings apart: the fonts, the libraries, and the pixels of a test page."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from pretrainkit.corpus.manifest import fingerprint
+from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.fonts import font_files, font_sha256
+from pretrainkit.rendering.page import Text
+from pretrainkit.rendering.renderer import Renderer
+
+TEST_PAGE: tuple[Text, ...] = (
+    "Hamburgefonstiv 0123456789 (AVATAR, Toy) fi ffl jjj",
+    "Çà et là, Žluťoučký kůň; Быстрая лиса; Ελληνικά",
+    "سلام دنیا 123 שלום עולם",
+    "नमस्ते दुनिया কেমন สวัสดีครับ བཀྲ་ཤིས",
+    "漢字かな交じり文 한국어 አማርኛ 😀",
+    "e\u0301 a\u0302\u0303 \u200d x\u0323",
+    ("What does my cat love?", "Oatmeal."),
+    ["Each", "word", "begins", "a", "patch", "."],
+)
+"""Texts that show what differs between fonts, engines, versions and hinting."""
+_NOT_PIXELS = {"font_file", "fallback_fonts", "on_missing", "max_seq_length"}
+
+
+def page_sha256(renderer: Renderer) -> str:
+    """Hash of the pixels of the test page."""
+    config = renderer.config.model_copy(update={"on_missing": "ignore", "max_seq_length": 529})
+    quiet = Renderer(config)
+    digest = hashlib.sha256()
+    for text in TEST_PAGE:
+        columns = quiet.columns(text)
+        digest.update(repr(columns.shape).encode())
+        digest.update(columns.tobytes())
+    return digest.hexdigest()
+
+
+def settings(config: RendererConfig) -> dict[str, Any]:
+    """The fields that decide about pixels, without paths."""
+    return {name: value for name, value in config.model_dump(mode="json").items() if name not in _NOT_PIXELS}
+
+
+def describe(renderer: Renderer) -> dict[str, Any]:
+    """What is stored with data and checkpoints.
+
+    `fingerprint` covers the settings, the fonts and the pixels of the test page; `versions` only explains a difference,
+    for another version may draw the same.
+    """
+    config = renderer.config
+    fonts = [font_sha256(path) for path in font_files(config.font_file, config.fallback_fonts)]
+    page = page_sha256(renderer)
+    return {
+        "fingerprint": fingerprint([settings(config), fonts, page]),
+        "engine": config.engine,
+        "versions": renderer.engine.versions(),
+        "fonts_sha256": fonts,
+        "page_sha256": page,
+    }
+
+
+def difference(stored: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """What differs between two descriptions, in words; None where the pixels are the same."""
+    if stored.get("fingerprint") == now["fingerprint"]:
+        return None
+    if stored.get("engine") != now["engine"]:
+        return f"the engine was {stored.get('engine')}, it is {now['engine']}"
+    if stored.get("fonts_sha256") != now["fonts_sha256"]:
+        return "other fonts, or the same in another order"
+    if stored.get("page_sha256") == now["page_sha256"]:
+        return "other settings"
+    then = stored.get("versions", {})
+    changed = [f"{name} {then.get(name)} -> {new}" for name, new in now["versions"].items() if then.get(name) != new]
+    return f"the test page is drawn differently ({', '.join(changed) or 'by the same versions; other settings'})"

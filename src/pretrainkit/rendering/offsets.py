@@ -1,0 +1,83 @@
+"""Which characters of a text lie in which patch.
+
+A character that crosses the border of two patches belongs to the later one, in its direction of reading.
+
+Dimensions: T characters of a text, K patches it takes up.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.rendering.encoding import Span
+
+
+def patch_spans(edges_T2: NDArray[np.float64], start: float, end: int, first_patch: int, patch: int) -> list[Span]:
+    """The characters in each patch that a text takes up, as (first, one after the last).
+
+    Args:
+        edges_T2: Pixels from the text's left end at which each character begins and ends, in its direction of reading.
+        start: Column of the text's left end.
+        end: Column of the black patch that follows the text.
+        first_patch: Index of the patch in which the text begins.
+        patch: Pixels of a patch's side.
+
+    Returns:
+        One span for each patch from `first_patch` to the black one. A patch without a character of its own repeats the
+        span before it, or holds (0, 0) where there is none. Characters that lie past `end` are in no span.
+    """
+    num_patches = end // patch - first_patch
+    if num_patches <= 0:
+        return []
+    if not len(edges_T2):
+        return [(0, 0)] * num_patches
+    last_T = edges_T2 + start
+    is_backward_T = last_T[:, 1] < last_T[:, 0]
+    home_T = np.where(is_backward_T, np.floor(last_T[:, 1] / patch), np.ceil(last_T[:, 1] / patch) - 1)
+    home_T = np.maximum(home_T.astype(np.int64) - first_patch, 0)
+    if last_T.max() <= end:  # the white before the black patch may be a patch of its own
+        home_T = np.minimum(home_T, num_patches - 1)
+    first_K, after_K = np.full(num_patches, len(home_T)), np.zeros(num_patches, np.int64)
+    shown_S = np.flatnonzero(home_T < num_patches)
+    np.minimum.at(first_K, home_T[shown_S], shown_S)
+    np.maximum.at(after_K, home_T[shown_S], shown_S + 1)
+    spans: list[Span] = []
+    for first, after in zip(first_K.tolist(), after_K.tolist(), strict=True):
+        spans.append((first, after) if after else spans[-1] if spans else (0, 0))
+    return spans
+
+
+def original_spans(
+    positions_T: NDArray[np.float64], start: float, width: float, first_patch: int, patch: int, last: int
+) -> list[Span]:
+    """The same by the rule of the original's PangoCairo renderer, left to right.
+
+    Args:
+        positions_T: Pixels from the text's left end at which each character begins.
+        start: Column of the text's left end.
+        width: Pixels of the text, with the white after it.
+        first_patch: Index of the patch in which the text begins.
+        patch: Pixels of a patch's side.
+        last: First column of the canvas's last patch.
+
+    Returns:
+        One span for each patch. (-1, -1) for a patch that holds only the white after the text.
+    """
+    padded = -(-(width + start) // patch) * patch
+    end = min(padded, last)
+    shift = first_patch * patch
+    spans: list[Span] = []
+    begun, border = 0, patch
+    for index, position in enumerate([*(positions_T + start).tolist(), end]):
+        while position - shift >= border:
+            closing = index if position - shift == border else max(index - 1, 0)
+            spans.append((begun, closing))
+            begun, border = closing, border + patch
+    num_patches = int(end // patch) - first_patch
+    if len(spans) < num_patches:
+        spans.append((begun, len(positions_T) + 1))
+    elif spans:
+        spans[-1] = spans[-1][0], len(positions_T)
+    aligned = -(-width // patch) * patch
+    if aligned - width < start - start // patch * patch and len(spans) > 1:
+        spans[-2:] = [(spans[-2][0], spans[-1][1]), (-1, -1)]
+    return spans

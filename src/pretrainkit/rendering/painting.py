@@ -1,0 +1,85 @@
+"""Lines of glyphs to pixels, for every engine.
+
+Dimensions: G glyphs, N texts, X columns, P rows of a canvas, C = 3 colours (absent in greyscale).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.rendering.colors import parse_color, ramp
+from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.glyph_atlas import GlyphAtlas
+
+
+class Shades:
+    """Coverage to pixels, by the colours of a config."""
+
+    def __init__(self, config: RendererConfig) -> None:
+        font, background = parse_color(config.font_color), parse_color(config.background_color)
+        self.ramp = ramp(font, background, rgb=config.rgb)
+        self.is_neutral = not config.rgb or bool((self.ramp == self.ramp[:, :1]).all())
+        """All pixels of plain text have equal colours."""
+        self._is_inverse = (font, background) == ((0, 0, 0), (255, 255, 255))
+
+    def apply(self, coverage_XP: NDArray[np.uint8], canvas_XP: NDArray[np.uint8]) -> None:
+        """Writes the pixels, (X, P, C), or (X, P) where there is one colour or the colours are equal."""
+        if canvas_XP.ndim == 2:
+            self._apply(self.ramp if self.ramp.ndim == 1 else self.ramp[:, 0], coverage_XP, canvas_XP)
+            return
+        for color in range(3):  # one strided pass for each is far faster than one with an inner loop of three
+            self._apply(self.ramp[:, color], coverage_XP, canvas_XP[..., color])
+
+    def _apply(self, ramp: NDArray[np.uint8], coverage_XP: NDArray[np.uint8], plane_XP: NDArray[np.uint8]) -> None:
+        if self._is_inverse:
+            np.subtract(255, coverage_XP, out=plane_XP)
+        else:
+            plane_XP[:] = ramp.take(coverage_XP)
+
+
+@dataclass(frozen=True, eq=False)
+class Ink:
+    """The glyphs with ink of several texts, in the order in which they are drawn."""
+
+    slots_G: NDArray[np.int32]
+    columns_G: NDArray[np.int64]
+    """First column of each bitmap, from the left end of its text."""
+    layers_G: NDArray[np.int32] | None
+    """Overlapping glyphs of one layer are added up, and layers are then laid over each other. None: glyph over
+    glyph."""
+    lengths_N: NDArray[np.int64]
+    """Glyphs of each text."""
+    baselines_N: NDArray[np.int64]
+    """Rows of the canvas above each text's baseline."""
+
+    def coverage(
+        self,
+        atlas: GlyphAtlas,
+        shape_XP: tuple[int, int],
+        columns_N: Sequence[int] | NDArray[np.int64],
+        bounds_N: Sequence[tuple[int, int]] | None,
+    ) -> NDArray[np.uint8]:
+        """uint8 (X, P): the texts, each from its column on, and between its bounds."""
+        columns_G = self.columns_G + self._each(np.asarray(columns_N, np.int64))
+        bounds_2G = None if bounds_N is None else np.repeat(np.array(bounds_N, np.int64).T, self.lengths_N, axis=1)
+        line_XP = np.empty(shape_XP, np.uint8)
+        baselines = set(self.baselines_N.tolist())
+        if len(baselines) <= 1:
+            baseline = baselines.pop() if baselines else 0
+            atlas.paint(line_XP, self.slots_G, columns_G, baseline, bounds_2G, self.layers_G)
+            return line_XP
+        line_XP[:] = 0
+        baseline_G, part_XP = self._each(self.baselines_N), np.empty_like(line_XP)
+        for baseline in baselines:
+            is_here_G = baseline_G == baseline
+            bounds = None if bounds_2G is None else bounds_2G[:, is_here_G]
+            layers = None if self.layers_G is None else self.layers_G[is_here_G]
+            atlas.paint(part_XP, self.slots_G[is_here_G], columns_G[is_here_G], baseline, bounds, layers)
+            np.maximum(line_XP, part_XP, out=line_XP)
+        return line_XP
+
+    def _each(self, values_N: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of each glyph's text."""
+        return np.broadcast_to(values_N, len(self.slots_G)) if len(values_N) == 1 else values_N.repeat(self.lengths_N)

@@ -1,0 +1,518 @@
+"""Text shaped by Pango with given fonts only, painted glyph by glyph as Cairo would.
+
+Pango shapes, reorders and chooses fonts; Cairo rasterizes each glyph once. Glyphs stand on whole pixels, so a line is
+put together from their bitmaps, and equals what `pango_cairo_show_layout` draws. Lines with colour glyphs are drawn by
+that function itself.
+
+The private Fontconfig configuration holds the files of the config and one rule: neither the fonts of the host nor its
+rules for hinting can change a pixel.
+
+Dimensions: N texts, G glyphs, T characters of one text, X columns, P rows of a canvas, C = 3 colours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError
+from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.fonts import font_files
+from pretrainkit.rendering.glyph_atlas import BASELINE, ROWS, GlyphAtlas
+from pretrainkit.rendering.painting import Ink, Shades
+from pretrainkit.rendering.pango_library import (
+    ANTIALIASES,
+    DIRECTION_LTR,
+    DIRECTION_RTL,
+    EMPTY_GLYPH,
+    FORMAT_A8,
+    FORMAT_RGB24,
+    HINT_METRICS,
+    HINT_STYLES,
+    SCALE,
+    UNKNOWN_FLAG,
+    GlyphInfo,
+    GlyphItem,
+    GlyphString,
+    PangoLibrary,
+    pango_library,
+)
+from pretrainkit.rendering.pango_words import Word, WordLines
+
+_KEPT_WORDS = 1 << 16
+"""Shaped words that are kept."""
+_GLYPH_COLUMNS, _GLYPH_ORIGIN = 256, 96
+"""Width of the surface on which a glyph is rasterized, and the column of its pen. The width is a multiple of 4."""
+_SCALE_BITMAPS = b"""<?xml version="1.0"?>
+<fontconfig>
+  <match target="font">
+    <test name="outline" compare="eq"><bool>false</bool></test>
+    <edit name="pixelsizefixupfactor" mode="assign">
+      <divide><name target="pattern">pixelsize</name><name target="font">pixelsize</name></divide>
+    </edit>
+    <edit name="matrix" mode="assign">
+      <times>
+        <name>matrix</name>
+        <matrix>
+          <name>pixelsizefixupfactor</name><double>0</double><double>0</double><name>pixelsizefixupfactor</name>
+        </matrix>
+      </times>
+    </edit>
+    <edit name="size" mode="assign"><divide><name>size</name><name>pixelsizefixupfactor</name></divide></edit>
+  </match>
+</fontconfig>
+"""
+"""The one rule for fonts: pictures in colour fonts, which come in one size, are scaled to the size of the text."""
+_GLYPH_DTYPE = np.dtype(
+    [("glyph", "<u4"), ("width", "<i4"), ("x_offset", "<i4"), ("y_offset", "<i4"), ("attributes", "<u4")]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Glyphs of one font and one direction, from left to right."""
+
+    font: int
+    is_rtl: bool
+    first_byte: int
+    """Of the UTF-8 text."""
+    num_bytes: int
+    glyphs_G: NDArray[np.void]
+    """PangoGlyphInfo."""
+    clusters_G: NDArray[np.int32]
+    """Byte, from `first_byte`, at which the cluster of each glyph begins."""
+    rise: int
+    """Units of Pango by which the run stands above the baseline."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shaped:
+    """One text after shaping."""
+
+    text: str
+    direction: str | None
+    width: int
+    """Logical width in whole pixels."""
+    base: float
+    """Row of the baseline; glyphs stand on the nearest whole one."""
+    slots_G: NDArray[np.int32]
+    """Glyphs with ink, in the order in which they are drawn."""
+    columns_G: NDArray[np.int64]
+    """First column of each one's bitmap."""
+    runs_G: NDArray[np.int32]
+    """Run of each: its glyphs are drawn at once."""
+    missing: tuple[str, ...]
+    is_color: bool
+    """A glyph comes in colours."""
+    runs: tuple[Run, ...] | None
+    """None: the line was put together from words."""
+
+
+class PangoEngine:
+    """Pango with the fonts of one config. Threads may share it; they take turns while shaping."""
+
+    def __init__(self, config: RendererConfig) -> None:
+        self.config = config
+        self.atlas = GlyphAtlas()
+        self._pango = pango = pango_library()
+        self._lock = threading.RLock()
+        self._kept: OrderedDict[tuple[str, str | None], Shaped] = OrderedDict()
+        self._slots: dict[int, FontSlots] = {}
+        self._objects: list[int] = []
+        self._color_fonts: dict[int, bool] = {}
+        self.shades = Shades(config)
+        files = font_files(config.font_file, config.fallback_fonts)
+        self._fontconfig = pango.FcConfigCreate()
+        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
+        families = [self._add_font(path) for path in files]
+        self._has_color = any(is_color for _, is_color in families)
+        self._font_map = pango.pango_cairo_font_map_new()
+        pango.pango_fc_font_map_set_config(self._font_map, self._fontconfig)
+        self._context = pango.pango_font_map_create_context(self._font_map)
+        self._objects += [self._font_map, self._context]
+        weakref.finalize(self, _release, pango, self._objects, self._fontconfig)
+        pango.pango_context_set_round_glyph_positions(self._context, 1)
+        pango.pango_context_set_language(self._context, pango.pango_language_from_string(b"en"))
+        self._set_options(config)
+        self._layout = pango.pango_layout_new(self._context)
+        self._objects.append(self._layout)
+        description = pango.pango_font_description_new()
+        names = ",".join(dict.fromkeys(family.replace(",", "") for family, _ in families))
+        pango.pango_font_description_set_family(description, names.encode())
+        pango.pango_font_description_set_absolute_size(description, round(config.font_pixels * SCALE))
+        pango.pango_layout_set_font_description(self._layout, description)
+        pango.pango_font_description_free(description)
+        self._direction: str | None = None
+        self._set_text("x", None)
+        self._main_base, self._main_font = self._base(), self._runs()[0].font
+        self._words = WordLines(self._word)
+
+    def _add_font(self, path: Path) -> tuple[str, bool]:
+        """Family of the font, and whether its glyphs come in colours."""
+        pango, count = self._pango, ctypes.c_int()
+        pattern = pango.FcFreeTypeQuery(str(path).encode(), 0, None, ctypes.byref(count))
+        if not pattern or not pango.FcConfigAppFontAddFile(self._fontconfig, str(path).encode()):
+            raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf or .otf file")
+        family, is_color = ctypes.c_char_p(), ctypes.c_int(0)
+        pango.FcPatternGetString(pattern, b"family", 0, ctypes.byref(family))
+        pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
+        found = (family.value or b"").decode(), bool(is_color.value)
+        pango.FcPatternDestroy(pattern)
+        return found
+
+    def _set_options(self, config: RendererConfig) -> None:
+        pango, chosen = self._pango, config.font_options
+        options = pango.cairo_font_options_create()
+        pango.cairo_font_options_set_antialias(options, ANTIALIASES[chosen.antialias])
+        pango.cairo_font_options_set_hint_style(options, HINT_STYLES[chosen.hint_style])
+        pango.cairo_font_options_set_hint_metrics(options, HINT_METRICS[chosen.hint_metrics])
+        pango.pango_cairo_context_set_font_options(self._context, options)
+        pango.cairo_font_options_destroy(options)
+
+    def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> PangoLines:
+        if is_words:
+            return PangoLines(self, [self._kept_word(text, direction) for text in texts])
+        with self._lock:
+            return PangoLines(self, [self._line(text, direction) for text in texts])
+
+    def versions(self) -> dict[str, str]:
+        return self._pango.versions()
+
+    def _kept_word(self, text: str, direction: str | None) -> Shaped:
+        found = self._kept.get((text, direction))
+        if found is None:
+            with self._lock:
+                found = self._kept[text, direction] = self._shape(text, direction)
+                if len(self._kept) > _KEPT_WORDS:
+                    self._kept.popitem(last=False)
+        return found
+
+    def _set_text(self, text: str, direction: str | None) -> bytes:
+        pango = self._pango
+        if direction != self._direction:
+            pango.pango_context_set_base_dir(self._context, DIRECTION_RTL if direction == "rtl" else DIRECTION_LTR)
+            pango.pango_layout_set_auto_dir(self._layout, direction is None)
+            pango.pango_layout_context_changed(self._layout)
+            self._direction = direction
+        content = text.replace("\0", "\ufffd").encode("utf-8", "replace")
+        pango.pango_layout_set_text(self._layout, content, len(content))
+        return content
+
+    def _size(self) -> tuple[int, int]:
+        width, height = ctypes.c_int(), ctypes.c_int()
+        self._pango.pango_layout_get_pixel_size(self._layout, ctypes.byref(width), ctypes.byref(height))
+        return width.value, height.value
+
+    def _base(self) -> float:
+        """Row of the baseline of what is laid out, as the original places it."""
+        top = self.config.pixels_per_patch / 2 - self._size()[1] / 2 - 2
+        return top + self._pango.pango_layout_get_baseline(self._layout) / SCALE
+
+    def _line(self, text: str, direction: str | None) -> Shaped:
+        """From words shaped before, where that gives the same."""
+        found = self._words.line(text) if direction is None and self.config.font_options.keep_words else None
+        if found is None:
+            return self._shape(text, direction)
+        slots_G, columns_G, width = found
+        return Shaped(
+            text=text,
+            direction=direction,
+            width=width,
+            base=self._main_base,
+            slots_G=slots_G,
+            columns_G=columns_G,
+            runs_G=np.broadcast_to(np.int32(0), len(slots_G)),
+            missing=(),
+            is_color=False,
+            runs=None,
+        )
+
+    def _word(self, word: str, has_before: bool, has_after: bool) -> Word | None:
+        """A word as it is beside spaces, if all of it is in the main font."""
+        before, after = "a " if has_before else "", " a" if has_after else ""
+        shaped = self._shape(before + word + after, None)
+        assert shaped.runs is not None
+        if len(shaped.runs) != 1 or shaped.runs[0].font != self._main_font or shaped.missing:
+            return None
+        run = shaped.runs[0]
+        first, stop = len(before), len(before) + len(word.encode())
+        widths_G = run.glyphs_G["width"].astype(np.int64)
+        if (widths_G % SCALE).any():
+            return None
+        pens_G = (np.cumsum(widths_G) - widths_G) // SCALE
+        is_mine_G = (run.clusters_G >= first) & (run.clusters_G < stop)
+        pen = int(pens_G[is_mine_G][0])
+        slots_G = self._slots_of(run, self._main_base)[is_mine_G]
+        columns_G = (pens_G - pen + (run.glyphs_G["x_offset"] + SCALE // 2) // SCALE)[is_mine_G]
+        has_ink_G = self.atlas.width.take(slots_G) > 0
+        slots_G = slots_G[has_ink_G]
+        return Word(
+            slots_G=slots_G,
+            columns_G=columns_G[has_ink_G] + self.atlas.left.take(slots_G),
+            space=int(widths_G[run.clusters_G == 1].sum()) // SCALE if has_before else 0,
+            width=int(widths_G[is_mine_G].sum()) // SCALE,
+        )
+
+    def runs_of(self, shaped: Shaped) -> tuple[Run, ...]:
+        """The runs of a text, shaped now if its line was put together from words."""
+        if shaped.runs is not None:
+            return shaped.runs
+        with self._lock:
+            found = self._shape(shaped.text, shaped.direction).runs
+        assert found is not None
+        return found
+
+    def _shape(self, text: str, direction: str | None) -> Shaped:
+        self._set_text(text, direction)
+        width, _ = self._size()
+        base = self._base() if self.config.parity else self._main_base
+        runs = self._runs()
+        slots, columns = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+        missing: list[str] = []
+        pen = 0
+        for run in runs:
+            slot_G = self._slots_of(run, base)
+            width_G = run.glyphs_G["width"].astype(np.int64)
+            ends_G = pen + np.cumsum(width_G)
+            columns.append((ends_G - width_G + run.glyphs_G["x_offset"] + SCALE // 2) // SCALE)
+            slots.append(slot_G)
+            missing += _unknown(run.glyphs_G["glyph"])
+            pen = int(ends_G[-1])
+        slots_G = np.concatenate(slots)
+        has_ink_G = self.atlas.width.take(slots_G) > 0
+        slots_G = slots_G[has_ink_G]
+        lengths = np.array([len(run.glyphs_G) for run in runs], np.int64)
+        return Shaped(
+            text=text,
+            direction=direction,
+            width=width,
+            base=base,
+            slots_G=slots_G,
+            columns_G=np.concatenate(columns)[has_ink_G] + self.atlas.left.take(slots_G),
+            runs_G=np.repeat(np.arange(len(runs), dtype=np.int32), lengths)[has_ink_G],
+            missing=tuple(missing),
+            is_color=self._has_color and any(self._is_color(run.font) for run in runs),
+            runs=tuple(runs),
+        )
+
+    def _runs(self) -> list[Run]:
+        """Of the layout's first line; only the original's words can have more lines, and then they are not drawn."""
+        line = self._pango.pango_layout_get_line_readonly(self._layout, 0)
+        found, node = [], line.contents.runs
+        while node:
+            piece = ctypes.cast(node.contents.data, ctypes.POINTER(GlyphItem)).contents
+            item, string = piece.item.contents, piece.glyphs.contents
+            num = string.num_glyphs
+            if num:
+                content = ctypes.string_at(string.glyphs, num * _GLYPH_DTYPE.itemsize)
+                clusters = ctypes.string_at(string.log_clusters, num * 4)
+                found.append(
+                    Run(
+                        font=item.font,
+                        is_rtl=bool(item.level & 1),
+                        first_byte=item.offset,
+                        num_bytes=item.length,
+                        glyphs_G=np.frombuffer(content, _GLYPH_DTYPE),
+                        clusters_G=np.frombuffer(clusters, np.int32),
+                        rise=piece.y_offset,
+                    )
+                )
+            node = node.contents.next
+        return found
+
+    def _slots_of(self, run: Run, base: float) -> NDArray[np.int32]:
+        """Slot of each glyph; of one that is moved up or down, a slot of its own."""
+        known = self._slots.get(run.font)
+        if known is None:
+            self._objects.append(self._pango.g_object_ref(run.font))
+            known = self._slots[run.font] = FontSlots()
+        numbers_G = run.glyphs_G["glyph"]
+        rise_G = run.rise - run.glyphs_G["y_offset"]
+        is_plain_G = (numbers_G < len(known.plain)) & (rise_G == 0)
+        if is_plain_G.all():
+            slots_G = known.plain.take(numbers_G)
+            if slots_G.all():
+                return slots_G
+        slots_G = np.zeros(len(numbers_G), np.int32)
+        for index, (number, rise) in enumerate(zip(numbers_G.tolist(), rise_G.tolist(), strict=True)):
+            if number == EMPTY_GLYPH:
+                continue
+            rows = _nearest(base) - _nearest(base - rise / SCALE)
+            fraction = base - _nearest(base) if number & UNKNOWN_FLAG else 0.0
+            slot = known.moved.get((number, rows, fraction))
+            if slot is None:
+                slot = self._rasterize(run.font, run.glyphs_G[index], rows, fraction)
+                known.moved[number, rows, fraction] = slot
+            slots_G[index] = slot
+            if is_plain_G[index]:
+                known.plain[number] = slot
+        return slots_G
+
+    def _rasterize(self, font: int, glyph: np.void, rise: int, fraction: float) -> int:
+        """Cairo's bitmap of a glyph, into the store. The boxes of unknown characters are drawn, so that the fraction of
+        a row by which they stand lower counts."""
+        info = GlyphInfo(int(glyph["glyph"]), int(glyph["width"]), 0, 0, 0)
+        cluster = ctypes.c_int(0)
+        string = GlyphString(1, ctypes.addressof(info), ctypes.addressof(cluster), 1)
+        surface_RX = np.zeros((ROWS, _GLYPH_COLUMNS), np.uint8)
+        with self._drawing(surface_RX, FORMAT_A8, _GLYPH_COLUMNS, _GLYPH_ORIGIN, BASELINE + fraction) as drawing:
+            self._pango.pango_cairo_show_glyph_string(drawing, font, ctypes.byref(string))
+        rows, columns = np.flatnonzero(surface_RX.any(axis=1)), np.flatnonzero(surface_RX.any(axis=0))
+        if not len(rows):
+            return self.atlas.add(np.zeros((0, 0), np.uint8), 0, 0)
+        bitmap = surface_RX[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        return self.atlas.add(bitmap, int(columns[0]) - _GLYPH_ORIGIN, BASELINE - int(rows[0]) + rise)
+
+    @contextmanager
+    def _drawing(
+        self, pixels: NDArray[np.uint8], form: int, num_columns: int, column: float, row: float
+    ) -> Iterator[int]:
+        """A context of Cairo that draws into contiguous `pixels`, (rows, columns) or (rows, columns, 4), from a
+        point."""
+        pango = self._pango
+        surface = pango.cairo_image_surface_create_for_data(
+            pixels.ctypes.data, form, num_columns, len(pixels), pixels.strides[0]
+        )
+        drawing = pango.cairo_create(surface)
+        pango.cairo_move_to(drawing, column, row)
+        try:
+            yield drawing
+            pango.cairo_surface_flush(surface)
+        finally:
+            pango.cairo_destroy(drawing)
+            pango.cairo_surface_destroy(surface)
+
+    def draw_whole(self, shaped: Shaped, canvas_XPC: NDArray[np.uint8], column: int) -> None:
+        """Lets `pango_cairo_show_layout` draw a text over all of `canvas_XPC`, uint8 (X, P, C), in the font's
+        colours."""
+        with self._lock:
+            num_columns, P = canvas_XPC.shape[:2]
+            pixels_PX4 = np.empty((P, num_columns, 4), np.uint8)
+            pixels_PX4[..., :3] = self.shades.ramp[0][::-1]
+            self._set_text(shaped.text, shaped.direction)
+            above = self._pango.pango_layout_get_baseline(self._layout) / SCALE
+            with self._drawing(pixels_PX4, FORMAT_RGB24, num_columns, column, shaped.base - above) as drawing:
+                self._pango.cairo_set_source_rgb(drawing, *(self.shades.ramp[255] / 255).tolist())
+                self._pango.pango_cairo_show_layout(drawing, self._layout)
+            canvas_XPC[:] = pixels_PX4[:, :, 2::-1].swapaxes(0, 1)
+
+    def _is_color(self, font: int) -> bool:
+        known = self._color_fonts.get(font)
+        if known is None:
+            found = ctypes.c_int(0)
+            pattern = self._pango.pango_fc_font_get_pattern(font)
+            self._pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(found))
+            known = self._color_fonts[font] = bool(found.value)
+        return known
+
+
+class FontSlots:
+    """Slots in the store of one font's glyphs."""
+
+    def __init__(self) -> None:
+        self.plain = np.zeros(1 << 16, np.int32)
+        """By number, of glyphs on the baseline; 0 is not loaded."""
+        self.moved: dict[tuple[int, int, float], int] = {}
+        """By number, rows above the baseline and, of boxes, the fraction of a row below it."""
+
+
+class PangoLines:
+    """Measured texts."""
+
+    def __init__(self, engine: PangoEngine, shaped: list[Shaped]) -> None:
+        self._engine, self._shaped = engine, shaped
+        self.widths_N = np.array([one.width for one in shaped], np.int64)
+        self.is_color = any(one.is_color for one in shaped)
+        self.missing = [character for one in shaped for character in one.missing]
+
+    def paint(
+        self,
+        canvas_XP: NDArray[np.uint8],
+        columns_N: Sequence[int] | NDArray[np.int64],
+        bounds_N: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        shaped = self._shaped
+        ink = Ink(
+            slots_G=np.concatenate([one.slots_G for one in shaped]),
+            columns_G=np.concatenate([one.columns_G for one in shaped]),
+            layers_G=np.concatenate([one.runs_G for one in shaped]),
+            lengths_N=np.array([len(one.slots_G) for one in shaped]),
+            baselines_N=np.array([_nearest(one.base) for one in shaped]),
+        )
+        coverage_XP = ink.coverage(self._engine.atlas, canvas_XP.shape[:2], columns_N, bounds_N)
+        self._engine.shades.apply(coverage_XP, canvas_XP)
+        if canvas_XP.ndim == 3 and self.is_color:
+            self._paint_colors(canvas_XP, columns_N, bounds_N)
+
+    def _paint_colors(
+        self,
+        canvas_XPC: NDArray[np.uint8],
+        columns_N: Sequence[int] | NDArray[np.int64],
+        bounds_N: Sequence[tuple[int, int]] | None,
+    ) -> None:
+        for index, one in enumerate(self._shaped):
+            if one.is_color:
+                column = int(columns_N[index])
+                least, most = (0, len(canvas_XPC)) if bounds_N is None else bounds_N[index]
+                begin, stop = max(column, least, 0), min(column + one.width, most, len(canvas_XPC))
+                if begin < stop:
+                    self._engine.draw_whole(one, canvas_XPC[begin:stop], column - begin)
+
+    def edges(self, index: int) -> NDArray[np.float64]:
+        shaped = self._shaped[index]
+        return _character_edges(shaped.text, self._engine.runs_of(shaped))
+
+
+def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
+    """(T, 2): those of the cluster to which each character belongs."""
+    starts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    edges: list[NDArray[np.float64]] = [np.zeros((0, 2))]
+    pen = 0.0
+    for run in runs:
+        ends_G = pen + np.cumsum(run.glyphs_G["width"], dtype=np.int64) / SCALE
+        begins_G = np.concatenate([[pen], ends_G[:-1]])
+        clusters_K, first_K = np.unique(run.clusters_G, return_index=True)
+        last_K = len(run.clusters_G) - 1 - np.unique(run.clusters_G[::-1], return_index=True)[1]
+        left_K, right_K = begins_G[np.minimum(first_K, last_K)], ends_G[np.maximum(first_K, last_K)]
+        edges.append(np.stack([right_K, left_K] if run.is_rtl else [left_K, right_K], axis=1))
+        starts.append(clusters_K.astype(np.int64) + run.first_byte)
+        pen = float(ends_G[-1])
+    starts_K, edges_K2 = np.concatenate(starts), np.concatenate(edges)
+    if not len(starts_K):
+        return np.zeros((len(text), 2))
+    order_K = np.argsort(starts_K, kind="stable")
+    lengths_T = np.array([len(character.encode("utf-8", "replace")) for character in text], np.int64)
+    bytes_T = np.cumsum(lengths_T) - lengths_T
+    which_T = np.maximum(np.searchsorted(starts_K[order_K], bytes_T, side="right") - 1, 0)
+    return edges_K2[order_K][which_T]
+
+
+def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
+    """Gives back what an engine held."""
+    while objects:
+        pango.g_object_unref(objects.pop())
+    pango.FcConfigDestroy(fontconfig)
+
+
+def _nearest(row: float) -> int:
+    """As Cairo rounds positions of glyphs."""
+    return math.floor(row + 0.5)
+
+
+def _unknown(numbers_G: NDArray[np.uint32]) -> list[str]:
+    """The characters for which no font has a glyph."""
+    is_unknown_G = (numbers_G & UNKNOWN_FLAG) != 0
+    if not is_unknown_G.any():
+        return []
+    codes = (numbers_G[is_unknown_G] & ~np.uint32(UNKNOWN_FLAG)).tolist()
+    return [chr(code) for code in codes if code < 0x110000]

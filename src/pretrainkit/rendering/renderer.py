@@ -1,0 +1,117 @@
+"""Text to pixels: one running text, a pair of texts or a list of words on a canvas of one line.
+
+Dimensions: N texts, X columns, P pixels of a patch's side, C = 3 colours (absent in greyscale).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.drawer import Drawer
+from pretrainkit.rendering.encoding import Encoding
+from pretrainkit.rendering.engine import Engine
+from pretrainkit.rendering.page import Page, Text
+from pretrainkit.rendering.windows import overflow
+
+
+class Renderer:
+    """Renders texts by one config. Threads and processes may share it: it is pickled as its config, and what draws is
+    made on first use and anew after a fork."""
+
+    def __init__(self, config: RendererConfig) -> None:
+        self.config = config
+        self.drawer = Drawer(config)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Renderer, (self.config,)
+
+    @property
+    def engine(self) -> Engine:
+        """What draws, of this process."""
+        return self.drawer.engine
+
+    @property
+    def background(self) -> NDArray[np.uint8]:
+        """uint8 () or (C,): the pixels where nothing is drawn."""
+        return self.drawer.paper
+
+    def __call__(
+        self,
+        text: Text,
+        *,
+        return_offset_mapping: bool = False,
+        return_overflowing_patches: bool = False,
+        stride: int = 0,
+        text_a_max_length: int | None = None,
+        rtl: bool | None = None,
+    ) -> Encoding:
+        """Renders one text.
+
+        Args:
+            text: A `str`; a tuple of two, drawn with a black patch between them; or a list of words, each of which
+                begins a patch.
+            return_offset_mapping: Fill `offset_mapping` and `text_ids`.
+            return_overflowing_patches: Fill `overflowing_patches` with what did not fit, on as many canvases as it
+                takes; the first text of a pair is repeated on each. Needs the offset mapping.
+            stride: Patches that a canvas repeats of the one before.
+            text_a_max_length: Patches the first text of a pair may take up; what is beyond is cut off.
+            rtl: Base direction from right to left. None: as the text says, and both texts of a pair must agree.
+
+        Raises:
+            TypeError: The text is neither of the three.
+            ValueError: A tuple of another length, no words, or overflow without offsets.
+            DataError: A character that no font has, if `on_missing` is "error".
+        """
+        _check(text)
+        if return_overflowing_patches and not return_offset_mapping:
+            raise ValueError("return_overflowing_patches needs return_offset_mapping\n  set both to True")
+        page = Page(self.drawer, text, text_a_max_length=text_a_max_length, rtl=rtl)
+        encoding = page.encode(with_offsets=return_offset_mapping)
+        if not return_overflowing_patches:
+            return encoding
+        return overflow(page, encoding, stride)
+
+    def columns(self, text: Text) -> NDArray[np.uint8]:
+        """uint8 (X, P) or (X, P, C): the columns of the text up to and with its end patch; X is a multiple of P."""
+        _check(text)
+        return Page(self.drawer, text).paint()
+
+    def width(self, text: str) -> int:
+        """Pixels of a running text."""
+        return int(self.engine.lines([text]).widths_N[0])
+
+    def widths(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """(N,): pixels of each text alone, as running text."""
+        return self.engine.lines(list(texts)).widths_N
+
+    def num_text_patches(self, text: Text) -> int:
+        """Patches before the end patch, without drawing."""
+        _check(text)
+        return Page(self.drawer, text).end // self.config.pixels_per_patch
+
+    def missing(self, text: str) -> list[str]:
+        """Distinct characters that no font has, in order."""
+        return list(dict.fromkeys(self.engine.lines([text]).missing))
+
+
+def _check(text: object) -> None:
+    if isinstance(text, str):
+        return
+    if isinstance(text, tuple):
+        if len(text) != 2:
+            raise ValueError(f"a tuple of {len(text)} texts cannot be rendered\n  give a pair: (first, second)")
+        parts: Sequence[object] = text
+    elif isinstance(text, list):
+        if not text:
+            raise ValueError("an empty list of words cannot be rendered\n  give at least one word, or a text")
+        parts = text
+    else:
+        raise TypeError(f"{type(text).__name__} cannot be rendered\n  give a str, a tuple of two str or a list of str")
+    wrong = [type(part).__name__ for part in parts if not isinstance(part, str)]
+    if wrong:
+        raise TypeError(f"{type(text).__name__} with {wrong[0]} in it cannot be rendered\n  give str only")

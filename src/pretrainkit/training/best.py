@@ -1,0 +1,101 @@
+"""What held-out metrics decide: which checkpoints are kept, and when a run ends early.
+
+Both see the metrics of every evaluation, which are the same on all ranks, and their state is in the checkpoints: a run
+that was stopped and resumed decides as if it never stopped. An evaluation without their metric does not count, and a
+value that is no number is never good.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pretrainkit.training.run import EarlyStoppingConfig, KeepBestConfig
+
+
+class BestSteps:
+    """The steps with the best values of a metric."""
+
+    def __init__(self, config: KeepBestConfig) -> None:
+        self.config = config
+        self._values: dict[int, float] = {}
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Best first."""
+        return tuple(self._values)
+
+    def saw(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Whether this evaluation is one of the best so far. Of equal values the earlier is better."""
+        value = metrics.get(self.config.metric)
+        if value is None or math.isnan(value):
+            return False
+        sign = 1 if self.config.mode == "min" else -1
+        values = self._values | {step: value}
+        order = sorted(values, key=lambda one: (sign * values[one], one))
+        self._values = {one: values[one] for one in order[: self.config.keep]}
+        return step in self._values
+
+    def state(self) -> list[list[float]]:
+        """For a checkpoint."""
+        return [[step, value] for step, value in self._values.items()]
+
+    def load_state(self, state: list[list[float]]) -> None:
+        """Of a checkpoint; what it holds beyond `keep` is forgotten."""
+        self._values = {int(step): value for step, value in state[: self.config.keep]}
+
+
+class EarlyStopping:
+    """Counts evaluations in which a metric got no better."""
+
+    def __init__(self, config: EarlyStoppingConfig) -> None:
+        self.config = config
+        self._best: float | None = None
+        self._best_step = 0
+        self._num_worse = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run should end."""
+        return self._num_worse >= self.config.patience
+
+    def saw(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Look at an evaluation."""
+        value = metrics.get(self.config.metric)
+        if value is None:
+            return
+        if self._is_better(value):
+            self._best, self._best_step, self._num_worse = value, step, 0
+        else:
+            self._num_worse += 1
+
+    def describe(self) -> str:
+        """Why it is over."""
+        if self._best is None:
+            return f"{self.config.metric} was no number in {self._num_worse} evaluations"
+        return (
+            f"{self.config.metric} was no better in {self._num_worse} evaluations than {self._best:.6g} at step "
+            f"{self._best_step}"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "metric": self.config.metric,
+            "best": self._best,
+            "best_step": self._best_step,
+            "num_worse": self._num_worse,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Of a checkpoint; that of another metric tells nothing."""
+        if state["metric"] == self.config.metric:
+            self._best, self._best_step = state["best"], int(state["best_step"])
+            self._num_worse = int(state["num_worse"])
+
+    def _is_better(self, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        if self._best is None:
+            return True
+        gain = self._best - value if self.config.mode == "min" else value - self._best
+        return gain > self.config.atol + self.config.rtol * abs(self._best)

@@ -1,0 +1,44 @@
+"""`pretrainkit data check` of a config."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pretrainkit.tokenizers.shard_writer import write_shards
+from pretrainkit.tokenizers.special import SpecialIds
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    rng = np.random.default_rng(0)
+    documents = [[rng.integers(5, 200, 12) for _ in range(9)] for _ in range(40)]
+    special = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)
+    write_shards(tmp_path / "tokens", [documents], vocab_size=200, special=special)
+    return tmp_path / "tokens"
+
+
+def test_a_config_is_described_with_its_data_and_nothing_is_trained(cli, tokens, tmp_path):
+    settings = [f"data.train={tokens}", "data.batch_size=4", "num_steps=20"]
+    found = json.loads(cli("data", "check", "t5/tiny", *settings, "--num", "1", "--json").out)
+    num_examples = found["figures"]["training examples"]
+    assert found["figures"]["training"] == f"20 steps of 4 examples, {80 / num_examples:.2f} epochs"
+    assert len(found["examples"]) == 2
+    text = cli("data", "check", "t5/tiny", *settings).out
+    assert f"training examples     {num_examples}\n" in text
+    assert "first row\n  encoder_input_tokens: " in text
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
+    (tmp_path / "mine.yaml").write_text(f"extends: t5/tiny\ndata: {{train: {tokens}}}\n")
+    assert "first loss expected   10.88 nats" in cli("data", "check", tmp_path / "mine.yaml").out
+
+
+def test_any_recipe_tells_how_much_there_is(cli, tokens):
+    found = json.loads(cli("data", "check", "bert/tiny", f"data.train={tokens}", "data.batch_size=4", "--json").out)
+    assert found["figures"]["training examples"] > 0
+    assert "epochs" in found["figures"]["training"]
+
+
+def test_what_training_would_refuse_exits_with_2(cli, tokens):
+    result = cli("data", "check", "t5/tiny", f"data.train={tokens}", "data.target_length=5")
+    assert result.code == 2
+    assert "set data.target_length=" in result.err

@@ -1,0 +1,141 @@
+"""Answers to many examples: an interrupted work goes on, parts make the whole, and nothing is mixed up."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pretrainkit.corpus.manifest import file_sha256, read_manifest
+from pretrainkit.errors import InputError
+from pretrainkit.eval.infer import write_lines
+from pretrainkit.training.inference import Inference
+
+HERE = Path(__file__).parent
+
+
+class Squares(Inference):
+    """Says the square of every number; `breaks_at` stands for a power cut."""
+
+    def __init__(self, num, breaks_at=None, breaks=None):
+        self.num, self.breaks_at, self.asked = num, breaks_at, []
+        self._breaks = breaks or self._interrupt
+
+    @staticmethod
+    def _interrupt():
+        raise KeyboardInterrupt
+
+    def __len__(self):
+        return self.num
+
+    @property
+    def settings(self):
+        return {"num": self.num, "mode": "predict"}
+
+    def lines(self, begin, end):
+        if self.breaks_at is not None and begin <= self.breaks_at < end:
+            self._breaks()
+        self.asked.append((begin, end))
+        return [{"inputs": {"x": x}, "prediction": f"{x * x} é"} for x in range(begin, end)]
+
+
+def write(out, inference, chunk_size=3, **settings):
+    return write_lines(inference, out, asked={"weights": "w1"}, chunk_size=chunk_size, **settings)
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@settings(max_examples=15)
+@given(num=st.integers(0, 12), chunk_size=st.integers(1, 5), breaks_at=st.integers(0, 11))
+def test_resumed_is_uninterrupted_byte_for_byte_and_repeats_no_chunk(tmp_path_factory, num, chunk_size, breaks_at):
+    folder = tmp_path_factory.mktemp("infer")
+    whole = write(folder / "whole.jsonl", Squares(num), chunk_size)
+    assert [row["inputs"]["x"] for row in rows(whole)] == list(range(num))
+    first, out = Squares(num, breaks_at), folder / "resumed.jsonl"
+    if breaks_at < num:
+        with pytest.raises(KeyboardInterrupt):
+            write(out, first, chunk_size)
+        assert not out.exists()
+    second = Squares(num)
+    assert write(out, second, chunk_size).read_bytes() == whole.read_bytes()
+    assert not set(first.asked) & set(second.asked)
+    assert sorted(first.asked + second.asked) == [(at, min(at + chunk_size, num)) for at in range(0, num, chunk_size)]
+    assert {path.name for path in folder.iterdir()} == {
+        f"{name}.jsonl{end}" for name in ("whole", "resumed") for end in ("", ".manifest.json")
+    }
+
+
+@settings(max_examples=15)
+@given(num=st.integers(0, 12), num_shards=st.integers(1, 5))
+def test_shards_joined_in_order_are_the_whole(tmp_path_factory, num, num_shards):
+    folder = tmp_path_factory.mktemp("infer")
+    whole = write(folder / "whole.jsonl", Squares(num))
+    parts = [write(folder / "part.jsonl", Squares(num), shard=(i, num_shards)) for i in range(num_shards)]
+    assert b"".join(part.read_bytes() for part in parts) == whole.read_bytes()
+    if num_shards > 1:
+        assert parts[1].name == f"part-00001-of-{num_shards:05d}.jsonl"
+
+
+def test_a_finished_work_is_not_done_again_and_its_manifest_says_what_it_is(tmp_path):
+    out = write(tmp_path / "a.jsonl", Squares(5))
+    again = Squares(5)
+    write(out, again)
+    assert not again.asked
+    manifest = read_manifest(out)
+    assert manifest["lines"] == 5
+    assert manifest["sha256"] == file_sha256(out)
+    assert manifest["request"]["weights"] == "w1"
+
+
+def test_answers_to_another_question_are_neither_gone_on_with_nor_replaced(tmp_path):
+    out = tmp_path / "a.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        write(out, Squares(9, breaks_at=4))
+    with pytest.raises(InputError, match=r"parts of other answers, made by another command\n  num: 9 there, 8 here"):
+        write(out, Squares(8))
+    write(out, Squares(9))
+    with pytest.raises(InputError, match=r"a\.jsonl exists, made by another command\n  num: 9 there, 8 here"):
+        write(out, Squares(8))
+    (tmp_path / "mine.jsonl").write_text("mine")
+    with pytest.raises(InputError, match="it was not made here"):
+        write(tmp_path / "mine.jsonl", Squares(8))
+    assert len(rows(write(out, Squares(8), overwrite=True))) == 8
+
+
+def test_a_cut_between_the_file_and_its_manifest_is_mended(tmp_path, monkeypatch):
+    def cut(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pretrainkit.eval.infer.write_manifest", cut)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "a.jsonl", Squares(5))
+    monkeypatch.undo()
+    again = Squares(5)
+    assert len(rows(write(tmp_path / "a.jsonl", again))) == 5
+    assert not again.asked
+    assert read_manifest(tmp_path / "a.jsonl")["lines"] == 5
+
+
+def test_a_killed_process_leaves_its_chunks_to_the_next(tmp_path):
+    code = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import test_infer as t; "
+        "t.write(Path(sys.argv[2]), t.Squares(9, 7, lambda: os.kill(os.getpid(), signal.SIGKILL)))"
+    )
+    command = [sys.executable, "-c", code, str(HERE), str(tmp_path / "a.jsonl")]
+    done = subprocess.run(command, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    after = Squares(9)
+    write(tmp_path / "a.jsonl", after)
+    assert after.asked == [(6, 9)]
+    assert (tmp_path / "a.jsonl").read_bytes() == write(tmp_path / "b.jsonl", Squares(9)).read_bytes()
+
+
+def test_shards_are_counted_from_0(tmp_path):
+    with pytest.raises(InputError, match="shard 4 of 4"):
+        write(tmp_path / "a.jsonl", Squares(5), shard=(4, 4))

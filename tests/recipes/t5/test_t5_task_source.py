@@ -1,0 +1,72 @@
+"""Runs on tasks and mixtures by name: what trains, what is held out, what is logged."""
+
+import json
+
+import numpy as np
+import pytest
+from t5_runs import records, run_of, task_run
+
+import pretrainkit
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.t5.recipe import RECIPE
+from pretrainkit.recipes.t5.source import bind, open_source
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
+    data = {"train": (), "valid": (), "task": "t5_source_both", "modules": (module,), "packing": packing}
+    config = run_of(["", "", ""], data=data | {"input_length": 32, "target_length": 24})
+    bound = bind(config)
+    assert bound.model.vocab_size == 384
+    source = open_source(bound, "train")
+    shares = np.bincount(RECIPE.build_order(bound, source).records(np.arange(400)).source) / 400
+    np.testing.assert_allclose(shares, [0.75, 0.25])
+    batch = source.build(records(2))
+    assert bytes((batch["encoder_input_tokens"][0][:13] - 3).astype(np.uint8)) == b"copy: train 0"
+    pretrainkit.train(config, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/eval.jsonl").read_text().splitlines()]
+    assert 3 < lines[-1]["nll_per_target_token"] < 8
+    for name in ("t5_source_copy", "t5_source_shout"):
+        assert 3 < lines[-1][f"nll_per_target_token/{name}"] < 8
+    with pytest.raises(ConfigError, match="both say what to read"):
+        bind(run_of(["", "", ""], data=data | {"train": "x"}))
+
+
+def test_tasks_without_the_split_are_left_out_with_a_warning_and_none_left_is_an_error(module, caplog):
+    source = open_source(bind(task_run(module, "t5_source_one_without")), "valid")
+    assert source.names == ["t5_source_copy"]
+    assert "t5_source_no_validation has no split validation" in caplog.text
+    with pytest.raises(DataError, match=r"no task of .* has the split 'validation'\n.*or to null"):
+        open_source(bind(task_run(module, "t5_source_no_validation")), "valid")
+    with pytest.raises(DataError, match="no split 'test'"):
+        open_source(bind(task_run(module, "t5_source_copy", train_split="test")), "train")
+    with pytest.raises(ConfigError, match="no task of mixture 't5_source_both' has the split 'test'"):
+        open_source(bind(task_run(module, "t5_source_both", train_split="test")), "train")
+
+
+def test_a_task_of_training_examples_alone_trains_without_an_evaluation(module, tmp_path):
+    pretrainkit.train(task_run(module, "t5_source_no_validation", valid_split=None), tmp_path / "run")
+    assert not (tmp_path / "run/eval.jsonl").exists()
+
+
+def test_held_out_shards_come_in_place_of_the_task_of_a_run(module, folders, tmp_path):
+    pretrainkit.train(task_run(module, "t5_source_both"), tmp_path / "run")
+    found = pretrainkit.evaluate(tmp_path / "run", folders[2], num_examples=8)
+    assert "nll_per_target_token" in found
+    assert not [name for name in found if "t5_source" in name]
+    with pytest.raises(ConfigError, match="both say what to evaluate on"):
+        pretrainkit.evaluate(tmp_path / "run", folders[2], ["data.task=t5_source_copy"])
+    assert pretrainkit.evaluate(tmp_path / "run", None, ["data.task=t5_source_copy"])
+
+
+def test_losses_of_tasks_are_logged_where_they_are_drawn(module, tmp_path):
+    config = task_run(module, "t5_source_with_idle", log={"every_steps": 1})
+    pretrainkit.train(config, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        mean = line["loss/t5_source_copy"] * line["target_tokens/t5_source_copy"]
+        assert mean > 0
+        assert "loss/t5_source_shout" not in line
+    counts = [line["target_tokens/t5_source_copy"] for line in lines]
+    assert counts == sorted(counts)
+    assert len(set(counts)) == 4

@@ -1,0 +1,91 @@
+"""Documents to texts that fill canvases."""
+
+import itertools
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pretrainkit.rendering import Renderer, RendererConfig
+from pretrainkit.rendering.packing import fill, original_blocks, wikipedia_articles
+
+ANY_FIXTURE = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@ANY_FIXTURE
+@given(words=st.lists(st.text("abcfijlmAVW.", min_size=1, max_size=12), max_size=200))
+def test_nothing_is_lost_and_nothing_is_cut_off(renderer, change, words):
+    short = change(renderer, max_seq_length=20)
+    pieces = list(fill(short, " \n".join(words)))
+    assert " ".join(pieces) == " ".join(words)
+    for piece in pieces:
+        assert short.width(piece) + 4 <= 19 * 16
+
+
+@ANY_FIXTURE
+@given(words=st.lists(st.text("abcfijlmAVW.", min_size=1, max_size=9), min_size=60, max_size=200))
+def test_the_next_word_would_not_have_fitted(renderer, change, words):
+    short = change(renderer, max_seq_length=20)
+    pieces = list(fill(short, " ".join(words)))
+    for piece, following in itertools.pairwise(pieces):
+        assert short.width(f"{piece} {following.split()[0]}") + 4 > 19 * 16 - 3
+
+
+def test_a_word_wider_than_the_canvas_is_cut_between_characters(renderer, change):
+    short = change(renderer, max_seq_length=10)
+    pieces = list(fill(short, "a " + "long" * 30 + " end"))
+    assert "".join(pieces).replace(" ", "") == "a" + "long" * 30 + "end"
+    assert all(short.width(piece) + 4 <= 9 * 16 for piece in pieces)
+    assert list(fill(short, " \n ")) == []
+
+
+def test_pieces_of_long_text_leave_little_room(renderer):
+    text = "The quick brown fox jumps over the lazy dog, again and again. " * 300
+    counts = [renderer.num_text_patches(piece) for piece in fill(renderer, text)]
+    assert min(counts[:-1]) >= 524
+    assert max(counts) <= 528
+
+
+def test_the_originals_blocks(renderer):
+    lines = ["x" * 300, "y" * 300, "z" * 400, "w" * 3000, "end"]
+    target, widths = 8432, renderer.widths(lines)
+    blocks = list(original_blocks(renderer, lines))
+    assert " ".join(blocks) == " ".join(lines)
+    for block in blocks:
+        inside = [widths[lines.index(line)] for line in block.split(" ")]
+        assert len(inside) == 1 or np.sum(inside) < target
+    assert list(original_blocks(renderer, lines[3:])) == ["", lines[3], "end"]
+    assert renderer("").num_text_patches == 1
+
+
+def test_articles_are_parted_by_three_blank_lines_and_titles_dropped():
+    long = "a paragraph " * 10
+    lines = [
+        "First title",
+        "text",
+        "",
+        "",
+        "",
+        "Second title",
+        "",
+        "more",
+        "",
+        "",
+        "",
+        long,
+        "rest",
+        "",
+        "",
+        "",
+        "Alone",
+    ]
+    assert list(wikipedia_articles(lines)) == [["First title", "text"], ["more"], [long.strip(), "rest"], []]
+
+
+def test_right_to_left_text_fills_canvases_too(fonts, has_pango):
+    config = RendererConfig(engine="pango", font_file=str(fonts / "PanScriptMerged-Regular.ttf"))
+    renderer, text = Renderer(config), "كل الناس يولدون أحرارا متساوين في الكرامة " * 100
+    pieces = list(fill(renderer, text))
+    assert " ".join(pieces) == text.strip()
+    assert min(renderer.num_text_patches(piece) for piece in pieces[:-1]) >= 520
+    assert all(renderer.width(piece) + 4 <= 528 * 16 for piece in pieces)

@@ -1,0 +1,89 @@
+"""What a new model takes over from a checkpoint: everything by default, or what the config lets differ."""
+
+import pytest
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.training.initial import plan_initial
+from pretrainkit.training.run import InitConfig
+
+MODEL = {"embedding": (8, 4), "encoder.0.w": (4, 4), "encoder.1.w": (4, 4), "head": (4, 8)}
+
+
+def plan(given, wanted=None, **config):
+    return plan_initial(wanted or MODEL, given, InitConfig(**config), "init_from=x")
+
+
+def message(given, wanted=None, **config):
+    with pytest.raises(CheckpointError) as error:
+        plan(given, wanted, **config)
+    return str(error.value)
+
+
+def test_equal_names_and_shapes_are_taken_over_as_they_are():
+    found = plan(MODEL)
+    assert found.sources == {name: name for name in MODEL}
+    assert (found.drawn, found.ignored) == ((), ())
+
+
+def test_everything_that_differs_is_named_in_one_message_with_what_to_do():
+    given = {"embedding": (6, 4), "encoder.0.w": (4, 4), "encoder.1.w": (4, 4), "other": (1,)}
+    text = message(given)
+    assert "it lacks head" in text
+    assert "the model lacks other" in text
+    assert "embedding: [6, 4] there, [8, 4] here" in text
+    for mend in ("init.grow", "init.missing=random", "init.unexpected=ignore"):
+        assert mend in text
+
+
+def test_what_is_missing_is_drawn_and_what_is_left_over_ignored_where_that_is_asked():
+    given = {"embedding": (8, 4), "encoder.0.w": (4, 4), "old": (1,)}
+    found = plan(given, missing="random", unexpected="ignore")
+    assert set(found.sources) == {"embedding", "encoder.0.w"}
+    assert set(found.drawn) == {"encoder.1.w", "head"}
+    assert found.ignored == ("old",)
+
+
+def test_patterns_name_what_is_read_with_groups():
+    given = {"embedding": (8, 4), "block_0/kernel": (4, 4), "block_1/kernel": (4, 4), "head": (4, 8)}
+    found = plan(given, rename=[{"pattern": r"encoder\.(\d)\.w", "to": r"block_\1/kernel"}])
+    assert found.sources["encoder.1.w"] == "block_1/kernel"
+
+
+def test_two_tensors_may_read_one_and_names_can_be_exchanged():
+    given = {"embedding": (8, 4), "encoder.0.w": (4, 4), "head": (4, 8)}
+    found = plan(given, rename=[{"pattern": r"encoder\.\d\.w", "to": "encoder.0.w"}])
+    assert found.sources["encoder.0.w"] == found.sources["encoder.1.w"] == "encoder.0.w"
+    swap = [{"pattern": r"encoder\.0\.w", "to": "encoder.1.w"}, {"pattern": r"encoder\.1\.w", "to": "encoder.0.w"}]
+    assert plan(MODEL, rename=swap).sources["encoder.0.w"] == "encoder.1.w"
+
+
+def test_what_a_renamed_tensor_reads_is_not_read_under_its_own_name():
+    text = message(MODEL, rename=[{"pattern": r"encoder\.1\.w", "to": "encoder.0.w"}])
+    assert "it lacks encoder.0.w" in text
+    assert "the model lacks encoder.1.w" in text
+
+
+def test_a_pattern_without_a_name_draws_its_tensors_anew_whatever_their_shape():
+    found = plan(MODEL | {"head": (2, 2)}, rename=[{"pattern": "head"}])
+    assert found.drawn == ("head",)
+
+
+@pytest.mark.parametrize("config", [{"rename": [{"pattern": "nothing", "to": "head"}]}, {"grow": ["emb"]}])
+def test_a_pattern_that_fits_no_whole_name_is_an_error(config):
+    assert "fits no tensor of the model" in message(MODEL, **config)
+
+
+def test_a_renamed_tensor_that_the_checkpoint_lacks_is_named():
+    assert "nowhere (for head)" in message(MODEL, rename=[{"pattern": "head", "to": "nowhere"}], unexpected="ignore")
+
+
+def test_tables_may_grow_where_that_is_asked_but_never_shrink():
+    assert plan(MODEL | {"embedding": (6, 4)}, grow=["embedding"]).sources["embedding"] == "embedding"
+    assert "[9, 4] there" in message(MODEL | {"embedding": (9, 4)}, grow=["embedding"])
+
+
+def test_equal_shapes_that_compute_other_things_are_refused_unless_tensors_may_differ():
+    architectures = ({"num_heads": 4}, {"num_heads": 2})
+    with pytest.raises(CheckpointError, match=r"model\.num_heads: 2 there, 4 here"):
+        plan_initial(MODEL, MODEL, InitConfig(), "init_from=x", architectures)
+    plan_initial(MODEL, MODEL, InitConfig(missing="random"), "init_from=x", architectures)
