@@ -1,1 +1,1 @@
-"""T5: text-to-text models."""
+"""PIXEL: language modelling on rendered text (Rust et al. 2022, https://arxiv.org/abs/2207.06991)."""

@@ -23,15 +23,15 @@ class PixelDataConfig(DataConfig):
     order: Literal["shuffle", "sequential"] = "shuffle"  # type: ignore[assignment]
     """shuffle: every row independently permuted, anew each epoch. sequential: as stored."""
     renderer: Annotated[str | None, IsPath()] = None
-    """Folder of a renderer, as `save_renderer` writes it; null: the one that lies in the folders of `train`. Plain text
-    needs it."""
-    max_seq_length: Annotated[int, Field(ge=2)] = 529
-    """Patches of a row, the end patch included. Rows of stored pictures must not be longer; text is cut for it."""
+    """Folder of a renderer, as `save_renderer` writes it, or a font for a renderer with the published settings; null:
+    the renderer that lies in the folders of `train`. Plain text needs it."""
+    max_patches: Annotated[int, Field(ge=2)] = 529
+    """Patches of a row, the end patch included. No stored row may be longer; plain text is cut to fill it."""
     pad_to: PositiveInt = 1
-    """A microbatch is as long as its longest row, rounded up to a multiple of so many patches. `max_seq_length`: always
-    whole canvases, as the original."""
-    min_patches: NonNegativeInt = 22
-    """Rows with fewer text patches are left out of training and evaluation."""
+    """Round the numbers of patches in a microbatch up to a multiple of this, so that few shapes occur (torch.compile);
+    1: nothing is padded."""
+    min_text_patches: NonNegativeInt = 22
+    """Rows with fewer patches before the end patch are left out, in training and evaluation."""
     workers: Literal["threads", "processes"] = "threads"
     """What prepares batches ahead. Text that is drawn on the way gains from processes."""
     num_workers: NonNegativeInt = 2
