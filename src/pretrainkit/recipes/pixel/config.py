@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
-from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.training.run import DataConfig, Rate, RunConfig
+from pretrainkit.recipes.pixel.data_config import PixelDataConfig
+from pretrainkit.training.run import Rate, RunConfig
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish"]
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
@@ -110,22 +110,6 @@ class PixelObjectiveConfig(Config):
         return self
 
 
-class PixelDataConfig(DataConfig):
-    """How text becomes pictures and pictures batches."""
-
-    max_patches: Annotated[int, Field(ge=2)] = 529
-    """Patches of a canvas, the end patch included: texts are cut to fill it. It stands in for the renderer's
-    max_seq_length."""
-    min_text_patches: PositiveInt = 22
-    """Texts with fewer patches before the end patch are left out, in training and evaluation."""
-    renderer: RendererConfig | None = None
-    """How text is drawn; null: by FreeType with the DejaVu Sans that matplotlib brings. Not read where rendered text is
-    given."""
-    pad_to: PositiveInt = 1
-    """Round the numbers of patches in a microbatch up to a multiple of this, so that few shapes occur (torch.compile);
-    1: nothing is padded."""
-
-
 class PixelRun(RunConfig):
     """One pretraining run of the PIXEL recipe."""
 
@@ -137,6 +121,11 @@ class PixelRun(RunConfig):
     """What is predicted."""
     data: PixelDataConfig
     """What the model is fed."""
+
+    @property
+    def has_held_out_data(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return bool(self.data.valid) or self.data.held_out_share > 0
 
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""
@@ -160,11 +149,6 @@ class PixelRun(RunConfig):
             found.append(
                 f"data.min_text_patches {data.min_text_patches} leaves no text: a canvas of {data.max_patches} patches "
                 f"has at most {data.max_patches - 1} before its end patch\n  set data.min_text_patches lower"
-            )
-        if data.renderer is not None and data.renderer.pixels_per_patch != model.patch_size:
-            found.append(
-                f"data.renderer.pixels_per_patch {data.renderer.pixels_per_patch} is not model.patch_size "
-                f"{model.patch_size}\n  set one of them to the other"
             )
         default = PixelObjectiveConfig()
         if objective.masking == "random":
