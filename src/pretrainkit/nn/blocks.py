@@ -99,8 +99,11 @@ class PlainPreNormBlock(nn.Module):
         activation: str,
         attention_dropout_rate: float,
         epsilon: float,
+        dropout_rate: float = 0.0,
     ) -> None:
+        """`dropout_rate` is on the outputs of attention and feed-forward."""
         super().__init__()
+        self.dropout_rate = dropout_rate
         self.attention_norm = LayerNorm(width, epsilon)
         self.attention = SelfAttention(width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate)
         self.feed_forward_norm = LayerNorm(width, epsilon)
@@ -108,9 +111,10 @@ class PlainPreNormBlock(nn.Module):
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, wanted_W: Tensor | None = None) -> Tensor:
         """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
+        rate, is_training = self.dropout_rate, self.training
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, wanted_W=wanted_W)
-        x_TD = _rows(x_TD, wanted_W) + mixed_TD
-        return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))
+        x_TD = _rows(x_TD, wanted_W) + dropout(mixed_TD, rate, is_training=is_training)
+        return x_TD + dropout(self.feed_forward(self.feed_forward_norm(x_TD)), rate, is_training=is_training)
 
 
 class PreNormBlock(nn.Module):
