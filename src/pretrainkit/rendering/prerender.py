@@ -259,8 +259,10 @@ def _finish(
     shards = []
     for index, (path, entry) in enumerate(found):
         target = out / split / f"part-{index:05d}-of-{len(found):05d}.parquet"
-        if path.exists():  # else an earlier attempt has come as far as this
+        if path.exists():
             os.replace(path, target)
+        elif not target.is_file() or target.stat().st_size != entry["num_bytes"]:  # an earlier attempt came this far
+            raise DataError(f"{target} was changed or removed\n  remove {work} and run the command again")
         shards.append({"name": target.name, **entry})
     num_rows, num_patches = (sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches"))
     return {

@@ -129,7 +129,7 @@ def _place(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Renderer]
         raise DataError(f"{path} holds training and held-out data\n  name {path}/train or {path}/valid")
     renderer = open_renderer(named, data.max_patches)
     key = fingerprint([documents["train"].identity, describe(renderer)["fingerprint"], data.max_patches])
-    return cache_folder().parent / "rendered" / key / "train", documents["train"], renderer
+    return cache_folder() / "rendered" / key / "train", documents["train"], renderer
 
 
 @contextmanager
