@@ -146,6 +146,9 @@ class _Server(BaseHTTPRequestHandler):
 
     def do_GET(self):  # noqa: N802
         found = []
+        if "/tree/" not in self.path:
+            self._answer({})
+            return
         for path, content in self.stored.items():
             entry = {"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)}
             if path.endswith(".parquet"):
@@ -161,7 +164,9 @@ class _Server(BaseHTTPRequestHandler):
     def do_POST(self):  # noqa: N802
         body = self._body()
         path = urlparse(self.path).path
-        if path.endswith("/create"):
+        if path.endswith("/validate-yaml"):
+            self._answer({"errors": [], "warnings": []})
+        elif path.endswith("/create"):
             self._answer({"url": f"http://{self.headers['Host']}/datasets/someone/set"})
         elif "/preupload/" in path:
             files = json.loads(body)["files"]
@@ -214,6 +219,7 @@ def test_the_command_uploads_to_a_server_that_speaks_as_the_hub_does(rendered, t
         "HF_HUB_OFFLINE": "0",
         "HF_TOKEN": "none",
         "HF_HUB_DISABLE_XET": "1",
+        "HF_HOME": str(tmp_path / "home"),
         "NO_PROXY": "localhost",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
