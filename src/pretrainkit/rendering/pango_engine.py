@@ -51,7 +51,7 @@ from pretrainkit.rendering.pango_words import Word, WordLines
 
 _KEPT_WORDS = 1 << 16
 """Shaped words that are kept."""
-_GLYPH_COLUMNS, _GLYPH_ORIGIN = 256, 96
+_GLYPH_COLUMNS, _GLYPH_ORIGIN = 1024, 256
 """Width of the surface on which a glyph is rasterized, and the column of its pen. The width is a multiple of 4."""
 _SCALE_BITMAPS = b"""<?xml version="1.0"?>
 <fontconfig>
@@ -214,8 +214,10 @@ class PangoEngine:
         return width.value, height.value
 
     def _base(self) -> float:
-        """Row of the baseline of what is laid out, as the original places it."""
-        top = self.config.pixels_per_patch / 2 - self._size()[1] / 2 - 2
+        """Row of the baseline of what is laid out, as the original places it: above the middle by 2 rows, or in other
+        heights than its 16, which it does not account for, by as large a share."""
+        P = self.config.pixels_per_patch
+        top = P / 2 - self._size()[1] / 2 - (2 if self.config.parity else P / 8)
         return top + self._pango.pango_layout_get_baseline(self._layout) / SCALE
 
     def _line(self, text: str, direction: str | None) -> Shaped:
