@@ -70,6 +70,7 @@ def main() -> None:
             settings = [
                 *(f"data.train={shards.folder}", f"data.batch_size={size}", f"parallel.compile={compiled}"),
                 *("optimizer.name=adamw", "optimizer.peak_lr=1e-4", "optimizer.max_grad_norm=1.0"),
+                "objective.normalize_by=real_target_tokens",
                 *options.settings,
             ]
             got = measure(preset, settings, device, num_steps, warmup, Path(place) / f"run-{compiled}")
