@@ -91,6 +91,8 @@ class FeedForward(nn.Module):
         rate = self.dropout_rate if self.training else 0.0
         if self.activations == ("gelu_tanh", "linear") and is_fused(x_TD, self.down.weight):
             gate, up = self.up
+            assert isinstance(gate, Linear)
+            assert isinstance(up, Linear)
             return gated_gelu(x_TD, gate.weight, up.weight, self.down.weight, dropout_rate=rate)
         inner_TF = None
         for name, up in zip(self.activations, self.up, strict=True):

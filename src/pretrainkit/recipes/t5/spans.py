@@ -187,10 +187,10 @@ def corrupt_spans(
 def _compiled_corrupt_spans() -> Callable[..., None] | None:
     """Of `_spans.c`, present where the package was installed with a compiler."""
     try:
-        from pretrainkit.recipes.t5 import _spans
+        from pretrainkit.recipes.t5._spans import corrupt_spans as compiled
     except ImportError:
         return None
-    return _spans.corrupt_spans
+    return compiled
 
 
 def spans_by_arrays(
