@@ -24,6 +24,8 @@ _PACKAGES = (
     "pyarrow",
     "pillow",
     "simplejpeg",
+    "freetype-py",
+    "pygame",
     "torchvision",
     "open_clip_torch",
 )
@@ -112,6 +114,7 @@ def _t5_ratio(rows: list[Row], kind: str, contestant: str) -> float:
 _RATE, _RATIO = "examples / CPU-s, best", "first engine is faster by"
 _AUGMENTED, _PEER = "random_resize_crop 224, autoaug", "Pillow and torchvision v1, tensor"
 _TIMES_PEER = "times Pillow and torchvision v1, pixels"
+_LAST = "times the last"
 _MB, _WALL_MB = "MB per CPU-second", "MB per second"
 
 TARGETS = (
@@ -174,6 +177,39 @@ TARGETS = (
         "t5_step",
         lambda rows: _t5_ratio(rows, "short", "packed"),
         least=3,
+    ),
+    Target(
+        "rendering with FreeType, lines of 529 patches: text patches per CPU-second, times PyGame's",
+        "rendering",
+        lambda rows: cell(rows, "ours", _LAST, "FreeType, lines"),
+        least=5,
+        form="{:.1f}",
+    ),
+    Target(
+        "rendering with FreeType, pre-split words: the same",
+        "rendering",
+        lambda rows: cell(rows, "ours", _LAST, "FreeType, pre-split words"),
+        least=5,
+        form="{:.1f}",
+    ),
+    Target(
+        "rendering with FreeType to float tensors: the same",
+        "rendering",
+        lambda rows: cell(rows, "ours", _LAST, "FreeType, tensor"),
+        least=10,
+        form="{:.1f}",
+    ),
+    Target(
+        "rendering with Pango, lines of 529 patches: text patches per CPU-second, times Pango and Cairo",
+        "rendering",
+        lambda rows: cell(rows, "ours", _LAST, "Pango, lines"),
+        least=1.3,
+    ),
+    Target(
+        "rendering with Pango, three colours: the same",
+        "rendering",
+        lambda rows: cell(rows, "ours", _LAST, "Pango, lines, three colours"),
+        least=1.3,
     ),
     Target("loader, state: bytes", "loader", lambda rows: cell(rows, "state", "last"), most=256, form="{:.0f}"),
     Target(

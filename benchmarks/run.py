@@ -31,6 +31,7 @@ BENCHMARKS = (
     "words",
     "shuffle",
     "images",
+    "rendering",
     "start",
 )
 LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "80", "--rounds", "3")}

@@ -152,6 +152,23 @@ def test_what_is_no_state_is_refused(state):
         make().check_state(state)
 
 
+def test_a_run_that_goes_on_counting_reads_the_data_from_its_start():
+    plain, later = make(), make(first_step=100)
+    for step in (0, 1, 7):
+        assert_same(later.global_batch(100 + step), plain.global_batch(step))
+        assert_same(joined(later.step(100 + step)), joined(plain.step(step)))
+    with pytest.raises(ValueError, match="the first is 100"):
+        later.step(99)
+
+
+@pytest.mark.parametrize(("before", "now"), [(0, 100), (100, 0), (100, 50)])
+def test_where_the_data_begins_is_part_of_the_state(before, now):
+    state = make(first_step=before).state(120)
+    assert make(first_step=before).check_state(state) == 120
+    with pytest.raises(DataError, match="the step at which the data begins"):
+        make(first_step=now).check_state(state)
+
+
 def test_the_state_is_small_and_forgets_the_ranks():
     states = [make(rank=r, world_size=4, seed=2**63).state(2**40) for r in range(4)]
     assert len(json.dumps(states[0]).encode()) <= 256

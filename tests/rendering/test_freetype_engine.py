@@ -133,6 +133,27 @@ def test_glyphs_put_onto_a_line_at_once_are_as_if_drawn_one_after_another(glyphs
     assert np.array_equal(line, expected)
 
 
+@settings(max_examples=80)
+@given(glyphs=GLYPHS, seed=st.integers(0, 999), num_layers=st.integers(1, 3))
+def test_glyphs_of_a_layer_add_up_and_layers_lie_over_each_other(glyphs, seed, num_layers):
+    rng, atlas, num_columns, P = np.random.default_rng(seed), GlyphAtlas(), 38, 16
+    layers = np.sort(rng.integers(0, num_layers, len(glyphs))).astype(np.int32)
+    slots, coverage = [], np.zeros((num_layers, num_columns, P), int)
+    for (column, width, level), layer in zip(glyphs, layers, strict=True):
+        bitmap = rng.integers(0, level + 1, (5, width)).astype(np.uint8)
+        slots.append(atlas.add(bitmap, 0, 4))
+        for x in range(width):
+            if 0 <= column + x < num_columns:
+                coverage[layer, column + x, 6:11] += bitmap[:, x]
+    expected = np.zeros((num_columns, P), int)
+    for above in np.minimum(coverage, 255):
+        expected = above + np.rint(expected * (255 - above) / 255).astype(int)
+    line = np.empty((num_columns, P), np.uint8)
+    columns = np.array([column for column, _, _ in glyphs], np.int64)
+    atlas.paint(line, np.array(slots, np.int32), columns, 10, layers_G=layers)
+    assert np.array_equal(line, expected)
+
+
 def test_the_store_keeps_what_is_near_the_baseline_and_grows(latin_font):
     atlas = GlyphAtlas()
     slots = [atlas.add(np.full((2, 3), value % 256, np.uint8), 1, 1) for value in range(1, 700)]

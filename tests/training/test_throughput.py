@@ -1,5 +1,7 @@
 """Rates count real work, and MFU has the right peak or none (performance notes, pitfall 8)."""
 
+import json
+
 import pytest
 import torch
 
@@ -65,3 +67,13 @@ def test_a_cpu_has_no_mfu_and_says_so() -> None:
 
 def test_the_formula_is_printed_with_its_denominator() -> None:
     assert "989.5e12 FLOP/s" in Peak("NVIDIA H200", "bfloat16", 989.5e12).describe()
+
+
+def test_counts_go_on_where_an_earlier_process_of_the_run_stopped():
+    first, second, whole = (Throughput(World(), Peak("CPU", "float32", None)) for _ in range(3))
+    for number, counter in ((3, first), (3, whole)):
+        counter.add(Cost(1, 1, 1, 0.0, {"seen": number, "once": 1}))
+    second.load_notes(json.loads(json.dumps(first.notes())))
+    for counter in (second, whole):
+        counter.add(Cost(1, 1, 1, 0.0, {"seen": 4}))
+    assert second.notes() == whole.notes() == {"once": 1.0, "seen": 7.0}

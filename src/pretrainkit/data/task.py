@@ -21,7 +21,7 @@ from pretrainkit.data.bound_task import BoundTask, SourceExamples, split_steps
 from pretrainkit.data.feature import Feature
 from pretrainkit.data.identity import identity
 from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined
-from pretrainkit.data.supply import Supply
+from pretrainkit.data.supply import Supply, leaves_open
 from pretrainkit.data.task_cache import find_cache
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.task_steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
@@ -90,12 +90,14 @@ class Task:
         return dataclasses.replace(self, **changes)
 
     def supplied(self, supply: Supply) -> "Task":
-        """The task with what it leaves open; see `supply.py`.
+        """The task with what it leaves open, itself where that is nothing; see `supply.py`.
 
         Raises:
             ConfigError: It leaves open what is not supplied.
             DataError: Its data are not where they are said to be.
         """
+        if not leaves_open(self.source, [feature.vocabulary for feature in self.features.values()], self.preprocessors):
+            return self
         features = {
             name: dataclasses.replace(feature, vocabulary=supply.vocabulary_of(self.name, feature.vocabulary))
             for name, feature in self.features.items()

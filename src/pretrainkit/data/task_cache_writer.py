@@ -248,7 +248,8 @@ def _payload(task: Task, modules: tuple[str, ...]) -> tuple[bytes, tuple[str, ..
     try:
         return pickle.dumps(task), modules
     except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, or a function within a function
-        return (task.name.encode() if modules else b""), modules
+        is_known = modules and task.name in REGISTRY.names() and REGISTRY.get_task(task.name) is task
+        return (task.name.encode() if is_known else b""), modules
 
 
 @lru_cache(maxsize=1)

@@ -81,14 +81,25 @@ class GlyphAtlas:
         num_columns, P = line_XP.shape
         window_XP = self._window(BASELINE - baseline, P)
         source_X, target_X, width_G = self._columns(slots_G, columns_G, num_columns, bounds_2G)
-        plan_X = np.zeros(num_columns, np.int32)
-        plan_X[target_X] = source_X
-        window_XP.take(plan_X, axis=0, out=line_XP, mode="clip")
-        times_X = np.bincount(target_X, minlength=num_columns)
-        if len(target_X) and times_X.max() > 1:
-            is_shared = times_X.take(target_X) > 1
-            layer_X = None if layers_G is None else layers_G.repeat(width_G)[is_shared]
-            _compose_columns(line_XP, window_XP, source_X[is_shared], target_X[is_shared], layer_X)
+        last_X = np.zeros(num_columns, np.int64)
+        last_X[target_X] = source_X
+        window_XP.take(last_X, axis=0, out=line_XP, mode="clip")
+        num_shared = len(target_X) - int(np.count_nonzero(last_X))  # a glyph's columns are never column 0
+        if not num_shared:
+            return
+        first_X = np.zeros(num_columns, np.int64)
+        first_X[target_X[::-1]] = source_X[::-1]
+        shared_U = np.flatnonzero(first_X != last_X)
+        is_one_layer = layers_G is not None and not layers_G.any()
+        if len(shared_U) == num_shared and (layers_G is None or is_one_layer):  # two glyphs each
+            below_UP = window_XP.take(first_X[shared_U], axis=0).astype(np.int32)
+            above_UP = window_XP.take(last_X[shared_U], axis=0).astype(np.int32)
+            both_UP = np.minimum(below_UP + above_UP, 255) if is_one_layer else _over(below_UP, above_UP)
+            line_XP[shared_U] = both_UP.astype(np.uint8)
+            return
+        is_shared = np.bincount(target_X, minlength=num_columns).take(target_X) > 1
+        layer_X = None if layers_G is None else layers_G.repeat(width_G)[is_shared]
+        _compose_columns(line_XP, window_XP, source_X[is_shared], target_X[is_shared], layer_X)
 
     def _columns(
         self,

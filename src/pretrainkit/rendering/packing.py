@@ -22,8 +22,8 @@ _WORD_END = re.compile(r"(?= |$)")
 def fill(renderer: Renderer, text: str) -> Iterator[str]:
     """The text in pieces that each fill a canvas as far as whole words allow; a longer word is cut between characters.
 
-    White space between words, line ends included, counts as one space. The pieces joined by spaces, or by nothing within a
-    cut word, are the text again; a text without words gives none.
+    White space between words, line ends included, counts as one space. The pieces joined by spaces, or by nothing
+    within a cut word, are the text again; a text without words gives none.
     """
     text = _SPACE.sub(" ", text).strip()
     geometry = renderer.config.geometry
@@ -90,7 +90,8 @@ def original_blocks(renderer: Renderer, lines: Sequence[str]) -> Iterator[str]:
 
 def wikipedia_articles(lines: Sequence[str] | Iterator[str]) -> Iterator[list[str]]:
     """The paragraphs of each article of a text with a paragraph per line and three blank lines between articles, by the
-    original's rule: after them, a line of at most 100 characters is a title and dropped. The first article keeps its."""
+    original's rule: after them, a line of at most 100 characters is a title and dropped. The first article keeps
+    its."""
     blanks, article = 0, list[str]()
     for line in lines:
         line = line.strip()

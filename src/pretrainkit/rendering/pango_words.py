@@ -21,6 +21,7 @@ _SIMPLE = re.compile("[ -~¡-¬®-ɏ–—‘’“”„…]*")
 _LETTER = re.compile("[A-Za-zÀ-ÖØ-öø-ɏ]")
 _KEPT = 1 << 17
 """Words that are kept; with more, all are forgotten."""
+_NOT_ALONE = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,12 +42,11 @@ WordShaper = Callable[[str, bool, bool], Word | None]
 
 
 class WordLines:
-    """Lines from words; keeps the words."""
+    """Lines from words; keeps the words, one thread at a time."""
 
     def __init__(self, shape: WordShaper) -> None:
         self._shape = shape
-        self._middle: dict[str, Word | None] = {}
-        self._ends: dict[tuple[str, bool], Word | None] = {}
+        self._forget()
 
     def line(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64], int] | None:
         """Slots and first columns of the glyphs with ink, and the width in pixels; None where the text must be shaped
@@ -54,38 +54,52 @@ class WordLines:
         words = text.split(" ")
         if len(words) < 3 or _SIMPLE.fullmatch(text) is None or _LETTER.search(text) is None or "" in words:
             return None
-        middle = self._middle
-        try:
-            found = [middle[word] for word in words[1:-1]]
-        except KeyError:
-            self._learn(words[1:-1])
-            found = [middle[word] for word in words[1:-1]]
-        whole = [self._end(words[0], is_first=True), *found, self._end(words[-1], is_first=False)]
-        if None in whole:
+        if len(self._numbers) > _KEPT:
+            self._forget()
+        words[0], words[-1] = f" {words[0]}", f"{words[-1]} "  # no other word has a space
+        numbers = list(map(self._numbers.get, words))
+        if None in numbers:
+            numbers = [self._number(word) for word in words]
+        if _NOT_ALONE in numbers:
             return None
-        return _join([word for word in whole if word is not None])
+        return self._join(np.array(numbers, np.int64))
 
-    def _learn(self, words: list[str]) -> None:
-        if len(self._middle) > _KEPT:
-            self._middle.clear()
-        for word in words:
-            if word not in self._middle:
-                self._middle[word] = self._shape(word, True, True)
+    def _forget(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._num_glyphs = 0
+        self._slots = np.zeros(1024, np.int32)
+        self._columns = np.zeros(1024, np.int64)
+        self._places = np.zeros((4, 256), np.int64)
+        """By number: first glyph, glyphs, pixels of the space before, pixels of the word."""
 
-    def _end(self, word: str, *, is_first: bool) -> Word | None:
-        if len(self._ends) > _KEPT:
-            self._ends.clear()
-        if (word, is_first) not in self._ends:
-            self._ends[word, is_first] = self._shape(word, not is_first, is_first)
-        return self._ends[word, is_first]
+    def _number(self, word: str) -> int:
+        known = self._numbers.get(word)
+        if known is None:
+            is_first, is_last = word[0] == " ", word[-1] == " "
+            shaped = self._shape(word.strip(" "), not is_first, not is_last)
+            known = self._numbers[word] = _NOT_ALONE if shaped is None else self._keep(shaped)
+        return known
 
+    def _keep(self, word: Word) -> int:
+        number, first, num = len(self._numbers), self._num_glyphs, len(word.slots_G)
+        if number >= self._places.shape[1]:
+            self._places = np.concatenate([self._places, np.zeros_like(self._places)], axis=1)
+        while first + num > len(self._slots):
+            self._slots = np.concatenate([self._slots, np.zeros_like(self._slots)])
+            self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)])
+        self._slots[first : first + num], self._columns[first : first + num] = word.slots_G, word.columns_G
+        self._places[:, number] = first, num, word.space, word.width
+        self._num_glyphs = first + num
+        return number
 
-def _join(words: list[Word]) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
-    num = len(words)
-    widths_W = np.fromiter([word.width for word in words], np.int64, num)
-    spaces_W = np.fromiter([word.space for word in words], np.int64, num)
-    lengths_W = np.fromiter([len(word.slots_G) for word in words], np.int64, num)
-    ends_W = np.cumsum(widths_W + spaces_W)
-    columns_G = np.concatenate([word.columns_G for word in words])
-    columns_G += (ends_W - widths_W).repeat(lengths_W)
-    return np.concatenate([word.slots_G for word in words]), columns_G, int(ends_W[-1])
+    def _join(self, numbers_W: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
+        first_W, lengths_W, spaces_W, widths_W = self._places.take(numbers_W, axis=1)
+        pens_W = (spaces_W + widths_W).cumsum()
+        width = int(pens_W[-1])
+        pens_W -= widths_W
+        stops_W = lengths_W.cumsum()
+        index_G = np.arange(stops_W[-1])
+        index_G += (first_W - stops_W + lengths_W).repeat(lengths_W)
+        columns_G = self._columns.take(index_G)
+        columns_G += pens_W.repeat(lengths_W)
+        return self._slots.take(index_G), columns_G, width

@@ -508,6 +508,12 @@ class RunConfig(Config):
                 f"num_steps={self.num_steps} is reached before the run begins: {self.first_step} updates were made\n"
                 "  num_steps counts them: give more, or num_extra_steps=N for N updates of this run"
             )
+        offset = self.schedule.step_offset
+        if self.num_steps is not None and self.num_extra_steps is None and offset >= self.num_steps:
+            found.append(
+                f"schedule.step_offset={offset} is not before num_steps={self.num_steps}: the schedule never begins\n"
+                "  num_steps counts the steps before it as well; give more, or a smaller offset"
+            )
         return found
 
     def _held_out_problems(self) -> list[str]:

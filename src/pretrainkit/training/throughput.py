@@ -6,6 +6,7 @@ worse.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -89,6 +90,7 @@ class Throughput:
         self._world = world
         self._peak = peak
         self._notes: dict[str, int] = {}
+        self._notes_before: dict[str, float] = {}
         self._restart()
 
     def _restart(self) -> None:
@@ -135,12 +137,18 @@ class Throughput:
         if self._peak.flops_per_second is not None:
             rates["mfu"] = flops / (rank_seconds * self._peak.flops_per_second)
         self._restart()
-        return rates | self._count_notes()
+        return rates | self.notes()
 
-    def _count_notes(self) -> dict[str, float]:
-        """Notes of all ranks since the start of this process; every rank gives the same names."""
+    def notes(self) -> dict[str, float]:
+        """Notes of all ranks since the start of the run; every rank gives the same names. A collective."""
         if not self._notes:
-            return {}
+            return dict(self._notes_before)
         names = sorted(self._notes)
         mine = torch.tensor([self._notes[name] for name in names], dtype=torch.float64)
-        return dict(zip(names, self._world.all_reduce_(mine).tolist(), strict=True))
+        counts = zip(names, self._world.all_reduce_(mine).tolist(), strict=True)
+        found = self._notes_before | {name: self._notes_before.get(name, 0.0) + count for name, count in counts}
+        return dict(sorted(found.items()))
+
+    def load_notes(self, notes: Mapping[str, float]) -> None:
+        """Go on from what `notes` gave in an earlier process of the run."""
+        self._notes_before = dict(notes)

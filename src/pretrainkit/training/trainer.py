@@ -112,6 +112,7 @@ class Trainer:
         self.loader.check_state(checkpoint.meta["data"])
         self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
         self._saved_step = self.step
+        self.throughput.load_notes(checkpoint.meta.get("notes", {}))
         if self.best is not None:
             self.best.load_state(checkpoint.meta.get("best_steps", []))
         if self.early_stopping is not None and "early_stopping" in checkpoint.meta:
@@ -366,6 +367,7 @@ class Trainer:
             "architecture": architecture(self.config.model),
             "version": __version__,
             "precision": self.precision.state_dict(),
+            "notes": self.throughput.notes(),
         }
         if self.best is not None:
             meta["best_steps"] = self.best.state()

@@ -59,6 +59,13 @@ add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout"
 add_mixture(Mixture("t5_source_with_idle", [("t5_source_copy", 1), ("t5_source_shout", 0)]))
 marked = (format_strings(inputs="{text}", targets="{text}"), tokenize(), CacheMarker(), append_eos_after_trim)
 add_task(Task("t5_source_marked", JsonLines(files), features, marked))
+from pretrainkit.data.preprocessors import rekey
+from pretrainkit.recipes.t5.denoising import DenoisingConfig
+from pretrainkit.recipes.t5.task_denoising import denoising_steps
+of_text = (rekey({"targets": "text"}), tokenize(False), CacheMarker())
+pairs = denoising_steps(DenoisingConfig(name="packed_prefix_lm"))
+add_task(Task("t5_source_pairs", JsonLines(files), features, (*of_text, *pairs)))
+add_mixture(Mixture("t5_source_pairs_and_others", [("t5_source_copy", 1), ("t5_source_pairs", 1)]))
 only_train = JsonLines({"train": str(HERE / "train.jsonl")})
 add_task(Task("t5_source_no_validation", only_train, features, steps))
 add_mixture(Mixture("t5_source_one_without", [("t5_source_copy", 3), ("t5_source_no_validation", 1)]))

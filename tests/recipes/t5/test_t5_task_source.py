@@ -70,3 +70,30 @@ def test_losses_of_tasks_are_logged_where_they_are_drawn(module, tmp_path):
     counts = [line["target_tokens/t5_source_copy"] for line in lines]
     assert counts == sorted(counts)
     assert len(set(counts)) == 4
+
+
+def test_tasks_of_pairs_lay_two_texts_into_each_row(module, tmp_path):
+    config = task_run(module, "t5_source_pairs", input_length=16, target_length=16, batch_size=4)
+    source = open_source(bind(config), "train")
+    size = source.sizes[0]
+    batch = source.build(records(size))
+    texts = [f"train {number}".encode() + b"\x01" for number in range(40)]
+    everything = b"".join(texts)
+    assert size == -(-len(everything) // 32)
+    full = slice(0, size - 1)
+    for side in ("encoder", "decoder"):
+        assert batch[f"{side}_segment_ids"].shape == (size, 16)
+        assert (batch[f"{side}_segment_ids"][full] > 0).all()
+        assert set(batch[f"{side}_segment_ids"][full].ravel().tolist()) == {1, 2}
+    restored = b""
+    for row in range(size):
+        for number in (1, 2):
+            for side, name in (("encoder", "input"), ("decoder", "target")):
+                ids = batch[f"{side}_{name}_tokens"][row][batch[f"{side}_segment_ids"][row] == number]
+                restored += bytes(1 if one == 1 else one - 3 for one in ids.tolist())
+    assert restored == everything
+    assert batch["num_examples"] == size
+    pretrainkit.train(config, tmp_path / "run")
+    mixed = task_run(module, "t5_source_pairs_and_others", input_length=16, target_length=16, valid_split=None)
+    with pytest.raises(ConfigError, match="t5_source_pairs"):
+        bind(mixed)

@@ -247,6 +247,11 @@ class T5Run(RunConfig):
                 "precision.compute=float16 is not enough for T5, whose training diverges in it\n"
                 "  use bfloat16, or float32 with precision.matmul_tf32=true"
             )
+        if self.data.task is None and self.evaluate.infer not in (None, InferConfig()):
+            found.append(
+                "evaluate.infer is only read where data.task names what to train on: token shards have no metrics\n"
+                "  leave it out, or name a task"
+            )
         found += self._denoising_problems()
         is_adam = self.optimizer.name in ("adamw", "lion", "sgd")
         if is_adam and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:

@@ -1,7 +1,7 @@
 """Targets from inputs: greedy, by sampling, by beam search. Keys and values of earlier tokens are kept.
 
-Dimensions: B sequences (times N beams), S slots of the encoder, L slots of the decoder, P of the prompt, D width, H
-heads, C width of one head, V vocabulary.
+Dimensions: B sequences (of a search N beams for each of I inputs), S slots of the encoder, L slots of the decoder, P of
+the prompt, D width, H heads, C width of one head, V vocabulary, A of the B or I that are not finished.
 Source: T5X (`t5x/decoding.py`), whose scores, penalties and rules for stopping these are.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
 from pretrainkit.nn.relative_bias import RelativeBias
-from pretrainkit.recipes.t5.model import T5, Block, activation_dtype
+from pretrainkit.recipes.t5.model import T5, Attention, Block, activation_dtype
 
 START_ID, END_ID = 0, 1
 _IMPOSSIBLE = -1e7
@@ -56,6 +56,7 @@ class CachedDecoder:
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in self.blocks]
         self.cross: list[tuple[Tensor, Tensor]] = []
         self.cross_mask: Tensor | None = None
+        self.num_per_input = 1
         if model.encoder is not None:
             assert encoder_ids_BS is not None
             self._encode(encoder_ids_BS)
@@ -81,8 +82,8 @@ class CachedDecoder:
             key_BHSC, value_BHSC = key_value.permute(2, 0, 3, 1, 4).unbind(0)
             self.cross.append((key_BHSC.contiguous(), value_BHSC.contiguous()))
         # A sequence without any input reads nothing: its mixture is put to zero in `step`.
-        self.has_input_B = segment_BS.any(1)
-        self.cross_mask = ((segment_BS > 0) | ~self.has_input_B[:, None])[:, None, None]
+        self.has_input_I = segment_BS.any(1)
+        self.cross_mask = ((segment_BS > 0) | ~self.has_input_I[:, None])[:, None, None]
 
     def prefill(self, ids_BP: Tensor, num_prefix_B: Tensor) -> None:
         """Read a prefix whose tokens all see each other; `step` leaves what is known of them as it is.
@@ -128,35 +129,51 @@ class CachedDecoder:
         x_BD = x_BD + block.attention.out(mixed)
         if block.cross_attention is not None:
             assert block.cross_norm is not None
-            q_BHC = block.cross_attention.query(block.cross_norm(x_BD)).unflatten(-1, block.cross_attention.heads)
-            mixed = self._mix(q_BHC, *self.cross[number], self.cross_mask) * self.has_input_B[:, None]
-            x_BD = x_BD + block.cross_attention.out(mixed)
+            x_BD = x_BD + block.cross_attention.out(self._ask(number, block.cross_attention, block.cross_norm(x_BD)))
         return x_BD + block.feed_forward(block.feed_forward_norm(x_BD))
+
+    def _ask(self, number: int, attention: Attention, x_BD: Tensor) -> Tensor:
+        """What the sequences of an input read of it: they are the queries of one attention."""
+        q_INHC = attention.query(x_BD).unflatten(0, (-1, self.num_per_input)).unflatten(-1, attention.heads)
+        key_IHSC, value_IHSC = self.cross[number]
+        mixed_IHNC = F.scaled_dot_product_attention(
+            q_INHC.transpose(1, 2), key_IHSC, value_IHSC, attn_mask=self.cross_mask, scale=1.0
+        )
+        mixed_INHC = mixed_IHNC.transpose(1, 2) * self.has_input_I[:, None, None, None]
+        return mixed_INHC.flatten(0, 1).flatten(1)
 
     @staticmethod
     def _mix(q_BHC: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         mixed = F.scaled_dot_product_attention(q_BHC[:, :, None], key, value, attn_mask=mask, scale=1.0)
         return mixed[:, :, 0].flatten(1)
 
-    def choose(self, sequence_B: Tensor, num_read: int = 0, *, keeps_inputs: bool = False) -> None:
-        """Go on with these sequences (int64 indices), in this order; one may be there several times.
+    def repeat(self, num: int) -> None:
+        """Make `num` sequences of each, beside each other. They share what is known of their input."""
+        self.num_per_input *= num
+        self.keys = [key.repeat_interleave(num, 0) for key in self.keys]
+        self.values = [value.repeat_interleave(num, 0) for value in self.values]
+        if self.kept_B is not None:
+            self.kept_B = self.kept_B.repeat_interleave(num)
+
+    def reorder(self, sequence_B: Tensor, num_read: int) -> None:
+        """Go on with these sequences (int64 indices), each in the place of one with the same input.
 
         Args:
-            sequence_B: Which.
-            num_read: Positions that were read so far, and by `prefill`: more need not be moved.
-            keeps_inputs: There are as many as before, and each has the input of the one in whose place it comes.
+            sequence_B: One may be there several times.
+            num_read: Positions that were read so far, by `prefill` too: nothing else is moved.
         """
-        for cache in (self.keys, self.values):
-            for number, kept in enumerate(cache):
-                if keeps_inputs:
-                    kept[:, :, :num_read] = kept[sequence_B, :, :num_read]
-                else:
-                    cache[number] = kept[sequence_B]
-        if keeps_inputs:
-            return
-        self.cross = [(key[sequence_B], value[sequence_B]) for key, value in self.cross]
+        for kept in (*self.keys, *self.values):
+            kept[:, :, :num_read] = kept[:, :, :num_read].index_select(0, sequence_B)
+
+    def keep(self, input_I: Tensor) -> None:
+        """Go on with the sequences of these inputs (int64 indices, each once) alone."""
+        own = torch.arange(self.num_per_input, device=input_I.device)
+        sequence_B = (input_I[:, None] * self.num_per_input + own).flatten()
+        self.keys = [key.index_select(0, sequence_B) for key in self.keys]
+        self.values = [value.index_select(0, sequence_B) for value in self.values]
+        self.cross = [(key.index_select(0, input_I), value.index_select(0, input_I)) for key, value in self.cross]
         if self.cross_mask is not None:
-            self.cross_mask, self.has_input_B = self.cross_mask[sequence_B], self.has_input_B[sequence_B]
+            self.cross_mask, self.has_input_I = self.cross_mask[input_I], self.has_input_I[input_I]
         if self.kept_B is not None:
             self.kept_B = self.kept_B[sequence_B]
 
@@ -238,7 +255,7 @@ def sample(
                 break
             if 2 * num_open <= len(row_A) and change_logits is None:
                 kept = (~is_done_A).nonzero()[:, 0]
-                decoder.choose(kept)
+                decoder.keep(kept)
                 row_A, current_A, is_done_A = row_A[kept], current_A[kept], is_done_A[kept]
     return Decoded(ids_BL, scores_B)
 
@@ -319,7 +336,7 @@ def beam_search(
         if is_prefix:
             decoder.prefill(*_prefix(prompt_BP, max_length))
             num_read = prompt_BP.shape[1] + 1
-        decoder.choose(torch.arange(num, device=device).repeat_interleave(num_beams))
+        decoder.repeat(num_beams)
         found = _Beams(num, num_beams, max_length, device)
         beams, row_A = _Beams(num, num_beams, max_length, device), torch.arange(num, device=device)
         current = torch.full((num * num_beams,), START_ID, device=device)
@@ -334,13 +351,13 @@ def beam_search(
             num_open = int((~is_done_A).sum())
             if not num_open:
                 break
-            decoder.choose(sequence, max(num_read, position + 1), keeps_inputs=True)
+            decoder.reorder(sequence, max(num_read, position + 1))
             if 2 * num_open <= len(row_A):
                 # What is finished cannot change any more.
                 found.put(row_A, beams)
                 kept = (~is_done_A).nonzero()[:, 0]
                 beams, row_A = beams.take(kept), row_A[kept]
-                decoder.choose((kept[:, None] * num_beams + torch.arange(num_beams, device=device)).flatten())
+                decoder.keep(kept)
             current = beams.live[:, :, position].flatten()
         found.put(row_A, beams)
     return found.best(alpha, max_length)

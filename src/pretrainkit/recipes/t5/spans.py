@@ -187,10 +187,10 @@ def corrupt_spans(
 def _compiled_corrupt_spans() -> Callable[..., None] | None:
     """Of `_spans.c`, present where the package was installed with a compiler."""
     try:
-        from pretrainkit.recipes.t5._spans import corrupt_spans as compiled
+        from pretrainkit.recipes.t5._spans import corrupt_spans
     except ImportError:
         return None
-    return compiled
+    return corrupt_spans
 
 
 def spans_by_arrays(

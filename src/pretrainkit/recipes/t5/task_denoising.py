@@ -42,19 +42,20 @@ def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
     """The steps behind the cache marker that make inputs and targets of documents, EOS included.
 
     Raises:
-        ConfigError: The objective has several denoisers, or one of pairs.
+        ConfigError: The objective has several denoisers.
     """
     if len(config.all) > 1:
         raise ConfigError(
             f"data.denoising.name={config.name} has {len(config.all)} denoisers; a task of text has one\n"
             "  train on token shards instead: data.train=FOLDER, made by pretrainkit tokenizer encode"
         )
-    if config.all[0].pairs:
-        raise ConfigError(
-            f"data.denoising.name={config.name} lays two texts into a row; a task has one text in each example\n"
-            "  train on token shards instead, data.train=FOLDER, or on data.denoising.name=prefix_lm with data.packing"
-        )
     return Segments(config), Denoise(config)
+
+
+def whole_texts(config: DenoisingConfig) -> DenoisingConfig:
+    """The objective without pairs: for a decoder alone, whose row holds a prefix and what follows it."""
+    denoisers = tuple(one.model_copy(update={"pairs": False}) for one in config.all)
+    return config.model_copy(update={"denoisers": denoisers})
 
 
 @dataclass(frozen=True)

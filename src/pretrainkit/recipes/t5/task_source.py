@@ -26,7 +26,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
-from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps
+from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps, whole_texts
 from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]
@@ -267,7 +267,8 @@ def supply_of(config: T5Run) -> Supply:
     """What a run gives its tasks."""
     data = config.data
     vocabulary = None if data.tokenizer is None else open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
-    objective = partial(denoising_steps, data.denoising)
+    is_alone = config.model.kind == "decoder_only"
+    objective = partial(denoising_steps, whole_texts(data.denoising) if is_alone else data.denoising)
     return Supply(vocabulary, data.task_folders, objective, frozenset(data.leave_out))
 
 

@@ -15,8 +15,8 @@ from pretrainkit.data.task import Task
 from pretrainkit.data.task_steps import CacheMarker, Step
 from pretrainkit.recipes.t5.catalogue import layouts
 from pretrainkit.recipes.t5.catalogue.building import FEATURES
-from pretrainkit.recipes.t5.denoising import DenoisingConfig, ObjectiveName, named
-from pretrainkit.recipes.t5.task_denoising import denoising_steps
+from pretrainkit.recipes.t5.denoising import DenoisingConfig, ObjectiveName
+from pretrainkit.recipes.t5.task_denoising import denoising_steps, whole_texts
 
 _SPLITS = ("train", "validation")
 _OBJECTIVE = RunSteps("choose the objective with data.denoising of a T5 config")
@@ -48,10 +48,6 @@ def _named(objective: ObjectiveName, *, has_inputs: bool = True) -> Task:
 
 
 _PACKED_PREFIX_LM = DenoisingConfig(name="packed_prefix_lm")
-_WHOLE_PREFIX_LM = DenoisingConfig(
-    denoisers=tuple(one.model_copy(update={"pairs": False}) for one in named("packed_prefix_lm"))
-)
-"""For a decoder alone, whose row holds a prefix and what follows it."""
 _PREFIX_LM = "c4_prefix_lm_objective_{}_architecture"
 
 TASKS = (
@@ -60,7 +56,7 @@ TASKS = (
     _named("prefix_lm"),
     _named("full_lm", has_inputs=False),
     _task(_PREFIX_LM.format("encoder_decoder"), _C4, denoising_steps(_PACKED_PREFIX_LM)),
-    _task(_PREFIX_LM.format("decoder"), _C4, denoising_steps(_WHOLE_PREFIX_LM)),
+    _task(_PREFIX_LM.format("decoder"), _C4, denoising_steps(whole_texts(_PACKED_PREFIX_LM))),
     *(_task(f"c4{part}_v020_unsupervised", source, [_OBJECTIVE]) for part, source in _C4_PARTS.items()),
     _task("wikipedia_20190301.en_v003_unsupervised", _WIKIPEDIA, [_OBJECTIVE]),
 )
