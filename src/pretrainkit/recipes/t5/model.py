@@ -90,15 +90,8 @@ class FeedForward(nn.Module):
         """(T, D) to (T, D)."""
         rate = self.dropout_rate if self.training else 0.0
         if self.activations == ("gelu_tanh", "linear") and is_fused(x_TD, self.down.weight):
-<<<<<<< HEAD
-            gate, up = self.up
-            assert isinstance(gate, Linear)
-            assert isinstance(up, Linear)
-            return gated_gelu(x_TD, gate.weight, up.weight, self.down.weight, dropout_rate=rate)
-=======
             gate_FD, up_FD = self.up.parameters()
             return gated_gelu(x_TD, gate_FD, up_FD, self.down.weight, dropout_rate=rate)
->>>>>>> main
         inner_TF = None
         for name, up in zip(self.activations, self.up, strict=True):
             part_TF = up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
