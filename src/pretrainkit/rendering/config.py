@@ -54,9 +54,9 @@ class RendererConfig(Config):
     rgb: bool = False
     """Three colours for each pixel instead of grey."""
     strategy: Strategy = "continuous"
-    """continuous: texts run on. words: each word begins a patch. bigrams: two characters to a patch, drawn each on its
-    own, each word beginning a patch (Lotz et al. 2023, https://arxiv.org/abs/2311.00522). A list of words begins a
-    patch with each of them in any case."""
+    """continuous: texts run on. words: each word begins a patch. bigrams: each pair of characters does, drawn each on
+    its own, and each word (Lotz et al. 2023, https://arxiv.org/abs/2311.00522). A list of words begins a patch with
+    each of them in any case."""
     space_patch: bool = False
     """With bigrams: a space takes a patch of its own. Released data count it, the released renderer of PIXEL-M4 does
     not."""

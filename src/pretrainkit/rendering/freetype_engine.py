@@ -159,9 +159,8 @@ class FreeTypeLines:
         self,
         canvas_XP: NDArray[np.uint8],
         columns_N: Sequence[int] | NDArray[np.int64],
-        bounds_N: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        coverage_XP = self.ink.coverage(self.engine.atlas, canvas_XP.shape[:2], columns_N, bounds_N)
+        coverage_XP = self.ink.coverage(self.engine.atlas, canvas_XP.shape[:2], columns_N)
         self.engine.shades.apply(coverage_XP, canvas_XP)
 
     def edges(self, index: int) -> NDArray[np.float64]:

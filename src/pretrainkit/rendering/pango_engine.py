@@ -439,7 +439,6 @@ class PangoLines:
         self,
         canvas_XP: NDArray[np.uint8],
         columns_N: Sequence[int] | NDArray[np.int64],
-        bounds_N: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         shaped = self._shaped
         ink = Ink(
@@ -449,22 +448,20 @@ class PangoLines:
             lengths_N=np.array([len(one.slots_G) for one in shaped]),
             baselines_N=np.array([_nearest(one.base) for one in shaped]),
         )
-        coverage_XP = ink.coverage(self._engine.atlas, canvas_XP.shape[:2], columns_N, bounds_N)
+        coverage_XP = ink.coverage(self._engine.atlas, canvas_XP.shape[:2], columns_N)
         self._engine.shades.apply(coverage_XP, canvas_XP)
         if canvas_XP.ndim == 3 and self.is_color:
-            self._paint_colors(canvas_XP, columns_N, bounds_N)
+            self._paint_colors(canvas_XP, columns_N)
 
     def _paint_colors(
         self,
         canvas_XPC: NDArray[np.uint8],
         columns_N: Sequence[int] | NDArray[np.int64],
-        bounds_N: Sequence[tuple[int, int]] | None,
     ) -> None:
         for index, one in enumerate(self._shaped):
             if one.is_color:
                 column = int(columns_N[index])
-                least, most = (0, len(canvas_XPC)) if bounds_N is None else bounds_N[index]
-                begin, stop = max(column, least, 0), min(column + one.width, most, len(canvas_XPC))
+                begin, stop = max(column, 0), min(column + one.width, len(canvas_XPC))
                 if begin < stop:
                     self._engine.draw_whole(one, canvas_XPC[begin:stop], column - begin)
 
