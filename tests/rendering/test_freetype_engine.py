@@ -92,6 +92,12 @@ def test_the_second_text_of_a_pair_begins_two_columns_after_the_separator(noto):
     assert ink[ink >= 16 * separator + 16][0] == 16 * separator + 18
 
 
+def test_characters_without_a_picture_are_not_drawn_but_in_the_original(latin_font):
+    fixed = Renderer(RendererConfig(font_file=latin_font, on_missing="error"))
+    assert np.array_equal(fixed.columns("a\u200d\ufe0fb\ufeff"), fixed.columns("ab"))
+    assert original(latin_font).missing("a\ufe0f") == ["\ufe0f"]
+
+
 def test_fallback_fonts_give_what_the_main_font_lacks(fonts, noto):
     hebrew = str(fonts / "NotoSerifHebrew-Regular.otf")
     renderer = Renderer(RendererConfig(font_file=noto, fallback_fonts=(hebrew,)))
