@@ -88,7 +88,9 @@ def _as_patches(pixels: NDArray[np.uint8], num_patches: int) -> NDArray[np.uint8
     """(B, P, N * P, ...) to (B, N, P, P, ...), a view."""
     B, P = pixels.shape[:2]
     if pixels.shape[2] != num_patches * P:
-        raise ValueError(f"pixels {pixels.shape} and masks of {num_patches} patches: expected {num_patches * P} columns")
+        raise ValueError(
+            f"pixels {pixels.shape} and masks of {num_patches} patches: expected {num_patches * P} columns"
+        )
     return pixels.reshape(B, P, num_patches, P, *pixels.shape[3:]).swapaxes(1, 2)
 
 

@@ -57,7 +57,10 @@ class PixelModelConfig(Config):
     attention_dropout: DropoutRate = 0.1
     """On attention probabilities. On GPUs 0 is several times faster: the flash kernel has none."""
     layer_norm_epsilon: PositiveFloat = 1e-12
-    """Added to variances, but in the decoder's last norm, which has 1e-5 as in the original."""
+    """Added to variances."""
+    decoder_norm_epsilon: PositiveFloat = 1e-5
+    """The same in the decoder's last norm. PIXEL left it at torch's default, 1e-5; the ViTMAE of transformers has that of
+    the other norms."""
     initializer_range: PositiveFloat = 0.02
     """Deviation of normal initial weights."""
     patch_initialization: Literal["xavier", "normal"] = "xavier"
