@@ -8,9 +8,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from pixel_batches import pictures, small_model, small_run
 from torch import Tensor, nn
 
-from pixel_batches import pictures, small_model, small_run
 from pretrainkit.errors import CheckpointError
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.convert import (
@@ -28,7 +28,6 @@ from pretrainkit.recipes.pixel.objective import PixelObjective
 from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.presets import base
 from pretrainkit.recipes.pixel.recipe import RECIPE
-
 
 Reader = Callable[[PixelForPretraining], nn.Module]
 

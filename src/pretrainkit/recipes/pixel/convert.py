@@ -1,7 +1,7 @@
 """The same weights for published PIXEL checkpoints and for transformers' `ViTMAEForPreTraining`, both ways.
 
-Both have the same tensors under the same names and differ in config.json alone. Nothing but `difference_from_huggingface`
-imports transformers.
+Both have the same tensors under the same names and differ in config.json alone. Nothing but
+`difference_from_huggingface` imports transformers.
 
 Dimensions: L patches, D width.
 """
@@ -303,10 +303,8 @@ def grid_width_of(table: Tensor, config: PixelModelConfig) -> int | None:
     """The width of the grid whose positions a table holds; None: that which its length stands for, or none at all."""
     tried = [config.position_grid_width, *range(config.position_grid_width + 1, config.max_patches + 1)]
     for width in tried:
-        rows = min(len(table) - 1, width + 1)  # the first place where two widths differ
-        if torch.allclose(table[: rows + 1], position_table(rows, table.shape[1], width), atol=1e-5):
-            if torch.allclose(table, position_table(len(table) - 1, table.shape[1], width), atol=1e-5):
-                return None if width == config.position_grid_width else width
+        if torch.allclose(table, position_table(len(table) - 1, table.shape[1], width), atol=1e-5):
+            return None if width == config.position_grid_width else width
     _logger.info("the position table is no fixed one; it is kept as it is")
     return None
 
