@@ -1,4 +1,5 @@
-"""The compiled parts: word counts, span corruption, span masks. Optional: without a compiler Python does it, with equal results."""
+"""The compiled parts: word counts, span corruption, span masks. Optional: without a compiler Python does it, with equal
+results."""
 
 from setuptools import Extension, setup
 

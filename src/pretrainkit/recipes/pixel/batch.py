@@ -4,7 +4,7 @@ Every real patch occurs once: either in the stream of the encoder, or among thos
 patch of a text is ever computed on. Everything that a shape depends on is decided here, on the host, so that a device
 never waits.
 
-Dimensions: B texts, P pixels of a patch's side, N patches of a row, C = 3 colours (absent in greyscale), F = P * P (* C)
+Dimensions: B texts, P pixels of a patch's side, N patches of a row, C = 3 colours (absent in grey), F = P x P (x C)
 values of a patch, row by row, column by column, colour fastest; V tokens of the encoder and T of the decoder, class
 tokens included, both text after text; K patches to predict.
 """
@@ -88,7 +88,9 @@ def _as_patches(pixels: NDArray[np.uint8], num_patches: int) -> NDArray[np.uint8
     """(B, P, N * P, ...) to (B, N, P, P, ...), a view."""
     B, P = pixels.shape[:2]
     if pixels.shape[2] != num_patches * P:
-        raise ValueError(f"pixels {pixels.shape} and masks of {num_patches} patches: expected {num_patches * P} columns")
+        raise ValueError(
+            f"pixels {pixels.shape} and masks of {num_patches} patches: expected {num_patches * P} columns"
+        )
     return pixels.reshape(B, P, num_patches, P, *pixels.shape[3:]).swapaxes(1, 2)
 
 

@@ -57,7 +57,10 @@ class PixelModelConfig(Config):
     attention_dropout: DropoutRate = 0.1
     """On attention probabilities. On GPUs 0 is several times faster: the flash kernel has none."""
     layer_norm_epsilon: PositiveFloat = 1e-12
-    """Added to variances, but in the decoder's last norm, which has 1e-5 as in the original."""
+    """Added to variances."""
+    decoder_norm_epsilon: PositiveFloat = 1e-5
+    """The same in the decoder's last norm. PIXEL left it at torch's default, 1e-5; the ViTMAE of transformers has
+    that of the other norms."""
     initializer_range: PositiveFloat = 0.02
     """Deviation of normal initial weights."""
     patch_initialization: Literal["xavier", "normal"] = "xavier"
@@ -85,7 +88,8 @@ class PixelObjectiveConfig(Config):
     max_span_length: Annotated[int, Field(ge=1, le=64)] = 6
     """Patches of the longest run."""
     cumulative_span_weights: tuple[Rate, ...] | None = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
-    """Rising shares of the runs of at most 1, 2, ... max_span_length patches; the last is 1. null: all lengths alike."""
+    """Rising shares of the runs of at most 1, 2, ... max_span_length patches; the last is 1. null: all lengths
+    alike."""
     spacing: Annotated[int, Field(ge=0, le=64)] | Literal["span"] = "span"
     """Patches that stay visible on both sides of a run when it is placed; "span": as many as the run has. Above a ratio
     of 0.4 the authors advise 1, above 0.7 0."""

@@ -96,9 +96,7 @@ def complete(is_masked_BN: Bools, keys: Keys, sizes_B: Ints, wanted_B: Ints) -> 
     return is_masked_BN
 
 
-def draw_spans(
-    rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int
-) -> Bools:
+def draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int) -> Bools:
     """bool (B, N): runs until `wanted_B` patches are hidden, or none was found room for.
 
     Try t of a key takes its draws 2 t (how long) and 2 t + 1 (where, among the first `sizes_B` patches; the first run
@@ -121,9 +119,7 @@ def draw_spans(
     return is_masked_BN
 
 
-def _draw_spans(
-    rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int
-) -> Bools:
+def _draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int) -> Bools:
     """`draw_spans` without the helper: every round, each row that is not done tries one run."""
     gap_max = rule.longest if rule.spacing is None else rule.spacing
     reach = rule.longest + 2 * gap_max

@@ -21,9 +21,6 @@ from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig
 from pretrainkit.recipes.pixel.inputs import PixelInputs
 from pretrainkit.recipes.pixel.positions import position_table
 
-_LAST_EPSILON = 1e-5
-"""Of the decoder's last norm: torch's default, which the original left there."""
-
 
 class PixelOutputs(NamedTuple):
     """What the model says. A tuple, so that DDP and FSDP2 find the tensors in it."""
@@ -77,7 +74,7 @@ class PixelDecoder(nn.Module):
             _block(config, width, config.decoder_num_heads, config.decoder_intermediate_size)
             for _ in range(config.decoder_num_layers)
         )
-        self.final_norm = LayerNorm(width, _LAST_EPSILON)
+        self.final_norm = LayerNorm(width, config.decoder_norm_epsilon)
         self.predict = nn.Linear(width, config.patch_values)
 
     def forward(self, visible_VD: Tensor, inputs: PixelInputs) -> Tensor:

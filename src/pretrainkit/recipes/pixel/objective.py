@@ -62,7 +62,9 @@ class PixelObjective(SeparableObjective):
         return (predicted_KSC - self._target(batch["target_patches"])).square().mean((1, 2))
 
     def _target(self, patches: Tensor) -> Tensor:
-        return target_pixels(patches, self._config.model.patch_size, is_normalized=self._config.objective.normalize_target)
+        return target_pixels(
+            patches, self._config.model.patch_size, is_normalized=self._config.objective.normalize_target
+        )
 
 
 def target_pixels(patches: Tensor, patch_size: int, *, is_normalized: bool) -> Tensor:

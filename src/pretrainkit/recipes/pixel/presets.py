@@ -19,7 +19,7 @@ FINAL_LR = 1e-5
 def tiny() -> PixelRun:
     """4 layers x 128, decoder 2 x 96: for tests and try-outs. Learns visibly in a few minutes on 2 CPU cores.
 
-    1.3 M parameters. Canvases of 144 patches, about 370 letters of English; grey text is drawn while it trains.
+    1.2 M parameters. Canvases of 144 patches, about 370 letters of English; grey text is drawn while it trains.
     """
     return PixelRun(
         num_steps=1_500,

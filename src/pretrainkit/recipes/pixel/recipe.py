@@ -80,7 +80,9 @@ class Pixel(Recipe):
     def export_huggingface(self, config: PixelRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.pixel.convert import write_huggingface
 
-        write_huggingface(model.state_dict(), config, out, renderer=tokenizer)
+        is_vit_mae = config.model.decoder_norm_epsilon == config.model.layer_norm_epsilon
+        kind = "vit_mae" if is_vit_mae else "pixel"
+        write_huggingface(model.state_dict(), config, out, renderer=tokenizer, model_type=kind)
 
     def import_huggingface(self, folder: Path) -> tuple[PixelRun, Mapping[str, Any]]:
         """The config is that of pixel/base with the model of the folder; data paths are missing."""
