@@ -18,7 +18,24 @@ from pretrainkit.rendering.prerender import RenderSettings, dry_run, prerender
 pytest.importorskip("freetype")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-WORDS = "the quick brown fox jumps over a lazy dog and runs into the dark green wood".split()
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "and",
+    "runs",
+    "into",
+    "the",
+    "dark",
+    "green",
+    "wood",
+]
 
 
 def sentence(rng: np.random.Generator, num_words: int) -> str:
@@ -82,7 +99,8 @@ def test_stored_pictures_are_those_of_the_renderer_and_no_word_is_lost(corpus, s
         kept.setdefault(row["document"], []).append(row["text"])
     given = [json.loads(line)["text"].split() for line in corpus.read_text().splitlines()]
     assert [" ".join(pieces).split() for pieces in kept.values()] == given
-    assert manifest["num_rows"] == len(rows) and manifest["fill_rate"] > 0.6
+    assert manifest["num_rows"] == len(rows)
+    assert manifest["fill_rate"] > 0.6
 
 
 def test_the_first_line_that_is_too_wide_gives_an_empty_row_in_the_original_packing(small, tmp_path):
@@ -117,7 +135,9 @@ def test_titles_after_three_blank_lines_are_dropped_but_not_the_first(small, tmp
     settings = RenderSettings(packing="original", extras=("text",))
     prerender(find_documents([path], "articles"), small, tmp_path / "out", settings)
     shown = " | ".join(row["text"] for row in rows_of(tmp_path / "out/train"))
-    assert "First Title some text" in shown and "more text" in shown and long.strip() in shown
+    assert "First Title some text" in shown
+    assert "more text" in shown
+    assert long.strip() in shown
     assert "Second Title" not in shown
 
 
@@ -126,7 +146,8 @@ def test_the_number_of_workers_changes_no_byte(corpus, small, tmp_path):
     documents = find_documents([corpus])
     one = prerender(documents, small, tmp_path / "one", settings, workers=1)
     two = prerender(documents, small, tmp_path / "two", settings, workers=2)
-    assert one == two and len(one["train"]["shards"]) > 2
+    assert one == two
+    assert len(one["train"]["shards"]) > 2
     for split in ("train", "valid"):
         assert contents(tmp_path / "one" / split) == contents(tmp_path / "two" / split)
 
@@ -135,7 +156,10 @@ def test_held_out_documents_are_not_in_the_training_rows(corpus, small, tmp_path
     settings = RenderSettings(extras=("document",), held_out=0.3)
     prerender(find_documents([corpus]), small, tmp_path / "out", settings)
     train, valid = ({row["document"] for row in rows_of(tmp_path / "out" / split)} for split in ("train", "valid"))
-    assert train and valid and not train & valid and len(train | valid) == 40
+    assert train
+    assert valid
+    assert not train & valid
+    assert len(train | valid) == 40
 
 
 SCRIPT = """

@@ -31,7 +31,7 @@ def rendered(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rendered")
     (folder / "latin.ttf").write_bytes(fonts.load_default(12).font_bytes)
     rng = np.random.default_rng(0)
-    words = "many a word that is drawn".split()
+    words = ["many", "a", "word", "that", "is", "drawn"]
     texts = [" ".join(rng.choice(words, 400)) for _ in range(20)]
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     renderer = Renderer(RendererConfig(font_file=str(folder / "latin.ttf"), max_seq_length=30))
@@ -76,7 +76,8 @@ def test_regrouped_rows_are_the_same_in_small_groups(rendered, tmp_path):
     parquet.write_table(table, tmp_path / "large/train-00000-of-00001.parquet")
     manifest = regroup(tmp_path / "large", tmp_path / "small")
     files = row_files(tmp_path / "small")
-    assert manifest["num_rows"] == len(table) and manifest["has_pixels"]
+    assert manifest["num_rows"] == len(table)
+    assert manifest["has_pixels"]
     assert all_rows(files) == [{name: row[name] for name in table.column_names} for row in rows[: len(table)]]
     assert parquet.read_metadata(files[0]).row_group(0).num_rows == 32
     assert regroup(tmp_path / "large", tmp_path / "small") == manifest
@@ -99,8 +100,7 @@ class MemoryHub(Hub):
 
     def files(self):
         return {
-            path: Stored(len(content), hashlib.sha256(content).hexdigest(), "")
-            for path, content in self.stored.items()
+            path: Stored(len(content), hashlib.sha256(content).hexdigest(), "") for path, content in self.stored.items()
         }
 
     def add(self, files, message):
@@ -115,14 +115,17 @@ def test_an_upload_in_chunks_goes_on_where_it_stopped(rendered):
     hub = MemoryHub(fail_after=2)
     with pytest.raises(KeyboardInterrupt):
         push(rendered, hub, files_per_commit=2)
-    assert [len(group) for group in hub.groups] == [2, 2] and "README.md" not in hub.stored
+    assert [len(group) for group in hub.groups] == [2, 2]
+    assert "README.md" not in hub.stored
     hub._fail_after = 10**9
     pushed = push(rendered, hub, files_per_commit=2)
-    assert pushed.num_kept == 4 and hub.groups[-1][-1] == "README.md"
+    assert pushed.num_kept == 4
+    assert hub.groups[-1][-1] == "README.md"
     assert [path for group in hub.groups for path in group].count("data/train-00000-of-00003.parquet") == 1
     assert {path.split("/")[0] for path in hub.stored} == {"data", "renderer", "README.md"}
     card = hub.stored["README.md"].decode()
-    assert "path: data/train-*" in card and "path: data/valid-*" in card
+    assert "path: data/train-*" in card
+    assert "path: data/valid-*" in card
     assert push(rendered, hub) == Pushed(0, len(hub.stored))
 
 
@@ -144,7 +147,7 @@ class _Server(BaseHTTPRequestHandler):
     def _body(self):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def do_GET(self):  # noqa: N802
+    def do_GET(self):
         found = []
         if "/tree/" not in self.path:
             self._answer({})
@@ -157,11 +160,11 @@ class _Server(BaseHTTPRequestHandler):
             found.append(entry)
         self._answer(found)
 
-    def do_PUT(self):  # noqa: N802
+    def do_PUT(self):
         self.objects[urlparse(self.path).path.rpartition("/")[2]] = self._body()
         self._answer({})
 
-    def do_POST(self):  # noqa: N802
+    def do_POST(self):
         body = self._body()
         path = urlparse(self.path).path
         if path.endswith("/validate-yaml"):

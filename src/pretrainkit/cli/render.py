@@ -91,7 +91,9 @@ def render(
     ] = InputFormat.auto,
     dataset: Annotated[
         str | None,
-        typer.Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.", show_default=False),
+        typer.Option(
+            help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.", show_default=False
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="Of --dataset.")] = "train",
     revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.", show_default=False)] = None,

@@ -155,8 +155,8 @@ def _card(splits: list[str], folder: Path) -> str:
         manifest = read_manifest(folder)
         rendering = manifest.get("rendering") or {}
         about = (
-            f"\nRows of {manifest.get('max_seq_length')} patches of {manifest.get('pixels_per_patch')} pixels, drawn by "
-            f"{rendering.get('engine')}, fingerprint {rendering.get('fingerprint')}.\n"
+            f"\nRows of {manifest.get('max_seq_length')} patches of {manifest.get('pixels_per_patch')} pixels, "
+            f"drawn by {rendering.get('engine')}, fingerprint {rendering.get('fingerprint')}.\n"
         )
     return f"---\nconfigs:\n- config_name: default\n  data_files:\n{entries}---\n# Rendered text\n{about}"
 

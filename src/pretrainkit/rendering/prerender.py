@@ -166,7 +166,9 @@ def dry_run(
     entries = [entry for record in records for entry in record["files"].values()]
     num_rows, num_patches = (sum(entry[name] for entry in entries) for name in ("num_rows", "num_patches"))
     num_documents = sum(record["num_documents"] for record in records)
-    return DryRun(num_documents, num_rows, num_patches, _fill_rate(num_patches, num_rows, renderer.config.max_seq_length))
+    return DryRun(
+        num_documents, num_rows, num_patches, _fill_rate(num_patches, num_rows, renderer.config.max_seq_length)
+    )
 
 
 @dataclass

@@ -5,10 +5,10 @@ A file that is there is kept, so that the same command after a crash goes on.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ def publish(
         num_bytes = sum(batch.nbytes for batch in _batches(files, sizes, begin, size))
         num_files = num_bytes // shard_bytes + 1
         cuts = [begin + size * part // num_files for part in range(num_files + 1)]
-        for first, last in zip(cuts, cuts[1:]):
+        for first, last in itertools.pairwise(cuts):
             path = out / DATA_FOLDER / f"{split}-{len(written):05d}-of-{num_files:05d}.parquet"
             if not path.is_file() or _opened(path).metadata.num_rows != last - first:
                 _copy(_batches(files, sizes, first, last - first), path)
@@ -196,7 +196,7 @@ def _batches(files: Sequence[Path], sizes: Sequence[int], begin: int, size: int)
 def _write_infos(out: Path, split: str, num_rows: int, files: Sequence[Path]) -> None:
     """Running totals of all splits, as `datasets` keeps them."""
     path = out / "dataset_infos.json"
-    infos = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}, "download_size": 0}}
+    infos: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"default": {"splits": {}}}
     own = infos["default"]
     own["splits"][split] = {
         "name": split,

@@ -42,7 +42,9 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
 
 def renderer_folder(data: PixelDataConfig) -> Path | None:
     """The folder of the renderer that the training data were, or are, drawn by; None: nobody knows."""
-    for path in ([data.renderer] if data.renderer else []) + [f"{source.path}/{RENDERER_FOLDER}" for source in data.train]:
+    for path in ([data.renderer] if data.renderer else []) + [
+        f"{source.path}/{RENDERER_FOLDER}" for source in data.train
+    ]:
         if Path(path).is_dir():
             return Path(path)
     for source in data.train:
