@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,10 @@ import sys
 import numpy as np
 import pytest
 
+from pretrainkit.corpus.skips import Skips
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer
-from pretrainkit.rendering.documents import find_documents
+from pretrainkit.rendering.documents import HubDocuments, find_documents
 from pretrainkit.rendering.prerender import RenderSettings, dry_run, prerender
 
 pytest.importorskip("freetype")
@@ -162,6 +164,22 @@ def test_held_out_documents_are_not_in_the_training_rows(corpus, small, tmp_path
     assert len(train | valid) == 40
 
 
+class Notes:
+    """Progress that is kept."""
+
+    def __init__(self):
+        self.notes, self.total, self.done = [], 0, 0
+
+    def stage(self, name, total, unit):
+        self.total = total
+
+    def advance(self, amount):
+        self.done += amount
+
+    def note(self, message):
+        self.notes.append(message)
+
+
 SCRIPT = """
 import sys, time
 from pretrainkit.rendering import Renderer, RendererConfig
@@ -195,17 +213,6 @@ def test_a_killed_job_goes_on_without_duplicates_or_holes(corpus, latin_font, sm
     finished = sorted((tmp_path / "out/.work").glob("*/task.json"))
     assert len(finished) == 3
     assert not (tmp_path / "out/train/manifest.json").exists()
-
-    class Notes:
-        def __init__(self):
-            self.notes = []
-
-        def stage(self, name, total, unit): ...
-
-        def advance(self, amount): ...
-
-        def note(self, message):
-            self.notes.append(message)
 
     notes = Notes()
     settings = RenderSettings(shard_characters=3000)
@@ -257,3 +264,41 @@ def test_the_folder_brings_the_renderer_that_drew_it(corpus, small, tmp_path):
     prerender(find_documents([corpus]), small, tmp_path / "out")
     kept = load_renderer(tmp_path / "out/train/renderer")
     assert np.array_equal(kept("a fox").pixel_values, small("a fox").pixel_values)
+
+
+def test_a_data_set_of_the_hub_is_streamed_to_the_same_rows(corpus, small, tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/train.jsonl").write_bytes(corpus.read_bytes())
+    settings = RenderSettings(extras=("text",))
+    prerender({"train": HubDocuments(str(tmp_path / "set"))}, small, tmp_path / "streamed", settings, workers=1)
+    prerender(find_documents([corpus]), small, tmp_path / "read", settings, workers=1)
+    assert contents(tmp_path / "streamed/train") == contents(tmp_path / "read/train")
+
+
+def test_a_data_set_without_the_column_says_which_there_are(tmp_path):
+    pytest.importorskip("datasets")
+    (tmp_path / "train.jsonl").write_text(json.dumps({"content": "a fox"}) + "\n")
+    skips = Skips()
+    assert list(HubDocuments(str(tmp_path)).read(skips)) == []
+    assert skips.counts == {"no_text": 1}
+    assert "content" in skips.warnings[0]
+
+
+def test_coloured_pictures_are_stored_in_colour(latin_font, tmp_path):
+    renderer = Renderer(RendererConfig(font_file=latin_font, max_seq_length=20, rgb=True, font_color="#c00000"))
+    (tmp_path / "one.txt").write_text("a red fox")
+    prerender(find_documents([tmp_path / "one.txt"]), renderer, tmp_path / "out")
+    (row,) = rows_of(tmp_path / "out/train")
+    assert picture(row).mode == "RGB"
+    assert np.array_equal(np.asarray(picture(row)), renderer("a red fox").pixel_values)
+
+
+def test_progress_reaches_the_size_of_the_input_and_tells_the_speed(corpus, small, tmp_path):
+    seen = Notes()
+    settings = RenderSettings(shard_characters=3000)
+    prerender(find_documents([corpus]), small, tmp_path / "out", settings, workers=1, progress=seen)
+    assert seen.total == corpus.stat().st_size
+    assert 0 < seen.done <= seen.total
+    assert any(re.search(r"text patches, [\d,]+ a second", note) for note in seen.notes)
