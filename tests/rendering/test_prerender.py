@@ -1,6 +1,7 @@
 """Documents to parquet files of rendered rows: what is in them, and that no crash changes it."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer
 from pretrainkit.rendering.documents import HubDocuments, find_documents
 from pretrainkit.rendering.prerender import RenderSettings, dry_run, prerender
+from pretrainkit.rendering.render_chunk import pieces
 
 pytest.importorskip("freetype")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -302,3 +304,14 @@ def test_progress_reaches_the_size_of_the_input_and_tells_the_speed(corpus, smal
     assert seen.total == corpus.stat().st_size
     assert 0 < seen.done <= seen.total
     assert any(re.search(r"text patches, [\d,]+ a second", note) for note in seen.notes)
+
+
+@pytest.mark.parametrize("strategy", ["words", "bigrams"])
+def test_rows_of_words_that_begin_patches_lose_none_and_leave_no_room_for_one(latin_font, strategy):
+    renderer = Renderer(RendererConfig(font_file=latin_font, max_seq_length=30, strategy=strategy))
+    text = sentence(np.random.default_rng(1), 80) + " " + "long" * 200 + " end"
+    found = list(pieces(renderer, text, "exact"))
+    assert "".join(found).replace(" ", "") == text.replace(" ", "")
+    assert all(renderer.num_text_patches(piece) < 29 for piece in found)
+    for piece, following in itertools.pairwise(found[:5]):
+        assert renderer.num_text_patches(f"{piece} {following.split()[0]}") >= 29

@@ -16,6 +16,7 @@ from pretrainkit.corpus.readers import text_hash
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.folder import load_renderer
 from pretrainkit.rendering.packing import fill, original_blocks
+from pretrainkit.rendering.patch_packing import fill_patches
 from pretrainkit.rendering.png import to_png
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, row_schema
@@ -73,7 +74,7 @@ class ChunkTask:
 def pieces(renderer: Renderer, text: str, packing: Packing) -> Iterator[str]:
     """The texts of a document's rows."""
     if packing == "exact":
-        return fill(renderer, text)
+        return (fill if renderer.config.strategy == "continuous" else fill_patches)(renderer, text)
     return original_blocks(renderer, [line for line in map(str.strip, text.split("\n")) if line])
 
 

@@ -249,3 +249,23 @@ def test_what_does_not_fit_is_refused_before_training(folders, corpus, cache):
 def test_a_run_keeps_the_renderer_of_its_data(folders):
     config = run_config(str(folders["pictures"]))
     assert RECIPE.tokenizer_folder(config) == folders["pictures"] / "renderer"
+
+
+def test_sets_of_different_renderers_and_kinds_are_mixed_with_a_warning(folders, font, tmp_path, caplog):
+    other = Renderer(RendererConfig(font_file=font, max_seq_length=MAX_PATCHES, font_size=7))
+    prerender(find_documents([write_corpus(tmp_path / "more.jsonl", 1)]), other, tmp_path / "rows")
+    paths = (str(folders["text"]), str(tmp_path / "rows/train"))
+    config = bind(run_config(",".join(paths)))
+    assert "same renderer" in caplog.text
+    mixed = open_source(config, "train")
+    chosen = Records(np.array([0, 1, 0]), np.zeros(3, np.int64), np.array([2, 2, 5]), np.arange(3, dtype=np.uint64))
+    together = mixed.examples(chosen)
+    for place in range(3):
+        component = mixed.components[chosen.source[place]]
+        (strip,) = component.strips(chosen.index[place : place + 1])
+        assert np.array_equal(together.pixels[place, :, : strip.shape[1]], strip)
+
+
+def test_a_batch_without_examples_can_be_built(folders):
+    source = open_source(run_config(str(folders["text"])), "train")
+    assert source.build(records(source, []))["lengths"].shape == (0,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,11 +56,12 @@ def renderer_folder(data: PixelDataConfig) -> Path | None:
 
 def _rendered_rows(folder: Path) -> Rows:
     manifest = verify(folder, checksums=False)
+    rendering = (manifest["rendering"] or {}).get("fingerprint")
     table = ParquetTable([folder / shard["name"] for shard in manifest["shards"]])
     if manifest["has_pixels"]:
-        return StoredRows(table, manifest["fingerprint"], str(folder))
+        return StoredRows(table, manifest["fingerprint"], str(folder), rendering)
     opened = partial(folder_renderer, folder / RENDERER_FOLDER)
-    return DrawnRows(table, manifest["fingerprint"], str(folder), opened)
+    return DrawnRows(table, manifest["fingerprint"], str(folder), opened, rendering)
 
 
 def _published_rows(folder: Path, files: list[Path]) -> Rows:
@@ -71,9 +73,8 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
             *(folder, table.rows_per_group, folder),
         )
     rows = StoredRows(table, "", str(folder))
-    rows.fingerprint = fingerprint(
-        [[(path.name, path.stat().st_size) for path in files], fingerprint(rows.num_patches_N.tolist())]
-    )
+    numbers = hashlib.blake2b(rows.num_patches_N.tobytes(), digest_size=16).hexdigest()
+    rows.fingerprint = fingerprint([[(path.name, path.stat().st_size) for path in files], numbers])
     return rows
 
 

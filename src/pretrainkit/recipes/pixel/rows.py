@@ -125,14 +125,15 @@ class ParquetTable:
 class Rows(ABC):
     """Rendered rows, some of which may be left out."""
 
-    def __init__(self, table: ParquetTable, fingerprint: str, name: str) -> None:
+    def __init__(self, table: ParquetTable, fingerprint: str, name: str, rendering: str | None = None) -> None:
         """
         Args:
             table: Has a column `num_patches`.
             fingerprint: Of the rows.
             name: For messages.
+            rendering: Fingerprint of what draws, or drew, them; None: unknown.
         """
-        self.table, self.fingerprint, self.name = table, fingerprint, name
+        self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, name, rendering
         if PATCHES not in table.columns:
             raise DataError(
                 f"{name} has no column {PATCHES!r}, but {', '.join(table.columns)}\n"
@@ -188,9 +189,16 @@ class StoredRows(Rows):
 class DrawnRows(Rows):
     """Text, drawn by a renderer."""
 
-    def __init__(self, table: ParquetTable, fingerprint: str, name: str, open_renderer: Callable[[], Renderer]) -> None:
-        """`open_renderer`: picklable; called once in each process."""
-        super().__init__(table, fingerprint, name)
+    def __init__(
+        self,
+        table: ParquetTable,
+        fingerprint: str,
+        name: str,
+        open_renderer: Callable[[], Renderer],
+        rendering: str | None = None,
+    ) -> None:
+        """`open_renderer`: picklable; called for every batch, so it should keep what it opens."""
+        super().__init__(table, fingerprint, name, rendering)
         self._open_renderer = open_renderer
 
     def describe(self) -> str:

@@ -7,6 +7,7 @@ greyscale).
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from pretrainkit.rng import Keys, fold, stream_key, uniform
 
 Split = Literal["train", "valid"]
 
+_logger = logging.getLogger(__name__)
 _VALID = stream_key(0, "pixel", "valid")
 _HELD_OUT = stream_key(0, "pixel", "held out")
 _NEIGHBOURS = 64
@@ -195,6 +197,9 @@ def bind(config: PixelRun) -> PixelRun:
             problems += _problems(config, rows)
     if problems:
         raise ConfigError(problems)
+    drawn = {rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering}
+    if len(drawn) > 1:
+        _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
     return config
 
 
