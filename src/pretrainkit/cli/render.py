@@ -4,7 +4,7 @@ import json
 import tempfile
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,6 +38,13 @@ class PackingName(StrEnum):
     original = "original"
 
 
+class LayoutName(StrEnum):
+    """Ways to lay rows out in files."""
+
+    even = "even"
+    published = "published"
+
+
 class ColumnName(StrEnum):
     """Columns that may be added."""
 
@@ -61,8 +68,9 @@ def render(
         Path | None, typer.Option(help="Output folder, which gets train and maybe valid.", show_default=False)
     ] = None,
     renderer: Annotated[
-        Path, typer.Option(help="Folder of a renderer, or a font for the published settings.", show_default=False)
-    ],
+        Path | None,
+        typer.Option(help="Folder of a renderer, or a font for the published settings.", show_default=False),
+    ] = None,
     packing: Annotated[
         PackingName,
         typer.Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
@@ -83,11 +91,21 @@ def render(
     ] = InputFormat.auto,
     dataset: Annotated[
         str | None,
-        typer.Option(help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.", show_default=False),
+        typer.Option(
+            help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.", show_default=False
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="Of --dataset.")] = "train",
     revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.", show_default=False)] = None,
     shard_characters: Annotated[int, typer.Option(min=1, help="Text of one file.")] = 8_000_000,
+    layout: Annotated[
+        LayoutName, typer.Option(help="Of rendered rows as CORPUS. even: small groups of rows; published: for the hub.")
+    ] = LayoutName.even,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="USER/NAME", help="Then upload OUT to this data set of the hub.", show_default=False),
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see a new data set.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how many rows there would be and how full they are.")
     ] = False,
@@ -98,11 +116,20 @@ def render(
 ) -> None:
     """Render documents to parquet files (OUT/train, and OUT/valid where CORPUS has held-out documents).
 
-    The same command goes on where an interrupted one stopped. The files do not depend on --workers.
+    The same command goes on where an interrupted one stopped. The files do not depend on --workers. A folder of
+    rendered rows as CORPUS is written anew in OUT, in another layout.
     """
     from pretrainkit.rendering.prerender import RenderSettings, prerender
     from pretrainkit.rendering.prerender import dry_run as measure
 
+    if inputs and len(inputs) == 1 and _has_rows(inputs[0]):
+        _lay_out(inputs[0], _named(out), layout, split, workers or 1)
+        _push(_named(out), push, public)
+        return
+    if layout is not LayoutName.even:
+        raise InputError("--layout published takes rendered rows\n  render first, then name that OUT/train as CORPUS")
+    if renderer is None:
+        raise InputError("nothing says how to draw\n  name a renderer or a font by --renderer")
     settings = RenderSettings(
         packing=packing.value,
         with_pixels=not text_only,
@@ -124,13 +151,17 @@ def render(
             f"{found.num_patches:,} text patches, {found.fill_rate:.1%} full"
         )
         return
-    if out is None:
-        raise InputError("no output folder\n  name one by --out, or only look with --dry-run")
+    out = _named(out)
     with shown_stages() as progress:
         manifests = prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
     if json_output:
         typer.echo(json.dumps(manifests, ensure_ascii=False))
-        return
+    else:
+        _report(out, manifests)
+    _push(out, push, public)
+
+
+def _report(out: Path, manifests: dict[str, dict[str, Any]]) -> None:
     for name, manifest in manifests.items():
         typer.echo(
             f"{out / name}: {amount(manifest['num_rows'], 'row')} with {manifest['num_patches']:,} text patches, "
@@ -139,6 +170,40 @@ def render(
         )
     for reason, entry in next(iter(manifests.values()))["skipped"].items():
         typer.echo(f"skipped: {entry['count']:,} {reason.replace('_', ' ')}", err=True)
+
+
+def _named(out: Path | None) -> Path:
+    if out is None:
+        raise InputError("no output folder\n  name one by --out, or only look with --dry-run")
+    return out
+
+
+def _has_rows(path: str) -> bool:
+    from pretrainkit.rendering.relayout import row_files
+
+    return bool(row_files(path))
+
+
+def _lay_out(folder: str, out: Path, layout: LayoutName, split: str, workers: int) -> None:
+    from pretrainkit.rendering.relayout import publish, regroup
+
+    with shown_stages() as progress:
+        if layout is LayoutName.published:
+            files = publish(folder, out, split=split, progress=progress)
+            typer.echo(f"{out}: {amount(len(files), 'file')}, the last is {files[-1].name}")
+        else:
+            manifest = regroup(folder, out, workers=workers, progress=progress)
+            typer.echo(f"{out}: {amount(manifest['num_rows'], 'row')} in {amount(len(manifest['shards']), 'file')}")
+
+
+def _push(out: Path, name: str | None, public: bool) -> None:
+    if name is None:
+        return
+    from pretrainkit.rendering.hub import HuggingFaceHub, push
+
+    with shown_stages() as progress:
+        pushed = push(out, HuggingFaceHub(name, private=not public), progress=progress)
+    typer.echo(f"{name}: {amount(pushed.num_uploaded, 'file')} uploaded, {pushed.num_kept:,} were there already")
 
 
 def _documents(

@@ -54,9 +54,9 @@ class RendererConfig(Config):
     rgb: bool = False
     """Three colours for each pixel instead of grey."""
     strategy: Strategy = "continuous"
-    """continuous: texts run on. words: each word begins a patch. bigrams: two characters to a patch, drawn each on its
-    own, each word beginning a patch (Lotz et al. 2023, https://arxiv.org/abs/2311.00522). A list of words begins a
-    patch with each of them in any case."""
+    """continuous: texts run on. words: each word begins a patch. bigrams: each pair of characters does, drawn each on
+    its own, and each word (Lotz et al. 2023, https://arxiv.org/abs/2311.00522). A list of words begins a patch with
+    each of them in any case."""
     space_patch: bool = False
     """With bigrams: a space takes a patch of its own. Released data count it, the released renderer of PIXEL-M4 does
     not."""
@@ -73,11 +73,16 @@ class RendererConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.font_pixels > 4 * self.pixels_per_patch:
+        P = self.pixels_per_patch
+        if self.font_pixels > 2 * P:
             raise ValueError(
-                f"font_size {self.font_size} at {self.dpi} dpi is {self.font_pixels:.1f} pixels, but the canvas is "
-                f"{self.pixels_per_patch} high\n  use a font_size of about "
-                f"{self.pixels_per_patch * 60 / self.dpi:.0f}"
+                f"font_size {self.font_size} at {self.dpi} dpi is {self.font_pixels:.1f} pixels, but the canvas is {P} "
+                f"high\n  use a font_size of about {P * 60 / self.dpi:.0f}"
+            )
+        if 2 * self.pad_size > P:
+            raise ValueError(
+                f"pad_size {self.pad_size} puts the baseline below the canvas of {P} pixels\n"
+                f"  use at most {P // 2}; published is 3 of 16"
             )
         return self
 

@@ -104,9 +104,7 @@ class HubDocuments(Documents):
         except ImportError as error:
             raise MissingPackageError("datasets", "huggingface", f"the data set {self.path}") from error
         try:
-            rows = datasets.load_dataset(
-                self.path, self.name, split=self.split, revision=self.revision, streaming=True
-            )
+            rows = datasets.load_dataset(self.path, self.name, split=self.split, revision=self.revision, streaming=True)
         except (OSError, ValueError) as error:
             raise DataError(f"data set {self.path} cannot be opened: {error}\n  check its name and split") from error
         for number, row in enumerate(rows):

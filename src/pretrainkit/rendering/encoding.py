@@ -35,8 +35,6 @@ class Encoding:
     """On request: the canvases that show what did not fit on this one."""
     text_ids: tuple[int, ...] | None = None
     """On request: for each of the L patches 0 (first text), 1 (second text) or -1 (black or blank after the end)."""
-    num_characters: int | None = None
-    """On request: how many characters of the last text drawn lie on the canvas whole or in part."""
 
     @property
     def patch(self) -> int:

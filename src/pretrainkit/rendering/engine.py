@@ -32,9 +32,8 @@ class Lines(Protocol):
         self,
         canvas_XP: NDArray[np.uint8],
         columns_N: Sequence[int] | NDArray[np.int64],
-        bounds_N: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        """Draws each text from its column on; if there are bounds, only between its two, (first, one after the last).
+        """Draws each text from its column on.
 
         Writes all of `canvas_XP`, uint8 (X, P) or (X, P, C), background included; what lies outside of it is cut off.
         Texts do not overlap.

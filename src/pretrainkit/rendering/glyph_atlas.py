@@ -63,7 +63,6 @@ class GlyphAtlas:
         slots_G: NDArray[np.int32],
         columns_G: NDArray[np.int64],
         baseline: int,
-        bounds_2G: NDArray[np.int64] | None = None,
         layers_G: NDArray[np.int32] | None = None,
     ) -> None:
         """Writes the coverage of glyphs, uint8, over all of `line_XP`; what lies outside of it is cut off.
@@ -73,14 +72,13 @@ class GlyphAtlas:
             slots_G: The glyphs in the order in which they are drawn.
             columns_G: First column of each glyph's bitmap.
             baseline: Rows of the line above the baseline.
-            bounds_2G: First column, and the one after the last, beyond which each glyph is cut off.
             layers_G: Number of each glyph's layer, ascending. Where glyphs of one layer overlap, coverage is added up
                 to 255, as Cairo does; then layers are laid over each other. None: each glyph over those before, as
                 FreeType's users do.
         """
         num_columns, P = line_XP.shape
         window_XP = self._window(BASELINE - baseline, P)
-        source_X, target_X, width_G = self._columns(slots_G, columns_G, num_columns, bounds_2G)
+        source_X, target_X, width_G = self._columns(slots_G, columns_G, num_columns)
         last_X = np.zeros(num_columns, np.int64)
         last_X[target_X] = source_X
         window_XP.take(last_X, axis=0, out=line_XP, mode="clip")
@@ -106,16 +104,14 @@ class GlyphAtlas:
         slots_G: NDArray[np.int32],
         columns_G: NDArray[np.int64],
         num_columns: int,
-        bounds_2G: NDArray[np.int64] | None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer]]:
         """Column in the store and column on the line of every column of every glyph, those on the line only; and how
         many each glyph has there."""
         width_G = self.width[slots_G]
         end_G = columns_G + width_G
-        if bounds_2G is not None or (columns_G.size and (columns_G.min() < 0 or end_G.max() > num_columns)):
-            least_G, most_G = (0, num_columns) if bounds_2G is None else np.clip(bounds_2G, 0, num_columns)
-            start_G = np.clip(columns_G, least_G, most_G)
-            end_G = np.clip(end_G, start_G, most_G)
+        if columns_G.size and (columns_G.min() < 0 or end_G.max() > num_columns):
+            start_G = np.clip(columns_G, 0, num_columns)
+            end_G = np.clip(end_G, 0, num_columns)
             first_G = self._first[slots_G] + (start_G - columns_G)
             columns_G, width_G = start_G, end_G - start_G
         else:
@@ -130,14 +126,18 @@ class GlyphAtlas:
     def _window(self, first_row: int, num_rows: int) -> NDArray[np.uint8]:
         """The rows `first_row ...` of all columns, contiguous; kept, for few are ever asked for."""
         num_columns = self._num_columns
-        known = self._windows.get((first_row, num_rows))
-        if known is None or known[0] < num_columns:
-            window_XP = np.zeros((num_columns, num_rows), np.uint8)
+        num_known, window_XP = self._windows.get((first_row, num_rows), (0, np.zeros((0, num_rows), np.uint8)))
+        if num_known < num_columns:
+            if len(window_XP) < num_columns:
+                grown_XP = np.zeros((len(self._columns_XH), num_rows), np.uint8)
+                grown_XP[:num_known] = window_XP[:num_known]
+                window_XP = grown_XP
             low, high = max(first_row, 0), min(first_row + num_rows, ROWS)
             if high > low:
-                window_XP[:, low - first_row : high - first_row] = self._columns_XH[:num_columns, low:high]
-            known = self._windows[first_row, num_rows] = num_columns, window_XP
-        return known[1]
+                new = slice(num_known, num_columns)
+                window_XP[new, low - first_row : high - first_row] = self._columns_XH[new, low:high]
+            self._windows[first_row, num_rows] = num_columns, window_XP
+        return window_XP
 
 
 def _compose_columns(

@@ -1,6 +1,7 @@
 """A renderer by one path."""
 
 from pathlib import Path
+from typing import Any
 
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.folder import load_renderer
@@ -18,7 +19,7 @@ def open_renderer(path: str | Path, max_patches: int | None = None) -> Renderer:
     Raises:
         DataError: There is none, or it draws otherwise than it did.
     """
-    changes = {} if max_patches is None else {"max_seq_length": max_patches}
+    changes: dict[str, Any] = {} if max_patches is None else {"max_seq_length": max_patches}
     if Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir():
-        return Renderer(RendererConfig(font_file=str(path), **changes))  # type: ignore[arg-type]
+        return Renderer(RendererConfig(font_file=str(path), **changes))
     return load_renderer(path, **changes)

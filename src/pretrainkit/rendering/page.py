@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.rendering.bigrams import BigramsPart
 from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.encoding import Encoding, Span
 from pretrainkit.rendering.geometry import LEFT_MARGIN
-from pretrainkit.rendering.parts import BigramsPart, Part, RunningPart, WordsPart
+from pretrainkit.rendering.parts import Part, RunningPart, WordsPart
 from pretrainkit.rendering.rtl import is_rtl
 
 Text = str | tuple[str, str] | list[str]
@@ -39,12 +40,12 @@ class Page:
         texts = list(text) if isinstance(text, tuple) else [text]
         direction = self._direction(texts)
         for number, content in enumerate(texts):
-            if isinstance(content, list):
-                part: Part = WordsPart(drawer, content, column)
+            if strategy == "bigrams":
+                part: Part = BigramsPart(drawer, content, column)
+            elif isinstance(content, list):
+                part = WordsPart(drawer, content, column)
             elif strategy == "words":
                 part = WordsPart(drawer, content.split() or [""], column)
-            elif strategy == "bigrams":
-                part = BigramsPart(drawer, content, column)
             else:
                 limit = text_a_max_length if len(texts) == 2 and number == 0 else None
                 part = RunningPart(drawer, content, column, direction=direction, limit=limit)

@@ -59,24 +59,21 @@ class Ink:
         atlas: GlyphAtlas,
         shape_XP: tuple[int, int],
         columns_N: Sequence[int] | NDArray[np.int64],
-        bounds_N: Sequence[tuple[int, int]] | None,
     ) -> NDArray[np.uint8]:
-        """uint8 (X, P): the texts, each from its column on, and between its bounds."""
+        """uint8 (X, P): the texts, each from its column on."""
         columns_G = self.columns_G + self._each(np.asarray(columns_N, np.int64))
-        bounds_2G = None if bounds_N is None else np.repeat(np.array(bounds_N, np.int64).T, self.lengths_N, axis=1)
         line_XP = np.empty(shape_XP, np.uint8)
         baselines = set(self.baselines_N.tolist())
         if len(baselines) <= 1:
             baseline = baselines.pop() if baselines else 0
-            atlas.paint(line_XP, self.slots_G, columns_G, baseline, bounds_2G, self.layers_G)
+            atlas.paint(line_XP, self.slots_G, columns_G, baseline, self.layers_G)
             return line_XP
         line_XP[:] = 0
         baseline_G, part_XP = self._each(self.baselines_N), np.empty_like(line_XP)
         for baseline in baselines:
             is_here_G = baseline_G == baseline
-            bounds = None if bounds_2G is None else bounds_2G[:, is_here_G]
             layers = None if self.layers_G is None else self.layers_G[is_here_G]
-            atlas.paint(part_XP, self.slots_G[is_here_G], columns_G[is_here_G], baseline, bounds, layers)
+            atlas.paint(part_XP, self.slots_G[is_here_G], columns_G[is_here_G], baseline, layers)
             np.maximum(line_XP, part_XP, out=line_XP)
         return line_XP
 

@@ -5,7 +5,6 @@ Dimensions: N texts, X columns, P pixels of a patch's side.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -153,56 +152,3 @@ class WordsPart(Part):
         if num == len(self.words):
             return None
         return sum(map(len, self.drawn[:num])), self.words[num:]
-
-
-class BigramsPart(Part):
-    """Two characters in each patch, each drawn on its own; each word begins a patch.
-
-    The first stands at the patch's left edge, the second right after it; what does not fit into the patch is cut off.
-    """
-
-    def __init__(self, drawer: Drawer, text: str, column: int) -> None:
-        self.geometry = drawer.geometry
-        P = self.geometry.patch
-        self.text = drawer.prepared(text, is_word=False)
-        self.all_pairs = bigrams(self.text, space_patch=drawer.config.space_patch)
-        self.begin = column // P * P
-        self.pairs = self.all_pairs[: max(self.geometry.last - self.begin, 0) // P]
-        self.end = min(self.begin + max(len(self.pairs), 1) * P, self.geometry.last)
-        self.lines = drawer.lines([character for _, pair in self.pairs for character in pair] or [""], is_words=True)
-
-    def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
-        P, widths = self.geometry.patch, self.lines.widths_N.tolist()
-        columns: list[int] = []
-        bounds: list[tuple[int, int]] = []
-        for index, (_, pair) in enumerate(self.pairs):
-            column = self.begin + index * P - begin
-            columns += [column, column + widths[len(columns)]][: len(pair)]
-            bounds += [(column, column + P)] * len(pair)
-        self.lines.paint(canvas_XP, columns or [0], bounds or None)
-
-    def spans(self) -> list[Span]:
-        return [(start, start + len(pair)) for start, pair in self.pairs] or [(0, 0)]
-
-    def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
-        if len(self.all_pairs) == len(self.pairs):
-            return None
-        begin = self.all_pairs[len(self.pairs)][0]
-        return begin, self.text[begin:]
-
-
-def bigrams(text: str, *, space_patch: bool) -> list[tuple[int, str]]:
-    """The pairs of characters of each word, with the place of the first; a word of odd length ends with one alone.
-
-    Args:
-        text: Its words are what lies between white space.
-        space_patch: A single space between two words is an item of its own.
-    """
-    found: list[tuple[int, str]] = []
-    for match in re.finditer(r"\S+|\s+", text):
-        start, word = match.start(), match.group()
-        if word.isspace():
-            found += [(start, " ")] if space_patch and found and match.end() < len(text) else []
-            continue
-        found += [(start + offset, word[offset : offset + 2]) for offset in range(0, len(word), 2)]
-    return found

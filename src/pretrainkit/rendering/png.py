@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GREY, _RGB = 0, 2
-_LEVEL = 6
+_LEVEL = 5
+"""Two thirds of the time of 6 for files that are 4 % larger."""
 
 
 def to_png(pixels: NDArray[np.uint8]) -> bytes:

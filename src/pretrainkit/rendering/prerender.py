@@ -166,7 +166,9 @@ def dry_run(
     entries = [entry for record in records for entry in record["files"].values()]
     num_rows, num_patches = (sum(entry[name] for entry in entries) for name in ("num_rows", "num_patches"))
     num_documents = sum(record["num_documents"] for record in records)
-    return DryRun(num_documents, num_rows, num_patches, _fill_rate(num_patches, num_rows, renderer.config.max_seq_length))
+    return DryRun(
+        num_documents, num_rows, num_patches, _fill_rate(num_patches, num_rows, renderer.config.max_seq_length)
+    )
 
 
 @dataclass
@@ -185,12 +187,15 @@ class _Job:
     def run(self, workers: int | None) -> list[dict[str, Any]]:
         """Records in the order of the documents."""
         self.kept: list[dict[str, Any]] = []
+        self._num_read = 0
+        self._read_by_task: dict[int, int] = {}
         num_bytes = self.documents.num_bytes
         processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
         self.progress.stage(f"rendering {self.split}", num_bytes, "B")
         records, begun, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
         for record in run_tasks(render_chunk, self._left(), processes):
             records.append(record)
+            self.progress.advance(self._read_by_task.pop(record["index"]))
             num_patches += sum(entry["num_patches"] for entry in record["files"].values())
             if time.monotonic() - noted >= _SECONDS_BETWEEN_NOTES:
                 noted = time.monotonic()
@@ -209,15 +214,21 @@ class _Job:
                 *(self.split, index, documents, self.work / RENDERER_FOLDER, self.rendering, self.settings.rows, folder)
             )
             record = None if folder is None else _record(folder, task)
+            num_read, self._num_read = self._num_read, 0
             if record is None:
+                self._read_by_task[index] = num_read
                 yield task
             else:
                 self.kept.append(record)
+                self.progress.advance(num_read)
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_read += num_bytes
 
     def _chunks(self) -> Iterator[tuple[RenderDocument, ...]]:
         chunk: list[RenderDocument] = []
         size = 0
-        for document in self.documents.read(self.skips, self.progress.advance):
+        for document in self.documents.read(self.skips, self._count):
             chunk.append(document)
             size += len(document.text)
             if size >= self.settings.shard_characters:
@@ -259,8 +270,10 @@ def _finish(
     shards = []
     for index, (path, entry) in enumerate(found):
         target = out / split / f"part-{index:05d}-of-{len(found):05d}.parquet"
-        if path.exists():  # else an earlier attempt has come as far as this
+        if path.exists():
             os.replace(path, target)
+        elif not target.is_file() or target.stat().st_size != entry["num_bytes"]:  # an earlier attempt came this far
+            raise DataError(f"{target} was changed or removed\n  remove {work} and run the command again")
         shards.append({"name": target.name, **entry})
     num_rows, num_patches = (sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches"))
     return {

@@ -78,7 +78,7 @@ def pieces(renderer: Renderer, text: str, packing: Packing) -> Iterator[str]:
 
 
 def split_of(document: RenderDocument, split: str, held_out: float) -> str:
-    """"valid" for the held-out share of all texts, the same for copies."""
+    """ "valid" for the held-out share of all texts, the same for copies."""
     return "valid" if held_out and text_hash(document.text) / 2**64 < held_out else split
 
 

@@ -57,10 +57,12 @@ class RowFile:
         file = self._aside.__enter__()
         # PNG is packed already, and no two are alike.
         codecs = {name: "zstd" for name in self.schema.names if name != PIXELS}
+        if PIXELS in self.schema.names:
+            codecs |= {f"{PIXELS}.bytes": "none", f"{PIXELS}.path": "zstd"}
         self._writer = pyarrow.parquet.ParquetWriter(
             file,
             self.schema,
-            compression=codecs | {f"{PIXELS}.bytes": "none", f"{PIXELS}.path": "zstd"},
+            compression=codecs,
             use_dictionary=[name for name in self.schema.names if name in ("document", "renderer")],
             write_statistics=False,
         )
@@ -72,6 +74,12 @@ class RowFile:
         self.num_rows += 1
         if len(self._waiting) == ROWS_PER_GROUP:
             self._write()
+
+    def add_batch(self, rows: pyarrow.RecordBatch) -> None:
+        """Rows in the file's schema, as a group of their own."""
+        self._write()
+        self.num_rows += len(rows)
+        self._writer.write_batch(rows)
 
     def _write(self) -> None:
         import pyarrow

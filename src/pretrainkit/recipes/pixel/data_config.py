@@ -13,14 +13,14 @@ class PixelDataConfig(DataConfig):
     plain text that is cut and drawn here."""
 
     train: Sources = ()
-    """To train on: one path, several separated by commas, or a list of {path, weight}. A path is a folder of `pretrainkit
-    render`, a folder with parquet files in the layout of the published sets, or text as `pretrainkit corpus` reads it;
-    text is cut into pieces once and kept in the cache folder. Without weights every row counts the same."""
+    """To train on: one path, several separated by commas, or a list of {path, weight}. A path is a folder of
+    `pretrainkit render`, one with parquet files in the layout of the published sets, or text as `pretrainkit corpus`
+    reads it, which is cut into pieces once and kept in the cache folder. Without weights every row counts the same."""
     valid: Sources = ()
     """Held out; the same kinds of paths."""
     held_out_share: Annotated[Rate, Field(lt=1)] = 0.0
-    """With no `valid`: so much of `train` is held out, in runs of 64 neighbouring rows, the same ones for every seed."""
-    order: Literal["shuffle", "sequential"] = "shuffle"  # type: ignore[assignment]
+    """With no `valid`: so much of `train` is held out, in runs of 64 neighbours, the same ones for every seed."""
+    order: Literal["shuffle", "sequential"] = "shuffle"
     """shuffle: every row independently permuted, anew each epoch. sequential: as stored."""
     renderer: Annotated[str | None, IsPath()] = None
     """Folder of a renderer, as `save_renderer` writes it, or a font for a renderer with the published settings; null:

@@ -17,9 +17,9 @@ from pretrainkit.recipes.pixel.rows import DrawnRows, ParquetTable, Rows, Stored
 from pretrainkit.rendering.documents import Documents, find_documents
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
-from pretrainkit.rendering.prerender import KIND, RENDERER_FOLDER, RenderSettings, prerender
+from pretrainkit.rendering.prerender import RENDERER_FOLDER, RenderSettings, prerender
+from pretrainkit.rendering.relayout import is_rendered, row_files
 from pretrainkit.rendering.renderer import Renderer
-from pretrainkit.rendering.row_files import PIXELS
 
 _LARGE_GROUP = 128
 _logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
     folder = Path(path)
     if is_rendered(folder):
         return _rendered_rows(folder)
-    files = published_files(folder)
+    files = row_files(folder)
     if files:
         return _published_rows(folder, files)
     return _rendered_rows(_cut(path, data))
@@ -42,39 +42,15 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
 
 def renderer_folder(data: PixelDataConfig) -> Path | None:
     """The folder of the renderer that the training data were, or are, drawn by; None: nobody knows."""
-    for path in ([data.renderer] if data.renderer else []) + [f"{source.path}/{RENDERER_FOLDER}" for source in data.train]:
+    for path in ([data.renderer] if data.renderer else []) + [
+        f"{source.path}/{RENDERER_FOLDER}" for source in data.train
+    ]:
         if Path(path).is_dir():
             return Path(path)
     for source in data.train:
-        if data.renderer and not is_rendered(Path(source.path)) and not published_files(Path(source.path)):
+        if data.renderer and not is_rendered(Path(source.path)) and not row_files(source.path):
             return _place(source.path, data)[0] / RENDERER_FOLDER
     return None
-
-
-def is_rendered(folder: Path) -> bool:
-    """Whether `pretrainkit render` made a folder."""
-    import json
-
-    try:
-        return bool(json.loads((folder / "manifest.json").read_bytes()).get("kind") == KIND)
-    except (OSError, ValueError, AttributeError):  # no manifest, or somebody else's
-        return False
-
-
-def published_files(folder: Path) -> list[Path]:
-    """Parquet files with pictures in a folder, or in the `data` of a copy of the hub; those of training where names
-    tell. Their totals are not to be trusted, as the published names have wrong ones."""
-    import pyarrow.parquet
-
-    if not folder.is_dir():
-        return []
-    for place in (folder, folder / "data"):
-        files = sorted(place.glob("*.parquet"))
-        files = [path for path in files if path.name.startswith("train-")] or files
-        if files:
-            names = pyarrow.parquet.ParquetFile(files[0]).schema_arrow.names
-            return files if PIXELS in names else []
-    return []
 
 
 def _rendered_rows(folder: Path) -> Rows:
@@ -90,8 +66,8 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
     table = ParquetTable(files)
     if table.rows_per_group > _LARGE_GROUP:
         _logger.warning(
-            "%s has %.0f rows in a group, all of which are read for one; `pretrainkit render %s --regroup --out FOLDER` "
-            "writes it in smaller ones",
+            "%s has %.0f rows in a group, all of which are read for one; `pretrainkit render %s --out FOLDER` writes "
+            "it in smaller ones",
             *(folder, table.rows_per_group, folder),
         )
     rows = StoredRows(table, "", str(folder))
@@ -129,7 +105,7 @@ def _place(path: str, data: PixelDataConfig) -> tuple[Path, Documents, Renderer]
         raise DataError(f"{path} holds training and held-out data\n  name {path}/train or {path}/valid")
     renderer = open_renderer(named, data.max_patches)
     key = fingerprint([documents["train"].identity, describe(renderer)["fingerprint"], data.max_patches])
-    return cache_folder().parent / "rendered" / key / "train", documents["train"], renderer
+    return cache_folder() / "rendered" / key / "train", documents["train"], renderer
 
 
 @contextmanager

@@ -42,8 +42,14 @@ class Pixel(Recipe):
         return open_source(config, split)
 
     def tokenizer_folder(self, config: PixelRun) -> Path | None:
-        """None: text is drawn, not cut into tokens."""
-        return None
+        """Text is drawn, not cut into tokens: the folder of the renderer, where the data say."""
+        from pretrainkit.recipes.pixel.open_rows import renderer_folder
+
+        return renderer_folder(config.data)
+
+    def with_tokenizer(self, config: PixelRun, tokenizer: Path) -> PixelRun:
+        """Text is drawn by the renderer that was kept."""
+        return config.model_copy(update={"data": config.data.model_copy(update={"renderer": str(tokenizer)})})
 
     def has_own_vocabulary(self, config: PixelRun) -> bool:
         return True

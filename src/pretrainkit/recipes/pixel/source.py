@@ -94,9 +94,7 @@ class PixelSource(BatchSource):
     def build(self, records: Records) -> dict[str, np.ndarray]:
         """A batch of `batch.pack`."""
         examples = self.examples(records)
-        return pack(
-            examples.pixels, examples.num_text_patches_B, examples.is_masked_BN, pad_to=self.config.data.pad_to
-        )
+        return pack(examples.pixels, examples.num_text_patches_B, examples.is_masked_BN, pad_to=self.config.data.pad_to)
 
     def examples(self, records: Records) -> Examples:
         """The rows with their masks, before they are packed."""
@@ -121,9 +119,9 @@ class PixelSource(BatchSource):
                 strips[place] = strip
         colors = (3,) if any(strip is not None and strip.ndim == 3 for strip in strips) else ()
         pixels = np.full((len(records), P, num_patches * P, *colors), 255, np.uint8)
-        for row, strip in zip(pixels, strips, strict=True):
-            assert strip is not None
-            row[:, : strip.shape[1]] = strip if strip.ndim == row.ndim else strip[..., None]
+        for row, found in zip(pixels, strips, strict=True):
+            assert found is not None
+            row[:, : found.shape[1]] = found if found.ndim == row.ndim else found[..., None]
         return pixels
 
     def _by_component(self, records: Records) -> list[tuple[Rows, NDArray[np.int64]]]:

@@ -1,0 +1,140 @@
+"""Two characters at a time, as the released models of Lotz et al. 2023 (https://arxiv.org/abs/2311.00522) and of
+PIXEL-M4 read them.
+
+Dimensions: N characters, K pairs, X columns, P pixels of a patch's side.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.rendering.drawer import Drawer
+from pretrainkit.rendering.encoding import Span
+from pretrainkit.rendering.parts import Part
+from pretrainkit.rendering.rtl import is_rtl
+
+_WORD_OR_SPACE = re.compile(r"\S+|\s+")
+
+
+@dataclass(frozen=True)
+class Bigram:
+    """Two characters of a word, or its last one alone, or a space."""
+
+    start: int
+    """Place of the first in the text."""
+    text: str
+    word: int
+    """Number of the word; -1 for a space."""
+
+
+class BigramsPart(Part):
+    """Each pair begins a patch, and so does each word; a pair takes up as many patches as it is wide, mostly one.
+
+    The second character stands right of the first, shaped apart. There is no margin before a pair. A text from right to
+    left is laid out from right to left; of a list of words, each word is. Pairs that do not fit whole are left out.
+    """
+
+    def __init__(self, drawer: Drawer, content: str | list[str], column: int) -> None:
+        self.geometry, self.content = drawer.geometry, content
+        P = self.geometry.patch
+        is_list = isinstance(content, list)
+        self.text = " ".join(content) if isinstance(content, list) else content
+        self.text = drawer.prepared(self.text, is_word=is_list)
+        words = word_places(content) if isinstance(content, list) else None
+        self.all_pairs = bigrams(self.text, space_patch=drawer.config.space_patch, words=words)
+        room = max(self.geometry.last - column // P * P, 0) // P
+        pairs = self.all_pairs[:room]
+        widths_K = _pair_widths(drawer, pairs)
+        patches_K = np.maximum(-(-widths_K // P), 1)
+        num = int(np.searchsorted(patches_K.cumsum(), room, side="right"))
+        self.shown = pairs[:num]
+        order = _visual_order(self.shown, is_list=is_list) if is_rtl(self.text) else list(range(num))
+        self.pairs = [self.shown[index] for index in order]
+        self.patches_K = patches_K[order]
+        self.begin = column // P * P
+        self.starts_K = self.begin + (self.patches_K.cumsum() - self.patches_K) * P
+        self.end = self.begin + max(int(self.patches_K.sum()), 1) * P
+        if num < len(self.all_pairs) or not room:
+            self.end = min(self.end, self.geometry.last)
+        drawn = [pair.text[::-1] if is_rtl(self.text) else pair.text for pair in self.pairs]
+        self.lines = drawer.lines(list("".join(drawn)) or [""], is_words=True)
+        if is_list:
+            firsts = {pair.word: int(start) for pair, start in reversed(list(zip(self.pairs, self.starts_K)))}
+            self.word_starts = (*(firsts[word] // P for word in sorted(firsts) if word >= 0), self.end // P)
+
+    def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
+        widths_N = self.lines.widths_N
+        columns: list[int] = []
+        for pair, start in zip(self.pairs, self.starts_K.tolist(), strict=True):
+            first = start - begin
+            columns += [first, first + int(widths_N[len(columns)])][: len(pair.text)]
+        self.lines.paint(canvas_XP, columns or [0])
+
+    def spans(self) -> list[Span]:
+        found: list[Span] = []
+        for pair, num_patches in zip(self.pairs, self.patches_K.tolist(), strict=True):
+            found += [(pair.start, pair.start + len(pair.text))] * num_patches
+        return found or [(0, 0)]
+
+    def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
+        num = len(self.shown)
+        if num == len(self.all_pairs):
+            return None
+        following = self.all_pairs[num]
+        if isinstance(self.content, str):
+            begin = following.start
+            if stride:
+                begin = self.shown[num - stride].start if stride < num else 0
+            return begin, self.text[begin:]
+        word = following.word if following.word >= 0 else self.all_pairs[num + 1].word
+        return word_places(self.content)[word][0], self.content[word:]
+
+
+def word_places(words: list[str]) -> list[tuple[int, str]]:
+    """Where each word begins if they are joined by spaces, and the word."""
+    places: list[tuple[int, str]] = []
+    start = 0
+    for word in words:
+        places.append((start, word))
+        start += len(word) + 1
+    return places
+
+
+def bigrams(text: str, *, space_patch: bool, words: list[tuple[int, str]] | None = None) -> list[Bigram]:
+    """The pairs of characters of each word; a word of odd length ends with one alone.
+
+    Args:
+        text: Its words are what lies between white space, unless `words` are given.
+        space_patch: White space between two words is an item of its own, a single space.
+        words: Where each word begins in the text, and the word.
+    """
+    if words is None:
+        words = [(found.start(), found.group()) for found in _WORD_OR_SPACE.finditer(text) if not found[0].isspace()]
+    pairs: list[Bigram] = []
+    for number, (start, word) in enumerate(words):
+        if number and space_patch:
+            pairs.append(Bigram(start - 1, " ", -1))
+        pairs += [Bigram(start + at, word[at : at + 2], number) for at in range(0, len(word), 2)]
+    return pairs
+
+
+def _pair_widths(drawer: Drawer, pairs: list[Bigram]) -> NDArray[np.int64]:
+    """(K,): pixels of both characters."""
+    if not pairs:
+        return np.zeros(0, np.int64)
+    widths_N = drawer.engine.lines(list("".join(pair.text for pair in pairs)), is_words=True).widths_N
+    firsts = np.cumsum([0, *(len(pair.text) for pair in pairs[:-1])])
+    return np.add.reduceat(widths_N, firsts)
+
+
+def _visual_order(pairs: list[Bigram], *, is_list: bool) -> list[int]:
+    """Indices from left to right of pairs that are read from right to left."""
+    if not is_list:
+        return list(range(len(pairs)))[::-1]
+    runs = (list(run) for _, run in groupby(range(len(pairs)), key=lambda index: pairs[index].word))
+    return [index for run in runs for index in reversed(run)]
