@@ -21,7 +21,7 @@ from pretrainkit.data.bound_task import BoundTask, SourceExamples, split_steps
 from pretrainkit.data.feature import Feature
 from pretrainkit.data.identity import identity
 from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined
-from pretrainkit.data.supply import Supply, leaves_open
+from pretrainkit.data.supply import ALL, OpenSource, Supply, leaves_open
 from pretrainkit.data.task_cache import find_cache
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.task_steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
@@ -243,8 +243,15 @@ class TaskRegistry:
         """The same tasks and mixtures with what they leave open, found out when they are asked for.
 
         Raises:
-            ConfigError: There is no task or mixture of a name that is to be left out.
+            ConfigError: There is no task or mixture of a name that is to be left out, or a folder is given to data that
+                no task names.
         """
+        places = {ALL, *(name for task in self._tasks.values() for name in _data_names(task.source))}
+        if unknown := sorted(supply.folders.keys() - places):
+            raise ConfigError(
+                f"no task has data of the name {unknown[0]!r}, to which the folder {supply.folders[unknown[0]]} is given"
+                f"\n  the nearest names are: {', '.join(nearest(unknown[0], sorted(places)))}"
+            )
         left_out = set(supply.left_out)
         for name in supply.left_out:
             left_out |= {self.get(name).name, *self.task_names(name)}
@@ -456,6 +463,10 @@ class TaskRegistry:
         total = sum(rates.values())
         drawn = {name: rate for name, rate in rates.items() if rate > 0}
         return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
+
+
+def _data_names(source: TaskSource) -> tuple[str, ...]:
+    return source.names if isinstance(source, OpenSource) else ()
 
 
 REGISTRY = TaskRegistry()
