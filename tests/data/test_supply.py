@@ -82,5 +82,5 @@ def test_a_folder_of_data_that_no_task_names_is_refused():
     registry.add(OPEN.replace(name="pairs", source=NamedData("pairs/short", hub=Hub("nobody/pairs"))))
     for name in ("pairs", "pairs/short", "all"):
         registry.supplied(Supply(folders={name: "here"}))
-    with pytest.raises(ConfigError, match=r"no task has data of the name 'pears', .* here is given\n.*: pairs"):
+    with pytest.raises(ConfigError, match=r"no task has data of the name 'pears', for which here is given\n.*: pairs"):
         registry.supplied(Supply(folders={"pears": "here"}))

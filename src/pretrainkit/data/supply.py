@@ -18,6 +18,7 @@ from pretrainkit.errors import ConfigError
 ALL = "all"
 """Name of a folder with one for each benchmark."""
 
+
 @dataclass(frozen=True)
 class Supply:
     """What a run, or a command, gives the tasks that it uses."""

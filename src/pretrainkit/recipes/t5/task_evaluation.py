@@ -73,7 +73,8 @@ def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
     if infer.split is not None and judged and not tasks:
         there_are = ", ".join(dict.fromkeys(name for task in judged for name in task.splits))
         raise ConfigError(
-            f"evaluate.infer.split={split}, but no task of {config.data.task!r} has that split\n  there are: {there_are}"
+            f"evaluate.infer.split={split}, but no task of {config.data.task!r} has that split\n"
+            f"  there are: {there_are}"
         )
     if split is None or not tasks:
         return None
