@@ -97,7 +97,11 @@ def make_ours(num_patches: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
 
 def make_theirs(weights: Path, num_patches: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
     """The model of transformers with the weights of a folder, and its loss."""
-    model = import_transformers().ViTMAEForPreTraining.from_pretrained(weights, image_size=math.isqrt(num_patches) * PATCH).train()
+    model = (
+        import_transformers()
+        .ViTMAEForPreTraining.from_pretrained(weights, image_size=math.isqrt(num_patches) * PATCH)
+        .train()
+    )
     for name, parameter in model.named_parameters():
         if "pos" in name:  # fixed tables, which from_pretrained forgets
             parameter.requires_grad_(False)
@@ -147,7 +151,9 @@ def contend(name: str, kind: str, num_patches: int, batch_size: int, threads: in
 
 
 @contextmanager
-def contestant(name: str, kind: str, num_patches: int, options: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Any]]:
+def contestant(
+    name: str, kind: str, num_patches: int, options: argparse.Namespace, folder: Path
+) -> Iterator[tuple[Any, Any]]:
     """A process of `contend`: what it said first, and a function that lets it make a step and gives the CPU seconds."""
     given = ["--batch-size", options.batch_size, "--threads", options.threads, "--folder", folder]
     command = [sys.executable, __file__, "--contestant", name, "--texts", kind, "--patches", num_patches, *given]
@@ -192,7 +198,9 @@ def refuse_different_maths(losses: dict[str, float], num_patches: int, folder: P
                 raise SystemExit(f"not the same maths: the gradient of {key} is off by {error:.1e} of its norm")
 
 
-def compare(kind: str, num_patches: int, names: list[str], options: argparse.Namespace) -> dict[str, tuple[float, float]]:
+def compare(
+    kind: str, num_patches: int, names: list[str], options: argparse.Namespace
+) -> dict[str, tuple[float, float]]:
     """Of each contestant the median of useful patches per CPU-second, and the share of the canvases that texts fill."""
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         folder = Path(place)
@@ -232,7 +240,9 @@ def main() -> None:
         return
     if options.quick:
         options.batch_size, options.rounds = 2, 1
-    print("| texts | patches | canvas filled | contestant | useful patches / CPU-s | times transformers |\n|---|---|---|---|---|---|")
+    print(
+        "| texts | patches | canvas filled | contestant | useful patches / CPU-s | times transformers |\n|---|---|---|---|---|---|"
+    )
     for num_patches in map(int, options.patches.split(",")):
         for kind in options.texts.split(","):
             names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, THEIRS]

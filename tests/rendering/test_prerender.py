@@ -315,3 +315,11 @@ def test_rows_of_words_that_begin_patches_lose_none_and_leave_no_room_for_one(la
     assert all(renderer.num_text_patches(piece) < 29 for piece in found)
     for piece, following in itertools.pairwise(found[:5]):
         assert renderer.num_text_patches(f"{piece} {following.split()[0]}") >= 29
+
+
+def test_characters_that_no_font_has_are_counted_and_named(small, tmp_path):
+    (tmp_path / "one.txt").write_text("a fox 漢字 and 漢 again")
+    notes = Notes()
+    manifest = prerender(find_documents([tmp_path / "one.txt"]), small, tmp_path / "out", progress=notes)["train"]
+    assert manifest["missing"] == {"U+6F22": 2, "U+5B57": 1}
+    assert any("3 characters of 2 kinds" in note for note in notes.notes)

@@ -239,3 +239,14 @@ def test_the_command_uploads_to_a_server_that_speaks_as_the_hub_does(rendered, t
     for name in local:
         assert handler.stored[f"data/{name}"] == (tmp_path / "set/data" / name).read_bytes()
     assert "0 files uploaded, 3 were there already" in second.stdout
+
+
+def test_datasets_reads_the_published_layout_as_pictures(rendered, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    (file, *_) = publish(rendered / "train", tmp_path / "set")
+    rows = datasets.load_dataset(str(tmp_path / "set"), cache_dir=str(tmp_path / "cache"), streaming=True)["train"]
+    row = next(iter(rows))
+    first = parquet.read_table(file).slice(0, 1).to_pylist()[0]
+    assert isinstance(rows.features["pixel_values"], datasets.Image)
+    assert (row["pixel_values"].size, row["pixel_values"].mode) == ((30 * 16, 16), "L")
+    assert (row["num_patches"], row["text"]) == (first["num_patches"], first["text"])

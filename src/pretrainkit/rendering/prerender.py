@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from pretrainkit.rendering.renderer import Renderer
 KIND = "rendered text"
 RENDERER_FOLDER = "renderer"
 _SECONDS_BETWEEN_NOTES = 10
+_MOST_MISSING = 100
 _WORK_PER_BYTE = 32
 """Rendering a byte of text is so many times the work of encoding one."""
 
@@ -126,6 +128,9 @@ def prerender(
             records[split] = job.run(workers)
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
+        missing = _missing([record for found in records.values() for record in found])
+        if missing:
+            progress.note(_missing_note(missing))
         about = {
             "kind": KIND,
             "plan": key,
@@ -139,6 +144,7 @@ def prerender(
             "rgb": renderer.config.rgb,
             "input": fingerprint(plan["input"]),
             "skipped": skips.for_manifest(),
+            "missing": {f"U+{ord(character):04X}": number for character, number in missing.most_common(_MOST_MISSING)},
         }
         manifests = {split: _finish(out, work, split, records, about, canvas) for split in splits}
         for split, manifest in manifests.items():
@@ -165,6 +171,8 @@ def dry_run(
         records += job.run(workers)
     entries = [entry for record in records for entry in record["files"].values()]
     num_rows, num_patches = (sum(entry[name] for entry in entries) for name in ("num_rows", "num_patches"))
+    if missing := _missing(records):
+        (progress or Quiet()).note(_missing_note(missing))
     num_documents = sum(record["num_documents"] for record in records)
     return DryRun(
         num_documents, num_rows, num_patches, _fill_rate(num_patches, num_rows, renderer.config.max_seq_length)
@@ -271,8 +279,8 @@ def _finish(
     for index, (path, entry) in enumerate(found):
         target = out / split / f"part-{index:05d}-of-{len(found):05d}.parquet"
         if path.exists():
-            os.replace(path, target)
-        elif not target.is_file() or target.stat().st_size != entry["num_bytes"]:  # an earlier attempt came this far
+            os.replace(path, target)  # else an earlier attempt has come as far as this
+        if not target.is_file() or target.stat().st_size != entry["num_bytes"]:
             raise DataError(f"{target} was changed or removed\n  remove {work} and run the command again")
         shards.append({"name": target.name, **entry})
     num_rows, num_patches = (sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches"))
@@ -308,6 +316,24 @@ def _finished(out: Path, splits: list[str], key: str, progress: Progress) -> dic
     if out.is_dir() and any(out.iterdir()):
         raise DataError(f"{out} is not empty and holds no unfinished rows\n  name another --out")
     return None
+
+
+def _missing(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Characters that no font has."""
+    found: Counter[str] = Counter()
+    for record in records:
+        found.update(record["missing"])
+    return Counter(dict(sorted(found.items())))
+
+
+def _missing_note(missing: Counter[str]) -> str:
+    shown = ", ".join(
+        f"{character} U+{ord(character):04X} ({number:,})" for character, number in missing.most_common(3)
+    )
+    return (
+        f"warning: {missing.total():,} characters of {len(missing):,} kinds are drawn as boxes, as no font has them: "
+        f"{shown}\n  add fonts to the renderer's fallback_fonts"
+    )
 
 
 def _fill_rate(num_patches: int, num_rows: int, canvas: int) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import string
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -86,7 +87,14 @@ def split_of(document: RenderDocument, split: str, held_out: float) -> str:
 def render_chunk(task: ChunkTask) -> dict[str, Any]:
     """Writes the rows of the documents and then the record, which is returned."""
     renderer, settings = _renderer(task.renderer), task.settings
-    record: dict[str, Any] = {"key": task.key, "index": task.index, "num_documents": len(task.documents), "files": {}}
+    missing = _missing(renderer, task.documents)
+    record: dict[str, Any] = {
+        "key": task.key,
+        "index": task.index,
+        "num_documents": len(task.documents),
+        "missing": missing,
+        "files": {},
+    }
     files: dict[str, RowFile] = {}
     with ExitStack() as opened:
         for document in task.documents:
@@ -122,6 +130,19 @@ def _rows(renderer: Renderer, document: RenderDocument, task: ChunkTask) -> Iter
         yield row | {name: given[name] for name in columns}
 
 
+def _missing(renderer: Renderer, documents: Sequence[RenderDocument]) -> dict[str, int]:
+    """How often each character occurs that no font has. Tried one by one, which is enough for what is meant: to
+    notice text that the fonts are not made for."""
+    kinds = sorted(set().union(*(document.text for document in documents)) - set(string.whitespace))
+    found = [character for character in kinds if renderer.missing(character)]
+    return {character: sum(document.text.count(character) for document in documents) for character in found}
+
+
 @lru_cache(maxsize=2)
 def _renderer(folder: Path) -> Renderer:
-    return load_renderer(folder)
+    """What is missing is counted, not warned about in every process."""
+    renderer = load_renderer(folder)
+    config = renderer.config
+    if config.on_missing != "warn":
+        return renderer
+    return Renderer(config.model_copy(update={"on_missing": "ignore"}))
