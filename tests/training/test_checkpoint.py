@@ -286,9 +286,8 @@ def test_a_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(folder: Path,
     assert files.newest_valid(folder) == folder / "step-00000001"
 
 
-@pytest.mark.usefixtures("small_files_only")
 def test_a_background_failure_surfaces_at_the_next_save(folder: Path) -> None:
-    with store_in(folder) as store:
+    with small_files_only(), store_in(folder) as store:
         store.save(2, trained(seed=0, width=64)[0])
         with pytest.raises(RunError, match="step-00000002"):
             store.save(3, Tied())
