@@ -21,7 +21,7 @@ for name in ("my:first", "second"):
     add_task(
         Task(
             name,
-            Tsv({"train": HERE / "train.tsv"}),
+            Tsv({split: HERE / "train.tsv" for split in ("train", "validation")[: 2 if name == "second" else 1]}),
             FEATURES,
             (
                 keep_if(lambda row: row["label"] != "bad"),
@@ -119,12 +119,27 @@ def test_a_cache_is_made_found_and_kept(cli, module, tmp_path):
     assert "there already" in cli(*command).err
 
 
+def test_a_cache_of_one_split_leaves_out_the_tasks_without_it(cli, module, tmp_path):
+    command = ("tasks", "cache", "both", "--out", tmp_path / "caches", "--module", module)
+    result = cli(*command, "--split", "validation", "--json")
+    assert list(json.loads(result.out)) == ["second"]
+    assert list(json.loads(result.out)["second"]["splits"]) == ["validation"]
+    assert "my:first has no split validation and is left out" in result.err
+    assert "caching second 8 examples" in result.err
+    assert not (tmp_path / "caches" / "my").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("show", "my:frst"), "the nearest names are: my:first"),
         (("show", "second", "--split", "test"), "there is no split 'test'\n  there are: train"),
         (("show", "second", "--lengths", "512"), "write it like inputs=512,targets=114"),
+        (
+            ("show", "both", "--lengths", "input=5"),
+            "both has no feature 'input', for which --lengths is given\n  it has",
+        ),
+        (("cache", "both", "--split", "tests", "--out", "never"), "there is no split 'tests'\n  there are: train"),
         (("list", "--module", "no_such.py"), "there is no module"),
         (("list", "--module", "no_such_module"), "the module no_such_module cannot be imported: ModuleNotFoundError"),
     ],

@@ -26,6 +26,8 @@ class Settings(Config):
     """May be missing."""
     several: Annotated[tuple[str, ...], IsPath()] = ()
     """Several in one field."""
+    modules: Annotated[tuple[str, ...], IsPath(".py")] = ()
+    """Names of modules, or paths."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +53,12 @@ def test_paths_at_any_depth_become_absolute_and_names_stay(here) -> None:
 def test_patterns_become_absolute_though_nothing_has_their_name(here) -> None:
     assert absolute_paths(Settings(start="folder/part-{00..03}.tar")).start == f"{here}/folder/part-{{00..03}}.tar"
     assert absolute_paths(Settings(start="folder/*.tar")).start == f"{here}/folder/*.tar"
+
+
+def test_names_without_the_ending_of_a_path_stay_though_a_folder_is_called_so(here) -> None:
+    (here / "mine.py").touch()
+    found = absolute_paths(Settings(modules=("folder", "mine.py", "gone.py")))
+    assert found.modules == ("folder", f"{here}/mine.py", "gone.py")
 
 
 @pytest.mark.parametrize("value", ["s3://bucket/folder", "some-user/some-set", None])

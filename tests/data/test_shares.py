@@ -41,4 +41,5 @@ def test_the_table_has_a_line_for_each_component_and_epochs_where_a_length_is_kn
     short, long = list(table(rows)), list(table(rows, 40))
     assert len(short) == len(long) == 3
     assert "epochs" not in short[0]
+    assert list(table(rows, 60_000))[2].split()[5] == "4,500"
     assert long[2].split() == ["longer", "name", "3", "75.00%", "10", "3", "1.0", "2.0", "75.00%", "75.00%"]

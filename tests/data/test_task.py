@@ -245,12 +245,31 @@ def test_members_of_a_mixture_must_have_equal_vocabularies_when_it_is_used():
         known.bind("m", "train")
 
 
+def test_members_of_a_mixture_may_be_given_as_they_are():
+    inner = Mixture("inner", [task("a"), (task("b"), 3)], 1)
+    outer = Mixture("outer", [(inner, 2), "a"], 2)
+    assert outer.pairs == (("inner", 2), ("a", None))
+    assert registry(task("a"), task("b"), inner, outer).rates("outer") == {"a": 2.5, "b": 1.5}
+
+
+@pytest.mark.parametrize("member", [("a",), ("a", "2"), ("a", 2, 3), 7, None])
+def test_what_is_no_member_of_a_mixture_is_refused_when_it_is_defined(member):
+    with pytest.raises(ConfigError, match=r"mixture 'm' has the member .*\n  give a name, or \(name, rate\)"):
+        Mixture("m", ["b", member], 1)
+
+
+@pytest.mark.parametrize("rate", [-1, float("nan"), float("inf")])
+def test_a_rate_is_a_number_from_0_up(rate):
+    with pytest.raises(ConfigError, match="it must be a number from 0 up"):
+        Mixture("m", [("a", rate)])
+
+
 def test_a_mixture_needs_a_rate_for_every_member():
     with pytest.raises(ConfigError, match="no rate for 'a' and no default_rate"):
         Mixture("m", ["a"])
     with pytest.raises(ConfigError, match="names 'a' twice"):
         Mixture("m", ["a", ("a", 2)], 1)
-    with pytest.raises(ConfigError, match="the rate of 'a' is -1; it must be at least 0"):
+    with pytest.raises(ConfigError, match="the rate of 'a' is -1; it must be a number from 0 up"):
         Mixture("m", [("a", -1)])
 
 

@@ -151,6 +151,28 @@ def test_a_saved_data_set_of_hugging_face(tmp_path):
         source.num_examples("validation")
 
 
+def test_slices_of_a_saved_data_set_are_splits_of_their_own(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    parts = {"train": datasets.Dataset.from_dict({"n": [0, 1, 2, 3]}), "test": datasets.Dataset.from_dict({"n": [9]})}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    splits = {"train": "train[1:]+test", "validation": "train[:25%]"}
+    source = HuggingFaceDataset(tmp_path / "saved", splits=splits)
+    assert [row["n"] for row in everything(source)] == [1, 2, 3, 9]
+    assert [row["n"] for row in everything(source, "validation")] == [0]
+    again = HuggingFaceDataset(tmp_path / "saved", splits=splits)
+    assert [again.fingerprint(split) == source.fingerprint(split) for split in splits] == [True, True]
+    assert source.fingerprint("train") != source.fingerprint("validation")
+
+
+def test_a_saved_data_set_without_splits_is_not_held_out_from_itself(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"n": [0, 1, 2]}).save_to_disk(str(tmp_path / "saved"))
+    source = HuggingFaceDataset(tmp_path / "saved")
+    assert source.num_examples("train") == 3
+    with pytest.raises(DataError, match="has no split 'validation'"):
+        source.num_examples("validation")
+
+
 def test_documents_of_token_shards(tmp_path):
     special = SpecialIds(unk=2, cls=1, sep=1, mask=0, pad=0)
     write_shards(tmp_path, [[[[5, 6], [7]], [[8]]], [[[9, 10]]]], vocab_size=20, special=special)

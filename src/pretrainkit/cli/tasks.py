@@ -13,6 +13,7 @@ import typer
 
 from pretrainkit.cli.options import lengths_of
 from pretrainkit.cli.stages import shown_stages
+from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
     from pretrainkit.data.bound_task import BoundTask
@@ -141,6 +142,11 @@ def show(
     registry = _registry(module).supplied(_supply(data, tokenizer or "bytes", leave_out))
     entry = registry.get(name)
     limits, folders = lengths_of(lengths), list(cache or [])
+    features = dict.fromkeys(feature for task in registry.tasks(name) for feature in task.features)
+    if unknown := [one for one in limits or () if one not in features]:
+        raise InputError(
+            f"{name} has no feature {unknown[0]!r}, for which --lengths is given\n  it has: {', '.join(features)}"
+        )
     mixture = registry.bind(name, split, limits, seed=seed, caches=folders)
     if isinstance(entry, Task):
         task = mixture.tasks[0]
@@ -206,13 +212,20 @@ def cache(
 
     registry = _registry(module).supplied(_supply(data, tokenizer, leave_out))
     tasks = {task.name: task for one in name for task in registry.tasks(one)}
+    there_are = dict.fromkeys(one for task in tasks.values() for one in task.splits)
+    if unknown := [one for one in split or () if one not in there_are]:
+        raise InputError(f"there is no split {unknown[0]!r}\n  there are: {', '.join(there_are)}")
     results: dict[str, Any] = {}
     with shown_stages() as progress:
         for task in tasks.values():
+            splits = [one for one in split or task.splits if one in task.splits]
+            if not splits:
+                progress.note(f"{task.name} has no split {' or '.join(split or ())} and is left out")
+                continue
             folder = cache_task(
                 task,
                 out,
-                splits=[one for one in split if one in task.splits] if split and len(tasks) > 1 else split,
+                splits=splits,
                 num_shards=num_shards,
                 workers=workers,
                 modules=(*_recipe_modules(), *(module or ())),

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pretrainkit.config.base import Config
@@ -12,8 +13,12 @@ C = TypeVar("C", bound=Config)
 _WILDCARD = re.compile(r"[*?\[{]")
 
 
+@dataclass(frozen=True)
 class IsPath:
     """Marks a field that holds paths of files or folders of this machine: `Annotated[str, IsPath()]`."""
+
+    ending: str = ""
+    """Of those values that are paths, such as ".py" where others are names of modules."""
 
 
 def absolute_paths(config: C) -> C:
@@ -25,19 +30,19 @@ def absolute_paths(config: C) -> C:
     changed = {}
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
-        is_path = any(isinstance(mark, IsPath) for mark in info.metadata)
-        absolute = _absolute(value) if is_path else _within(value)
+        mark = next((mark for mark in info.metadata if isinstance(mark, IsPath)), None)
+        absolute = _within(value) if mark is None else _absolute(value, mark.ending)
         if absolute != value:
             changed[name] = absolute
     return config.model_copy(update=changed) if changed else config
 
 
-def _absolute(value: Any) -> Any:
+def _absolute(value: Any, ending: str) -> Any:
     if isinstance(value, tuple):
-        return tuple(_absolute(item) for item in value)
+        return tuple(_absolute(item, ending) for item in value)
     if isinstance(value, dict):
-        return {key: _absolute(item) for key, item in value.items()}
-    if not isinstance(value, str) or "://" in value:
+        return {key: _absolute(item, ending) for key, item in value.items()}
+    if not isinstance(value, str) or "://" in value or not value.endswith(ending):
         return value
     path = os.path.abspath(os.path.expanduser(value))
     return path if os.path.exists(path) or _WILDCARD.search(value) else value

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.data.supply import OpenSource, Supply
+from pretrainkit.data.supply import ALL, OpenSource, Supply
 from pretrainkit.data.task_sources import Example, Files, HuggingFaceDataset, JsonLines, Parquet, TaskSource, Tsv
 from pretrainkit.errors import DataError, MissingPackageError
 
-ALL = "all"
-"""Key of a folder that has one for every benchmark."""
 _ALIASES = {"validation": ("validation", "valid", "val", "dev")}
 Reader = Callable[[Files], TaskSource]
 
@@ -97,6 +95,10 @@ class NamedData(OpenSource):
     def benchmark(self) -> str:
         """The first part of the name."""
         return self.name.split("/")[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.benchmark, self.name)))
 
     def supplied(self, supply: Supply) -> TaskSource:
         if (places := self._places(supply.folders)) is not None:

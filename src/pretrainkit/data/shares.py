@@ -87,10 +87,15 @@ def table(rows: Sequence[Share], num_drawn: int | None = None) -> Iterator[str]:
         cells = {
             "share": f"{row['share']:.2%}",
             "examples": f"{row['examples']:,}",
-            "epochs": f"{epochs(row, num_drawn or 0):.3g}",
+            "epochs": _short(epochs(row, num_drawn or 0)),
             "inputs": f"{row['mean_input_length']:.1f}",
             "targets": f"{row['mean_target_length']:.1f}",
             "of inputs": f"{row['share_of_input_tokens']:.2%}",
             "of targets": f"{row['share_of_target_tokens']:.2%}",
         }
         yield f"{row['name']:<{width}} {row['rate']:>12,.6g} " + " ".join(f"{cells[name]:>11}" for name in columns)
+
+
+def _short(number: float) -> str:
+    """Three digits at least, never a power of ten where all digits fit."""
+    return f"{number:,.0f}" if 999.5 <= number < 1e8 else f"{number:.3g}"

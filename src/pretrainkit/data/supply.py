@@ -15,6 +15,9 @@ from pretrainkit.data.task_steps import Regroup, Step
 from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import ConfigError
 
+ALL = "all"
+"""Name of a folder with one for each benchmark."""
+
 
 @dataclass(frozen=True)
 class Supply:
@@ -110,6 +113,11 @@ class RunVocabulary(Vocabulary):
 
 class OpenSource(TaskSource):
     """A source that is known by name; where it lies is supplied."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Those of `Supply.folders` that say where it lies."""
 
     @abstractmethod
     def supplied(self, supply: Supply) -> TaskSource:

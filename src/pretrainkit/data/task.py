@@ -10,18 +10,19 @@ a whole, and vocabularies are compared by content.
 import dataclasses
 import inspect
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pretrainkit.corpus.manifest import fingerprint as json_fingerprint
 from pretrainkit.data.bound_task import BoundTask, SourceExamples, split_steps
 from pretrainkit.data.feature import Feature
 from pretrainkit.data.identity import identity
 from pretrainkit.data.rates import GroupRate, Rate, Sizes, combined
-from pretrainkit.data.supply import Supply, leaves_open
+from pretrainkit.data.supply import ALL, OpenSource, Supply, leaves_open
 from pretrainkit.data.task_cache import find_cache
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.task_steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
@@ -175,8 +176,9 @@ class Mixture:
 
     name: str
     """As of a task."""
-    members: Sequence[str | tuple[str, Rate | None]]
-    """Names, or names with rates: a number, or a function of the task and `Sizes`. Mixtures have numbers."""
+    members: "Sequence[Member | tuple[Member, Rate | None]]"
+    """Names, or tasks and mixtures, which stand for theirs; alone or with a rate: a number, or a function of the task
+    and `Sizes`. Mixtures have numbers."""
     default_rate: Rate | GroupRate | None = None
     """Of members without a rate of their own; a `GroupRate` such as `UniMax` looks at all of them together."""
     rates_of: Literal["examples", "tokens"] = "examples"
@@ -184,6 +186,13 @@ class Mixture:
 
     def __post_init__(self) -> None:
         problems = _name_problems(self.name)
+        wrong = [member for member in self.members if not _is_member(member)]
+        if wrong:
+            problems.append(
+                f"mixture {self.name!r} has the member {wrong[0]!r}\n  give a name, or (name, rate) with a number or a "
+                "function of the task and its sizes as rate"
+            )
+            raise ConfigError(problems)
         pairs = self.pairs
         if not pairs:
             problems.append(f"mixture {self.name!r} has no members")
@@ -194,8 +203,8 @@ class Mixture:
         for name, rate in pairs:
             if rate is None and self.default_rate is None:
                 problems.append(f"mixture {self.name!r} has no rate for {name!r} and no default_rate")
-            if isinstance(rate, (int, float)) and rate < 0:
-                problems.append(f"mixture {self.name!r}: the rate of {name!r} is {rate}; it must be at least 0")
+            if isinstance(rate, (int, float)) and not (rate >= 0 and math.isfinite(rate)):
+                problems.append(f"mixture {self.name!r}: the rate of {name!r} is {rate}; it must be a number from 0 up")
         if self.rates_of == "tokens" and isinstance(self.default_rate, GroupRate):
             problems.append(
                 f"mixture {self.name!r}: {type(self.default_rate).__name__} gives rates of examples, but rates_of is "
@@ -208,7 +217,8 @@ class Mixture:
     @property
     def pairs(self) -> "tuple[tuple[str, Rate | None], ...]":
         """Names of the members and the rates of their own."""
-        return tuple((member, None) if isinstance(member, str) else (member[0], member[1]) for member in self.members)
+        pairs = (tuple(member) if isinstance(member, (tuple, list)) else (member, None) for member in self.members)
+        return tuple((member if isinstance(member, str) else member.name, rate) for member, rate in pairs)
 
 
 @dataclass(frozen=True)
@@ -243,8 +253,15 @@ class TaskRegistry:
         """The same tasks and mixtures with what they leave open, found out when they are asked for.
 
         Raises:
-            ConfigError: There is no task or mixture of a name that is to be left out.
+            ConfigError: There is no task or mixture of a name that is to be left out, or a folder is given to data that
+                no task names.
         """
+        places = {ALL, *(name for task in self._tasks.values() for name in _data_names(task.source))}
+        if unknown := sorted(supply.folders.keys() - places):
+            raise ConfigError(
+                f"no task has data of the name {unknown[0]!r}, for which {supply.folders[unknown[0]]} is given\n"
+                f"  the nearest names are: {', '.join(nearest(unknown[0], sorted(places)))}"
+            )
         left_out = set(supply.left_out)
         for name in supply.left_out:
             left_out |= {self.get(name).name, *self.task_names(name)}
@@ -458,6 +475,20 @@ class TaskRegistry:
         return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
 
 
+Member: TypeAlias = str | Task | Mixture
+"""Of a mixture."""
+
+
+def _is_member(given: object) -> bool:
+    member, rate = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
+    is_rate = rate is None or isinstance(rate, (int, float)) or callable(rate)
+    return isinstance(member, (str, Task, Mixture)) and is_rate
+
+
+def _data_names(source: TaskSource) -> tuple[str, ...]:
+    return source.names if isinstance(source, OpenSource) else ()
+
+
 REGISTRY = TaskRegistry()
 """Where the functions below look. The one thing of the package that importing a module changes: tasks are defined by
 the modules of users, which have no other way to make them known."""
@@ -537,7 +568,9 @@ def _own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | 
     found = [0.0 if rate is None else rate for rate in rates]
     for (member, _), rate in zip(members, found, strict=True):
         if not 0 <= rate < float("inf"):
-            raise ConfigError(f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be at least 0")
+            raise ConfigError(
+                f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be a number from 0 up"
+            )
     return found
 
 

@@ -106,7 +106,7 @@ def cache_task(
             shard for split in chosen for shard in _shards(payload, modules, split, counts[split], num_shards, folder)
         ]
         missing = [shard for shard in shards if not shard.done.is_file()]
-        progress.stage(f"caching {task.name}", sum(shard.end - shard.begin for shard in missing), "examples")
+        progress.stage(f"caching {task.name}", sum(shard.end - shard.begin for shard in missing), "example")
         can_spawn = bool(payload)
         # What reading and tokenizing cost is not known, so bytes are made up to be worth processes if there are some.
         processes = num_processes(workers, len(missing), 1 << 40, DEFAULT_MEMORY) if can_spawn and missing else 1

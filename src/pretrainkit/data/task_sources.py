@@ -383,7 +383,7 @@ class HuggingFaceDataset(_Lazy):
     ) -> None:
         """
         Args:
-            path: Folder, or name on the hub.
+            path: Folder, or name on the hub. What `save_to_disk` made of a set without splits is its split "train".
             name: Of the configuration, such as "cola" of "glue".
             splits: Those there are, or our name to theirs, which may be a slice: `{"validation": "train[:1%]"}`.
             revision: Of the data set on the hub; pin it, so that the data stays the same.
@@ -413,14 +413,27 @@ class HuggingFaceDataset(_Lazy):
         folder = Path(self.path)
         try:
             if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-                saved = datasets.load_from_disk(self.path)
-                return saved[split] if isinstance(saved, datasets.DatasetDict) else saved
+                return self._saved(split)
             return datasets.load_dataset(self.path, self.name, split=split, revision=self.revision)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise DataError(
                 f"data set {self.path!r} has no split {split!r} that can be read: {type(error).__name__}: {error}\n"
                 "  check its name, configuration and splits; without network, give a folder"
             ) from error
+
+    def _saved(self, split: str) -> Any:
+        """A split, or slices of splits, of what `save_to_disk` made."""
+        import datasets
+
+        saved = datasets.load_from_disk(self.path)
+        parts = saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or "train"): saved}
+        wanted = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(one) for name, one in parts.items()})
+        found = []
+        for one in wanted:
+            part = parts[one.splitname]
+            is_whole = (one.from_, one.to) == (0, len(part))
+            found.append(part if is_whole else part.select(range(one.from_, one.to)))
+        return found[0] if len(found) == 1 else datasets.concatenate_datasets(found)
 
     def file_sizes(self, split: str) -> tuple[int, ...]:
         return (len(self._dataset(split)),)

@@ -290,7 +290,7 @@ def test_answers_become_classes_and_numbers():
     classes = REGISTRY.get_task("glue_cola_v002").postprocess
     assert [classes(text) for text in ("unacceptable", "acceptable", "accept", "")] == [0, 1, -1, -1]
     score = REGISTRY.get_task("glue_stsb_v002").postprocess
-    assert [score("3.4"), score("much")] == [3.4, -1.0]
+    assert [score(text) for text in ("3.4", "much", "nan", "-Infinity", "1e999")] == [3.4, -1.0, -1.0, -1.0, -1.0]
 
 
 @pytest.mark.parametrize(

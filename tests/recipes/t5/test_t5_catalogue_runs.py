@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import pretrainkit
+from pretrainkit.data.task import REGISTRY, Feature, add_task
 from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary
 from pretrainkit.data.vocabulary_folder import open_vocabulary
 from pretrainkit.errors import ConfigError, DataError
@@ -134,6 +135,7 @@ def test_packed_prefix_language_models_fill_their_rows(folder, tokenizer):
         (("data.task=glue_rte_v002",), ConfigError, r"leaves its vocabulary to the run, and none is given\n.*bytes"),
         (("data.task=glue_rte_v002", "data.tokenizer=nowhere"), DataError, "nowhere holds no tokenizer"),
         (("data.task=glue_cola_v002", "data.tokenizer=bytes"), DataError, "no data of glue/cola in"),
+        (("data.task=glue_rte_v002", "data.task_folders.gleu=x"), ConfigError, r"the name 'gleu'.*\n.*: glue"),
         (("data.train=x", "data.tokenizer=bytes"), ConfigError, r"data\.tokenizer=bytes is only read where data\.task"),
     ],
 )
@@ -141,6 +143,26 @@ def test_what_is_missing_is_told_before_anything_is_computed(folder, words, erro
     with pytest.raises(error, match=message):
         pretrainkit.train(config_of(folder, *words), folder / "never")
     assert not (folder / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "unread"),
+    [
+        (("data.task=c4_v220_prefix_lm", "data.denoising.noise_density=0.3"), ["data.denoising.noise_density"]),
+        (("data.task=c4_v220_prefix_lm", "data.denoising.num_sentinels=7"), []),
+        (("data.task=c4_v020_unsupervised", "data.denoising.name=prefix_lm", "data.denoising.group_size=3"), []),
+        (("data.task=t5_runs_own",), ["data.tokenizer"]),
+    ],
+)
+def test_settings_that_no_task_leaves_to_the_run_are_named(folder, tokenizer, caplog, words, unread):
+    own = {name: Feature(ByteVocabulary()) for name in ("inputs", "targets")}
+    add_task(REGISTRY.get_task("glue_rte_v002").replace(name="t5_runs_own", features=own))
+    try:
+        bind(config_of(folder, f"data.tokenizer={tokenizer}", *words))
+    finally:
+        REGISTRY.remove("t5_runs_own")
+    told = [message.split(" ")[0].split("=")[0] for message in caplog.messages if "is not read" in message]
+    assert told == unread
 
 
 def test_vocabularies_by_what_names_them(tokenizer, tmp_path):

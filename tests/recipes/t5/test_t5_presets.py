@@ -1,5 +1,7 @@
 """Presets, and the settings that cannot work together."""
 
+import gzip
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pydantic import ValidationError
 from t5_batches import model_config, run_config
 
 import pretrainkit
+from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5 import presets
 from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run, round_vocab
 from pretrainkit.recipes.t5.presets import PRESETS
@@ -31,7 +34,36 @@ def test_the_worked_example_of_the_guide_is_one_short_file():
     assert config.model == PRESETS["1.1-small"]().model
     assert (config.num_steps, config.data.batch_size, config.model.dropout) == (10_000, 256, 0.0)
     assert (config.data.input_length, config.data.target_length) == (512, 114)
+    assert config.data.task == "c4_v220_span_corruption"
     assert config.problems() == []
+
+
+def test_the_twin_of_the_worked_example_trains_on_a_cpu_and_asks_for_what_is_open(tmp_path):
+    """On files in the format of C4, with everything of the example but the size and the number of steps."""
+    words = [chr(97 + number % 26) * (1 + number % 7) for number in range(300)]
+    for split, num in (("train", 40), ("validation", 8)):
+        rows = (json.dumps({"text": " ".join(words[n : n + 120]), "url": "u"}) for n in range(num))
+        (tmp_path / f"c4-{split}.00000-of-00001.json.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    (tmp_path / "twin.yaml").write_text(
+        f"""
+        extends: {Path(presets.__file__).with_name("c4-small.yaml")}
+        num_steps: 3
+        model: {{hidden_size: 32, num_heads: 2, head_size: 16, intermediate_size: 32, num_encoder_layers: 1,
+                num_decoder_layers: 1, vocab_size: null}}
+        data: {{batch_size: 8, task_folders: {{c4: {tmp_path}}}}}
+        """
+    )
+    with pytest.raises(
+        ConfigError, match=r"leaves its vocabulary to the run, and none is given\n.*data\.tokenizer=DIR"
+    ):
+        pretrainkit.train(pretrainkit.load_config(tmp_path / "twin.yaml"), tmp_path / "run")
+    config = pretrainkit.load_config(
+        tmp_path / "twin.yaml", ["data.tokenizer=bytes", "data.denoising.num_sentinels=100"]
+    )
+    pretrainkit.train(config, tmp_path / "run")
+    (line,) = [json.loads(line) for line in (tmp_path / "run/eval.jsonl").read_text().splitlines()]
+    assert 3 < line["nll_per_target_token"] < 8
+    assert (tmp_path / "run/checkpoints/step-00000003").is_dir()
 
 
 def test_released_sizes_are_trained_as_they_were():

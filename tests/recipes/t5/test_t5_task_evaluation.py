@@ -8,6 +8,7 @@ import pytest
 import pretrainkit
 import pretrainkit.api
 from pretrainkit.data.task import REGISTRY
+from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.task_source import TaskBatches
 
 TASKS = """
@@ -138,6 +139,26 @@ def test_a_mixture_judges_all_tasks_that_can_be_judged_also_those_of_rate_0(modu
     losses = {f"nll_per_target_token/judged_{name}" for name in ("small", "copy", "plain")}
     assert judged | losses < set(last)
     assert not [name for name in last if "no_validation" in name]
+
+
+def test_a_run_on_tasks_is_evaluated_from_another_folder(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(module.parent)
+    settings = ("num_steps=1", "evaluate.infer.num_examples=2", "evaluate.num_examples=2")
+    config = config_of(Path("judged_tasks.py"), "judged_small", *settings)
+    assert pretrainkit.load_config("t5/tiny", ["data.modules=judged_tasks.py"]).data.modules == config.data.modules
+    pretrainkit.train(config, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert "judged_small/accuracy" in pretrainkit.evaluate(tmp_path / "run")
+
+
+def test_a_split_to_judge_by_that_tasks_lack_is_told(module, tmp_path, caplog):
+    config = config_of(module, "judged_all", "num_steps=1", "evaluate.infer.split=test")
+    with pytest.raises(ConfigError, match=r"no task of 'judged_all' has that split\n  there are: train, validation"):
+        pretrainkit.train(config, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+    infer = ("evaluate.infer.split=validation", "evaluate.infer.num_examples=2", "evaluate.num_examples=2")
+    pretrainkit.train(config_of(module, "judged_all", "num_steps=1", *infer), tmp_path / "other")
+    assert caplog.text.count("judged_no_validation has no split validation, that of evaluate.infer") == 1
 
 
 def test_a_task_without_metrics_trains_as_before(module, tmp_path):

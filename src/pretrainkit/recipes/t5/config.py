@@ -129,6 +129,7 @@ def as_folders(value: object) -> object:
     return {"all": value} if isinstance(value, str) else value
 
 
+Names = Annotated[tuple[str, ...], BeforeValidator(as_names, json_schema_input_type=str | tuple[str, ...])]
 TaskFolders = Annotated[
     dict[str, str], IsPath(), BeforeValidator(as_folders, json_schema_input_type=str | dict[str, str])
 ]
@@ -144,9 +145,9 @@ class T5DataConfig(DataConfig):
     512 at its default rates."""
     task: str | None = None
     """Name of a task or mixture to train on, in place of token shards in `train`."""
-    modules: tuple[str, ...] = ()
+    modules: Annotated[Names, IsPath(".py")] = ()
     """Modules that define tasks: dotted names, or paths of .py files."""
-    caches: tuple[str, ...] = ()
+    caches: Annotated[Names, IsPath()] = ()
     """Folders of pretrainkit tasks cache, searched in this order; without one that fits tasks are made as they are
     read."""
     tokenizer: Annotated[str | None, IsPath()] = None
@@ -155,7 +156,7 @@ class T5DataConfig(DataConfig):
     task_folders: TaskFolders = Field(default_factory=dict)
     """Where the data of named tasks lie: {glue: FOLDER, ...}, also one set of a benchmark, {glue/cola: FOLDER}, or all
     of them in one folder, {all: FOLDER}. What is not named is taken from the hub."""
-    leave_out: Annotated[tuple[str, ...], BeforeValidator(as_names)] = ()
+    leave_out: Names = ()
     """Tasks and mixtures that mixtures do without, such as those whose data are missing."""
     train_split: str = "train"
     """Of the tasks, to train on."""

@@ -102,9 +102,12 @@ class T5(Recipe):
         return None if name is None or name == BYTES else tokenizer_place(Path(name))
 
     def with_tokenizer(self, config: T5Run, tokenizer: Path) -> T5Run:
-        if config.data.task is None or config.data.tokenizer == "bytes":
+        from pretrainkit.recipes.t5.task_source import leaves_vocabulary_open
+
+        data = config.data
+        if data.task is None or data.tokenizer == "bytes" or not leaves_vocabulary_open(config):
             return config
-        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
+        return config.model_copy(update={"data": data.model_copy(update={"tokenizer": str(tokenizer)})})
 
     def build_model(self, config: T5Run) -> nn.Module:
         from pretrainkit.recipes.t5.model import build

@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import nn
 
 from pretrainkit.dist.env import World
+from pretrainkit.errors import ConfigError
 from pretrainkit.eval.task_evaluator import TaskEvaluator, most_frequent_target
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.predictor import Predictor
@@ -22,11 +23,17 @@ def task_evaluations(config: T5Run, world: World, precision: Precision, folder: 
     """That of `evaluate.infer`; none where the run has no tasks, or none of them has metrics and the split.
 
     Raises:
-        ConfigError, DataError: The examples cannot be made, or a metric cannot judge them.
+        ConfigError, DataError: The examples cannot be made, a metric cannot judge them, or no task has the split that
+            `evaluate.infer` names.
     """
     evaluator, infer = _evaluator(config, world), config.evaluate.infer
     if evaluator is None or infer is None:
         return []
+    if infer.split is not None and world.is_main:
+        for task in run_tasks(config)[0]:
+            if task.metrics and infer.split not in task.splits:
+                told = "task %s has no split %s, that of evaluate.infer, and is not judged"
+                _logger.warning(told, task.name, infer.split)
     decoding = infer.decoding
     if decoding.max_length is None:
         decoding = decoding.model_copy(update={"max_length": infer.target_length or evaluator.max_lengths["targets"]})
@@ -61,7 +68,14 @@ def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
     if config.data.task is None or infer is None:
         return None
     split = infer.split or config.data.valid_split
-    tasks = [task for task in run_tasks(config)[0] if task.metrics and split in task.splits]
+    judged = [task for task in run_tasks(config)[0] if task.metrics]
+    tasks = [task for task in judged if split in task.splits]
+    if infer.split is not None and judged and not tasks:
+        there_are = ", ".join(dict.fromkeys(name for task in judged for name in task.splits))
+        raise ConfigError(
+            f"evaluate.infer.split={split}, but no task of {config.data.task!r} has that split\n"
+            f"  there are: {there_are}"
+        )
     if split is None or not tasks:
         return None
     if config.model.kind == "encoder_only":

@@ -17,13 +17,14 @@ from pretrainkit.data.bound_task import BoundTask
 from pretrainkit.data.identity import identity
 from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
-from pretrainkit.data.supply import RunVocabulary, Supply
+from pretrainkit.data.supply import RunSteps, RunVocabulary, Supply
 from pretrainkit.data.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
 from pretrainkit.data.user_modules import import_modules
 from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
 from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
+from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
 from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps, whole_texts
@@ -158,6 +159,7 @@ def bind_tasks(config: T5Run) -> T5Run:
     if config.model.vocab_size is None:
         model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
         config = config.model_copy(update={"model": model})
+    _warn_of_unread(config)
     problems = config.problems()
     assert config.model.vocab_size is not None
     if config.model.vocab_size < size:
@@ -181,6 +183,20 @@ def bind_tasks(config: T5Run) -> T5Run:
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def _warn_of_unread(config: T5Run) -> None:
+    """Names the settings that none of the tasks leaves to the run."""
+    data, default = config.data, DenoisingConfig()
+    if not leaves_vocabulary_open(config) and data.tokenizer is not None:
+        _logger.warning("data.tokenizer=%s is not read: the tasks of %s have their own", data.tokenizer, data.task)
+    steps = [step for name in task_names(config) for step in REGISTRY.get_task(name).preprocessors]
+    if any(isinstance(step, RunSteps) for step in steps):
+        return
+    names = DenoisingConfig.model_fields.keys() - {"num_sentinels"}
+    for name in sorted(name for name in names if getattr(data.denoising, name) != getattr(default, name)):
+        told = "data.denoising.%s is not read: the tasks of %s say themselves what becomes of their text"
+        _logger.warning(told, name, data.task)
 
 
 def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
@@ -275,13 +291,14 @@ def supply_of(config: T5Run) -> Supply:
 def with_tokenizer_of_model(config: T5Run) -> T5Run:
     """The config with the tokenizer of the model that it starts from, where it names none and a task needs one."""
     data = config.data
-    if data.tokenizer is not None or config.init_from is None or not _leaves_vocabulary_open(config):
+    if data.tokenizer is not None or config.init_from is None or not leaves_vocabulary_open(config):
         return config
     place = _tokenizer_of(Path(config.init_from))
     return config.model_copy(update={"data": data.model_copy(update={"tokenizer": place})})
 
 
-def _leaves_vocabulary_open(config: T5Run) -> bool:
+def leaves_vocabulary_open(config: T5Run) -> bool:
+    """Whether a task of the run is to be given one."""
     features = [feature for name in task_names(config) for feature in REGISTRY.get_task(name).features.values()]
     return any(isinstance(feature.vocabulary, RunVocabulary) for feature in features)
 

@@ -1,5 +1,6 @@
 """From decoded texts to what metrics compare: `postprocess` of the named tasks."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +23,12 @@ class ClassNumber:
 
 
 def number(decoded: str, *, example: Row | None = None, is_target: bool = False) -> float:
-    """Text to the number it spells; -1 where it spells none."""
+    """Text to the number it spells; -1 where it spells none, or one that no score is, such as nan."""
     try:
-        return float(decoded)
+        value = float(decoded)
     except ValueError:
         return -1.0
+    return value if math.isfinite(value) else -1.0
 
 
 def judged_answer(decoded: str, *, example: Row, is_target: bool = False) -> dict[str, Any]:
