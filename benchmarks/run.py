@@ -24,6 +24,7 @@ BENCHMARKS = (
     "denoising",
     "step",
     "t5_step",
+    "pixel_step",
     "contrast",
     "accumulation",
     "tokenizing",

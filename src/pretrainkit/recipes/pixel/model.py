@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.linear import BiasedLinear
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig
 from pretrainkit.recipes.pixel.inputs import PixelInputs
 from pretrainkit.recipes.pixel.positions import position_table
@@ -137,6 +138,7 @@ def _block(config: PixelModelConfig, width: int, num_heads: int, inner_width: in
         dropout_rate=config.hidden_dropout,
         attention_dropout_rate=config.attention_dropout,
         epsilon=config.layer_norm_epsilon,
+        linear=BiasedLinear,
     )
 
 
