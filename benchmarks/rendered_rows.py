@@ -1,6 +1,6 @@
 """Rows of rendered text on one core: made, read and drawn on the way, in rows per CPU-second.
 
-    python benchmarks/rendered_rows.py [--rounds 5] [--num-rows 96] [--font FILE]
+    python benchmarks/rendered_rows.py [--rounds 5] [--num-rows 96] [--font FILE] [--quick]
 
 Text is the prose on this machine. "made" is a row of 529 patches from text to PNG; the peer takes the same pieces with
 the PNG of Pillow, as `datasets` does. "read" and "drawn" end with a row's pixels and mask in a batch of 32, the peer
@@ -24,7 +24,7 @@ from pretrainkit.demo.prose import standard_library_documents
 from pretrainkit.recipes.pixel.masking import original_mask
 from pretrainkit.recipes.pixel.presets import PRESETS
 from pretrainkit.recipes.pixel.source import PixelSource, open_source
-from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
+from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.packing import fill
 from pretrainkit.rendering.png import to_png
@@ -86,7 +86,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--num-rows", type=int, default=96)
     parser.add_argument("--font")
+    parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
+    if given.quick:
+        given.rounds, given.num_rows = 1, 32
     with tempfile.TemporaryDirectory() as folder:
         font = given.font
         if font is None:
@@ -107,7 +110,6 @@ def main() -> None:
             prerender({"train": documents}, renderer, f"{folder}/{name}", settings, workers=1)
             data = config.data.model_copy(update={"train": (source_of(config, f"{folder}/{name}/train"),)})
             sources[name] = open_source(config.model_copy(update={"data": data}), "train")
-        save_renderer(renderer, f"{folder}/renderer")
         encodings = [renderer(piece) for piece in pieces]
         pictures = [to_png(encoding.pixel_values) for encoding in encodings]
         numbers = [encoding.num_text_patches for encoding in encodings]
@@ -128,11 +130,14 @@ def main() -> None:
                 rates[name].append(len(pieces) / (time.process_time() - begin))
         size = sum(map(len, pictures)) / len(pictures)
         other = sum(len(with_pillow(encoding.pixel_values)) for encoding in encodings) / len(encodings)
-        print(f"{len(pieces)} rows; bytes of a picture {size:,.0f}, Pillow's {other:,.0f}")
+        print(
+            f"{len(pieces)} rows, pictures of {size:,.0f} bytes (Pillow's: {other:,.0f}), {given.rounds} interleaved "
+            "rounds, one core\n\n| way | rows / CPU-s, best | patches / CPU-s | times the peer |\n|---|---|---|---|"
+        )
         for name, found in rates.items():
             peer = rates["made, Pillow's PNG" if name.startswith("made") else "read, original's steps"]
             ratio = statistics.median(a / b for a, b in zip(found, peer, strict=True))
-            print(f"{name:24}{max(found):10,.0f} rows/s{max(found) * 528:14,.0f} patches/s{ratio:8.2f} x the peer")
+            print(f"| {name} | {max(found):,.0f} | {max(found) * 528:,.0f} | {ratio:.2f} |")
 
 
 def source_of(config: object, path: str):

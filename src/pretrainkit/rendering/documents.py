@@ -102,7 +102,7 @@ class HubDocuments(Documents):
         try:
             import datasets
         except ImportError as error:
-            raise MissingPackageError("datasets", "huggingface", f"the data set {self.path}") from error
+            raise MissingPackageError("datasets", "hub", f"the data set {self.path}") from error
         try:
             rows = datasets.load_dataset(self.path, self.name, split=self.split, revision=self.revision, streaming=True)
         except (OSError, ValueError) as error:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pretrainkit.corpus.manifest import file_sha256, read_manifest
 from pretrainkit.corpus.parallel import Progress, Quiet
-from pretrainkit.errors import DataError, MissingPackageError, RunError
+from pretrainkit.errors import DataError, RunError
 from pretrainkit.rendering.relayout import DATA_FOLDER, is_rendered, row_files
 
 FILES_PER_COMMIT = 8
@@ -89,10 +89,8 @@ class HuggingFaceHub(Hub):
         _retried(commit)
 
     def _api(self) -> Any:
-        try:
-            from huggingface_hub import HfApi
-        except ImportError as error:
-            raise MissingPackageError("huggingface_hub", "huggingface", "uploads to the hub") from error
+        from huggingface_hub import HfApi
+
         return HfApi()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.rendering.folder import load_renderer
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS
@@ -176,8 +176,10 @@ class StoredRows(Rows):
         ]
 
     def _strip(self, row: int, picture: Any, num_patches: int) -> NDArray[np.uint8]:
-        from PIL import Image, UnidentifiedImageError
-
+        try:
+            from PIL import Image, UnidentifiedImageError
+        except ImportError as error:
+            raise MissingPackageError("pillow", "vision", f"reading the pictures of {self.name}") from error
         try:
             with Image.open(io.BytesIO(picture["bytes"])) as image:
                 pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("L"))
