@@ -183,6 +183,10 @@ def bind(config: PixelRun) -> PixelRun:
     if not config.data.train:
         raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
     problems = config.problems()
+    if config.data.valid and config.data.held_out_share:
+        problems.append(
+            f"data.held_out_share={config.data.held_out_share} is only read without data.valid\n  leave one of them out"
+        )
     if problems:
         raise ConfigError(problems)
     train = open_source(config, "train")
