@@ -2,15 +2,15 @@
 
     python benchmarks/pixel_step.py [--texts full,documents] [--patches 144,529] [--rounds 7] [--threads 1] [--quick]
 
-The model of pixel/tiny, 4 layers of width 128 and a decoder of 2 x 96, on texts of up to 144 and of up to 529 patches of
-16 x 16 pixels, a quarter of them hidden.
-Both: forward, backward, clip to norm 1, fused AdamW, float32, no dropout; transformers gets the texts wrapped into
-squares of 12 x 12 or 23 x 23 patches in three colours, as float32, which is what it takes. Each contestant has a process of its
-own, and they take turns in each round; what counts is the median CPU time of a step. Before timing, all get the same
-weights and, of full texts, must give the same loss and the same gradients.
+The model of pixel/tiny, 4 layers of width 128 and a decoder of 2 x 96, on texts of up to 144 and of up to 529 patches
+of 16 x 16 pixels, a quarter of them hidden. Both: forward, backward, clip to norm 1, fused AdamW, float32, no dropout;
+transformers gets the texts wrapped into squares of 12 x 12 or 23 x 23 patches in three colours, as float32, which is
+what it takes. Each contestant has a process of its own, and they take turns in each round; what counts is the median
+CPU time of a step. Before timing, all get the same weights and, of full texts, must give the same loss and the same
+gradients.
 
-full: every text fills its canvas. documents: of 16 % to 100 % of that. transformers computes the blank after a text, and
-its loss counts it; ours does neither.
+full: every text fills its canvas. documents: of 16 % to 100 % of that. transformers computes the blank after a text,
+and its loss counts it; ours does neither.
 """
 
 import argparse
@@ -240,9 +240,8 @@ def main() -> None:
         return
     if options.quick:
         options.batch_size, options.rounds = 2, 1
-    print(
-        "| texts | patches | canvas filled | contestant | useful patches / CPU-s | times transformers |\n|---|---|---|---|---|---|"
-    )
+    columns = ("texts", "patches", "canvas filled", "contestant", "useful patches / CPU-s", "times transformers")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for num_patches in map(int, options.patches.split(",")):
         for kind in options.texts.split(","):
             names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, THEIRS]

@@ -91,4 +91,6 @@ def test_an_export_is_read_again_with_the_same_weights(run: Path, tmp_path: Path
     config, state = RECIPE.import_huggingface(tmp_path / "exported")
     model = pretrainkit.load_model(run)
     assert config.model.max_patches == 36
+    assert (tmp_path / "exported" / "text_renderer_config.json").is_file()
+    assert (tmp_path / "exported" / "latin.ttf").is_file()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())

@@ -103,11 +103,11 @@ def draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wante
     among the first `lengths_B`).
     """
     try:
-        from pretrainkit.recipes.pixel import _masks
+        import pretrainkit.recipes.pixel._masks as compiled
     except ImportError:
         return _draw_spans(rule, keys, lengths_B, sizes_B, wanted_B, num_patches)
     is_masked_BN = np.zeros((len(keys), num_patches), np.bool_)
-    _masks.draw_spans(
+    compiled.draw_spans(
         np.ascontiguousarray(keys, np.uint64),
         np.ascontiguousarray(lengths_B, np.int64),
         np.ascontiguousarray(sizes_B, np.int64),

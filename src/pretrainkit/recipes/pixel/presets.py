@@ -17,9 +17,10 @@ FINAL_LR = 1e-5
 
 
 def tiny() -> PixelRun:
-    """4 layers x 128, decoder 2 x 96: for tests and try-outs. Learns visibly in a few minutes on 2 CPU cores.
+    """4 layers x 128, decoder 2 x 96: for tests and try-outs.
 
-    1.2 M parameters. Canvases of 144 patches, about 370 letters of English; grey text is drawn while it trains.
+    1.2 M parameters. Canvases of 144 patches, about 370 letters of English. 1 500 steps, a quarter of an hour on a CPU core,
+    end at the average look of a line (0.733 on novels, after 0.735 at step 250): letters are read later.
     """
     return PixelRun(
         num_steps=1_500,

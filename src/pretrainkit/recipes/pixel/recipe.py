@@ -88,10 +88,10 @@ class Pixel(Recipe):
         """The config is that of pixel/base with the model of the folder; data paths are missing."""
         from pretrainkit.recipes.pixel.convert import read_huggingface
 
-        model, objective, state = read_huggingface(folder)
+        model, scored, state = read_huggingface(folder)
         config = base()
         data = config.data.model_copy(update={"max_patches": min(config.data.max_patches, model.max_patches)})
-        objective = config.objective.model_copy(update=objective)
+        objective = config.objective.model_copy(update=scored)
         return config.model_copy(update={"model": model, "data": data, "objective": objective}), state
 
     def difference_from_huggingface(self, config: PixelRun, model: Any, folder: Path) -> float:
