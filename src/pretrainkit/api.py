@@ -18,7 +18,7 @@ from pretrainkit.config.loader import Origins, Resolved, resolve
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
-from pretrainkit.training.folder import RunFolder, environment
+from pretrainkit.training.folder import RunFolder, environment, json_value
 from pretrainkit.training.recipe import DataCheck, Evaluation, ImportedConfig, ImportedModel, Recipe
 from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
@@ -808,7 +808,7 @@ def _run(
                 **metrics,
                 **recipe.baselines(config),
             }
-            folder.write_json("summary.json", summary)
+            folder.write_json("summary.json", {name: json_value(value) for name, value in summary.items()})
         # What is held out may be classes of images alone, which are no examples of the training.
         if (
             world.is_main

@@ -7,6 +7,8 @@ import pytest
 from t5_runs import records, run_of, task_run
 
 import pretrainkit
+from pretrainkit.data.preprocessors import keep_if
+from pretrainkit.data.task import REGISTRY, Mixture, add_mixture, add_task
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.source import bind, open_source
@@ -42,6 +44,19 @@ def test_tasks_without_the_split_are_left_out_with_a_warning_and_none_left_is_an
         open_source(bind(task_run(module, "t5_source_copy", train_split="test")), "train")
     with pytest.raises(ConfigError, match="no task of mixture 't5_source_both' has the split 'test'"):
         open_source(bind(task_run(module, "t5_source_both", train_split="test")), "train")
+
+
+def test_a_task_without_any_example_is_named(module):
+    names = ("t5_source_copy", "t5_source_emptied")
+    add_task(REGISTRY.get_task(names[0]).replace(name=names[1], preprocessors=[keep_if(lambda row: False)]))
+    add_mixture(Mixture("t5_source_half_empty", names, default_rate=1))
+    try:
+        for split in ("train", "valid"):
+            with pytest.raises(DataError, match=r"task 't5_source_emptied' has no examples in '(train|validation)'"):
+                open_source(bind(task_run(module, "t5_source_half_empty")), split)
+    finally:
+        for name in ("t5_source_half_empty", names[1]):
+            REGISTRY.remove(name)
 
 
 def test_a_task_of_training_examples_alone_trains_without_an_evaluation(module, tmp_path):
