@@ -108,6 +108,13 @@ def test_answers_to_another_question_are_neither_gone_on_with_nor_replaced(tmp_p
     assert len(rows(write(out, Squares(8), overwrite=True))) == 8
 
 
+def test_a_question_that_failed_before_its_first_part_can_be_put_right(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "a.jsonl", Squares(9, breaks_at=0))
+    assert len(rows(write(tmp_path / "a.jsonl", Squares(8)))) == 8
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.jsonl", "a.jsonl.manifest.json"]
+
+
 def test_a_cut_between_the_file_and_its_manifest_is_mended(tmp_path, monkeypatch):
     def cut(*_):
         raise KeyboardInterrupt

@@ -85,6 +85,19 @@ def test_newlines_are_spaces_by_default_and_boxes_in_the_original(noto):
     assert not np.array_equal(original(noto).columns("a\nb"), original(noto).columns("a b"))
 
 
+def test_the_second_text_of_a_pair_begins_two_columns_after_the_separator(noto):
+    encoding = original(noto)(("first", "l"))
+    ink = np.flatnonzero((encoding.pixel_values < 255).any(axis=0))
+    separator = encoding.sep_patches[0]
+    assert ink[ink >= 16 * separator + 16][0] == 16 * separator + 18
+
+
+def test_characters_without_a_picture_are_not_drawn_but_in_the_original(latin_font):
+    fixed = Renderer(RendererConfig(font_file=latin_font, on_missing="error"))
+    assert np.array_equal(fixed.columns("a\u200d\ufe0fb\ufeff"), fixed.columns("ab"))
+    assert original(latin_font).missing("a\ufe0f") == ["\ufe0f"]
+
+
 def test_fallback_fonts_give_what_the_main_font_lacks(fonts, noto):
     hebrew = str(fonts / "NotoSerifHebrew-Regular.otf")
     renderer = Renderer(RendererConfig(font_file=noto, fallback_fonts=(hebrew,)))

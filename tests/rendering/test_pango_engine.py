@@ -112,6 +112,13 @@ def test_published_layout_of_noto_sans(noto):
     assert renderer("x" * 700).num_text_patches == 307
 
 
+def test_newlines_of_running_text_and_pairs_are_spaces_in_the_original_too(noto):
+    renderer = pango(noto, parity=True)
+    assert np.array_equal(renderer.columns("one\ntwo"), renderer.columns("one two"))
+    assert np.array_equal(renderer.columns(("one\ntwo", "x")), renderer.columns(("one two", "x")))
+    assert not np.array_equal(renderer.columns(["one\ntwo", "x"]), renderer.columns(["one two", "x"]))
+
+
 def test_fallback_fonts_do_not_move_the_line_by_default(fonts, noto):
     mixed = "line with ကမ္ဘာ့"
     moved, fixed = (pango(noto, fallback_fonts=(str(fonts),), parity=parity) for parity in (True, False))

@@ -39,6 +39,11 @@ def test_a_word_wider_than_the_canvas_is_cut_between_characters(renderer, change
     assert list(fill(short, " \n ")) == []
 
 
+def test_a_canvas_narrower_than_a_character_still_ends(renderer, change):
+    tiny = change(renderer, max_seq_length=2, font_size=16)
+    assert list(fill(tiny, "WWi W")) == ["W", "W", "i", "W"]
+
+
 def test_pieces_of_long_text_leave_little_room(renderer):
     text = "The quick brown fox jumps over the lazy dog, again and again. " * 300
     counts = [renderer.num_text_patches(piece) for piece in fill(renderer, text)]

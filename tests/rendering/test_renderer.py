@@ -202,10 +202,39 @@ def test_is_rtl(text, expected):
     assert is_rtl(text) is expected
 
 
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=60) | st.lists(st.text(max_size=8), min_size=1, max_size=8))
+def test_any_text_can_be_rendered(renderer, text):
+    encoding = renderer(text, return_offset_mapping=True)
+    joined = text if isinstance(text, str) else " ".join(text)
+    assert 1 <= encoding.num_text_patches <= 528
+    assert (encoding.patches[-1] == 0).all()
+    assert all(0 <= first <= after <= len(joined) for first, after in encoding.offset_mapping)
+
+
+def test_blanks_of_every_kind_are_spaces(renderer):
+    for blank in "\t\n\r\v\f\x85\u2028\u2029":
+        assert np.array_equal(renderer.columns(f"a{blank}b"), renderer.columns("a b"))
+        assert np.array_equal(renderer.columns([f"a{blank}b", "c"]), renderer.columns(["a b", "c"]))
+
+
+@pytest.mark.parametrize(("patch", "size"), [(8, 4), (16, 8), (32, 16), (64, 32)])
+def test_canvases_of_other_heights_hold_the_same_picture_larger_or_smaller(renderer, change, patch, size):
+    other = change(renderer, pixels_per_patch=patch, font_size=size, pad_size=3 * patch // 16)
+    pixels = other("Some text to draw").pixel_values
+    assert pixels.shape == (patch, patch * 529)
+    rows = np.flatnonzero((pixels[:, :patch] < 255).any(axis=1)) / patch
+    usual = np.flatnonzero((renderer("Some text to draw").pixel_values[:, :16] < 255).any(axis=1)) / 16
+    assert abs(rows[0] - usual[0]) < 0.15
+    assert abs(rows[-1] - usual[-1]) < 0.15
+
+
 def test_settings_that_cannot_work_are_refused(latin_font):
     with pytest.raises(ValueError, match="font_size of about"):
         RendererConfig(font_file=latin_font, font_size=80)
     with pytest.raises(ConfigError, match="colour 'blak' is unknown"):
         Renderer(RendererConfig(font_file=latin_font, font_color="blak"))
+    with pytest.raises(ValueError, match="pad_size 9"):
+        RendererConfig(font_file=latin_font, pad_size=9)
     with pytest.raises(ValueError, match="dpy"):
         RendererConfig(font_file=latin_font, dpy=3)

@@ -40,7 +40,8 @@ def _mixture(info: Mapping[str, Any]) -> str:
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
     """The metrics that people watch, on one line."""
-    words = [f"{name.removesuffix('_loss')} {value:.3f}" for name, value in metrics.items() if name.endswith("loss")]
+    is_loss = {name: name.endswith("loss") or name.startswith("loss_per_") for name in metrics}
+    words = [f"{name.removesuffix('_loss')} {value:.3f}" for name, value in metrics.items() if is_loss[name]]
     words.append(f"lr {metrics['lr']:.2e}")
     words.append(f"norm {metrics['grad_norm']:.2f}")
     if "tokens_per_second" in metrics:

@@ -105,12 +105,13 @@ def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
     path = chunks / "request.json"
     if path.is_file():
         earlier = json.loads(path.read_bytes())
-        if earlier != request:
+        if earlier != request and any(chunks.glob("chunk-*.jsonl")):
             raise InputError(
                 f"{chunks} holds parts of other answers{_differences(earlier, request)}\n"
                 "  give the same command to go on, another --out, or begin anew with --overwrite"
             )
-        return
+        if earlier == request:
+            return
     with atomic_file(path) as file:
         file.write(json.dumps(request, indent=2, ensure_ascii=False).encode() + b"\n")
 

@@ -73,11 +73,16 @@ class RendererConfig(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.font_pixels > 4 * self.pixels_per_patch:
+        P = self.pixels_per_patch
+        if self.font_pixels > 2 * P:
             raise ValueError(
-                f"font_size {self.font_size} at {self.dpi} dpi is {self.font_pixels:.1f} pixels, but the canvas is "
-                f"{self.pixels_per_patch} high\n  use a font_size of about "
-                f"{self.pixels_per_patch * 60 / self.dpi:.0f}"
+                f"font_size {self.font_size} at {self.dpi} dpi is {self.font_pixels:.1f} pixels, but the canvas is {P} "
+                f"high\n  use a font_size of about {P * 60 / self.dpi:.0f}"
+            )
+        if 2 * self.pad_size > P:
+            raise ValueError(
+                f"pad_size {self.pad_size} puts the baseline below the canvas of {P} pixels\n"
+                f"  use at most {P // 2}; published is 3 of 16"
             )
         return self
 

@@ -17,6 +17,8 @@ from pretrainkit.rendering.engine import Engine, Lines
 from pretrainkit.rendering.geometry import Geometry
 from pretrainkit.rendering.painting import Shades
 
+_BLANKS = dict.fromkeys(map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"), " ")
+
 
 class Drawer:
     """The engine of a config and of this process, its colours and its canvas."""
@@ -45,9 +47,11 @@ class Drawer:
         return lines
 
     def prepared(self, text: str, *, is_word: bool) -> str:
-        """The text as it is drawn: with spaces for line ends, unless the original draws them."""
-        is_drawn = self.config.parity and (is_word or self.config.engine == "freetype")
-        return text if is_drawn or "\n" not in text else text.replace("\n", " ")
+        """The text as it is drawn: a space for each tab and line end. The original draws them, but for newlines of
+        running text with Pango."""
+        if not self.config.parity:
+            return text.translate(_BLANKS)
+        return text if is_word or self.config.engine == "freetype" else text.replace("\n", " ")
 
     def _report(self, found: Sequence[str]) -> None:
         if not found:

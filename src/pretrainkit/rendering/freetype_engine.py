@@ -28,6 +28,20 @@ from pretrainkit.rendering.painting import Ink, Shades
 
 _NO_INK = -(1 << 20)
 _NUM_CODES = 0x110000
+_IGNORABLE = (
+    range(0xAD, 0xAE),
+    range(0x34F, 0x350),
+    range(0x61C, 0x61D),
+    range(0x180B, 0x1810),
+    range(0x200B, 0x2010),
+    range(0x202A, 0x202F),
+    range(0x2060, 0x2070),
+    range(0xFE00, 0xFE10),
+    range(0xFEFF, 0xFF00),
+    range(0xE0000, 0xE1000),
+)
+"""Characters that have no picture of their own: joiners, marks of direction, selectors of variants (Unicode's
+Default_Ignorable_Code_Point, its common part)."""
 
 
 class FreeTypeEngine:
@@ -80,16 +94,21 @@ class FreeTypeEngine:
     def _load_glyph(self, code: int) -> None:
         found = ((face, face.get_char_index(code)) for face in self._faces)
         face, index = next(((face, index) for face, index in found if index), (self._faces[0], 0))
-        face.load_glyph(index, self._freetype.FT_LOAD_DEFAULT)
-        face.glyph.render(self._freetype.FT_RENDER_MODE_NORMAL)
-        advance = (face.glyph.advance.x + 32) >> 6
-        bitmap = _coverage(face.glyph.bitmap, self._freetype)
-        slot = self.atlas.add(bitmap, face.glyph.bitmap_left, face.glyph.bitmap_top)
+        is_missing = not index
+        if is_missing and not self.config.parity and _is_ignorable(code):
+            advance, is_missing = 0, False
+            slot = self.atlas.add(np.zeros((0, 0), np.uint8), 0, 0)
+        else:
+            face.load_glyph(index, self._freetype.FT_LOAD_DEFAULT)
+            face.glyph.render(self._freetype.FT_RENDER_MODE_NORMAL)
+            advance = (face.glyph.advance.x + 32) >> 6
+            bitmap = _coverage(face.glyph.bitmap, self._freetype)
+            slot = self.atlas.add(bitmap, face.glyph.bitmap_left, face.glyph.bitmap_top)
         if slot >= len(self._advances):
             self._advances = np.concatenate([self._advances, np.zeros_like(self._advances)])
             self._is_missing = np.concatenate([self._is_missing, np.zeros_like(self._is_missing)])
-        self._advances[slot], self._is_missing[slot] = advance, not index
-        self._has_missing |= not index
+        self._advances[slot], self._is_missing[slot] = advance, is_missing
+        self._has_missing |= is_missing
         self._slots[code] = slot
 
 
@@ -193,6 +212,10 @@ def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
     if bitmap.pixel_mode == freetype.FT_PIXEL_MODE_MONO:
         return np.unpackbits(content, axis=1)[:, :columns] * np.uint8(255)
     return content[:, :columns]
+
+
+def _is_ignorable(code: int) -> bool:
+    return any(code in codes for codes in _IGNORABLE)
 
 
 def _import_freetype() -> Any:

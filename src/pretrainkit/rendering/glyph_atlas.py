@@ -126,14 +126,18 @@ class GlyphAtlas:
     def _window(self, first_row: int, num_rows: int) -> NDArray[np.uint8]:
         """The rows `first_row ...` of all columns, contiguous; kept, for few are ever asked for."""
         num_columns = self._num_columns
-        known = self._windows.get((first_row, num_rows))
-        if known is None or known[0] < num_columns:
-            window_XP = np.zeros((num_columns, num_rows), np.uint8)
+        num_known, window_XP = self._windows.get((first_row, num_rows), (0, np.zeros((0, num_rows), np.uint8)))
+        if num_known < num_columns:
+            if len(window_XP) < num_columns:
+                grown_XP = np.zeros((len(self._columns_XH), num_rows), np.uint8)
+                grown_XP[:num_known] = window_XP[:num_known]
+                window_XP = grown_XP
             low, high = max(first_row, 0), min(first_row + num_rows, ROWS)
             if high > low:
-                window_XP[:, low - first_row : high - first_row] = self._columns_XH[:num_columns, low:high]
-            known = self._windows[first_row, num_rows] = num_columns, window_XP
-        return known[1]
+                new = slice(num_known, num_columns)
+                window_XP[new, low - first_row : high - first_row] = self._columns_XH[new, low:high]
+            self._windows[first_row, num_rows] = num_columns, window_XP
+        return window_XP
 
 
 def _compose_columns(

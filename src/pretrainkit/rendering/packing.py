@@ -6,7 +6,6 @@ by the original's rule, which published data follow.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,9 +14,6 @@ from numpy.typing import NDArray
 from pretrainkit.rendering.geometry import LEFT_MARGIN
 from pretrainkit.rendering.renderer import Renderer
 
-_SPACE = re.compile(r"\s+")
-_WORD_END = re.compile(r"(?= |$)")
-
 
 def fill(renderer: Renderer, text: str) -> Iterator[str]:
     """The text in pieces that each fill a canvas as far as whole words allow; a longer word is cut between characters.
@@ -25,48 +21,53 @@ def fill(renderer: Renderer, text: str) -> Iterator[str]:
     White space between words, line ends included, counts as one space. The pieces joined by spaces, or by nothing
     within a cut word, are the text again; a text without words gives none.
     """
-    text = _SPACE.sub(" ", text).strip()
-    geometry = renderer.config.geometry
-    room = geometry.last - 2 * LEFT_MARGIN
-    guess = 4 * room // renderer.config.pixels_per_patch + 64
-    begin = 0
-    while begin < len(text):
-        end = _end(renderer, text, begin, room, guess)
-        yield text[begin:end]
-        guess = max((end - begin) * 5 // 4, 64)
-        begin = end + (text[end : end + 1] == " ")
+    words = text.split()
+    room = renderer.config.geometry.last - 2 * LEFT_MARGIN
+    reach_W = _reach(renderer, words)
+    begin, before = 0, 0
+    while begin < len(words):
+        end = max(int(np.searchsorted(reach_W, before + room, side="right")), begin + 1)
+        piece = " ".join(words[begin:end])
+        fits = renderer.width(piece) <= room
+        while fits and end < len(words) and renderer.width(longer := f"{piece} {words[end]}") <= room:
+            piece, end = longer, end + 1
+        while not fits and end > begin + 1:
+            end -= 1
+            piece = " ".join(words[begin:end])
+            fits = renderer.width(piece) <= room
+        if fits or len(piece) == 1:
+            yield piece
+        else:
+            *whole, words[begin] = _cut(renderer, words[begin], room)
+            yield from whole
+            reach_W[begin:] += before + renderer.width(words[begin]) - reach_W[begin]
+            end = begin
+        begin, before = end, int(reach_W[end - 1]) if end else 0
 
 
-def _end(renderer: Renderer, text: str, begin: int, room: int, guess: int) -> int:
-    """Where the piece that starts at `begin` ends: at most `room` pixels further, after a word if any fits."""
-    while True:
-        piece = text[begin : begin + guess]
-        right_T = _reach(renderer.engine.lines([piece]).edges(0))
-        is_rest = begin + len(piece) == len(text)
-        if is_rest or right_T.max() > room:
-            break
-        guess *= 2
-    fitting = len(piece) if right_T.max() <= room else int(np.argmax(right_T > room))
-    ends = [match.start() for match in _WORD_END.finditer(piece) if match.start() > 0]
-    if not is_rest and ends and ends[-1] == len(piece):
-        ends.pop()  # the word may go on
-    at_words = [end for end in ends if end <= fitting]
-    for candidates in (at_words, range(1, fitting + 1)):
-        for end in reversed(candidates[-8:]):
-            if renderer.width(piece[:end]) <= room:
-                return begin + end
-        if candidates is at_words and at_words:  # measured apart, a shaped beginning was wider than within its line
-            found = [end for end in at_words if renderer.width(piece[:end]) <= room]
-            if found:
-                return begin + found[-1]
-    return begin + 1
+def _reach(renderer: Renderer, words: Sequence[str]) -> NDArray[np.int64]:
+    """(W,): about how many pixels the words take up to and with each, and the space after it."""
+    if not words:
+        return np.zeros(0, np.int64)
+    distinct = list(dict.fromkeys(words))
+    widths = dict(zip(distinct, renderer.engine.lines(distinct, is_words=True).widths_N.tolist(), strict=True))
+    space = renderer.width("n n") - 2 * renderer.width("n")
+    return np.cumsum([widths[word] + space for word in words])
 
 
-def _reach(edges_T2: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(T,): pixels of the text up to and with each character, in whichever direction it is read."""
-    is_new_T = np.ones(len(edges_T2), bool)
-    is_new_T[1:] = (edges_T2[1:] != edges_T2[:-1]).any(axis=1)
-    return np.cumsum(np.abs(edges_T2[:, 1] - edges_T2[:, 0]) * is_new_T)
+def _cut(renderer: Renderer, word: str, room: int) -> Iterator[str]:
+    """A word wider than `room` pixels in pieces that fit; the last one may have room left."""
+    guess = 64
+    while len(word) > 1 and renderer.width(word) > room:
+        fitting, too_long = 1, len(word)
+        width, size = 0, min(guess, len(word) - 1)
+        while too_long - fitting > 1:
+            width = renderer.width(word[:size])
+            fitting, too_long = (size, too_long) if width <= room else (fitting, size)
+            size = min(max(size * room // max(width, 1), fitting + 1), too_long - 1)
+        yield word[:fitting]
+        word, guess = word[fitting:], fitting
+    yield word
 
 
 def original_blocks(renderer: Renderer, lines: Sequence[str]) -> Iterator[str]:

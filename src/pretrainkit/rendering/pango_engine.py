@@ -51,7 +51,7 @@ from pretrainkit.rendering.pango_words import Word, WordLines
 
 _KEPT_WORDS = 1 << 16
 """Shaped words that are kept."""
-_GLYPH_COLUMNS, _GLYPH_ORIGIN = 256, 96
+_GLYPH_COLUMNS, _GLYPH_ORIGIN = 1024, 256
 """Width of the surface on which a glyph is rasterized, and the column of its pen. The width is a multiple of 4."""
 _SCALE_BITMAPS = b"""<?xml version="1.0"?>
 <fontconfig>
@@ -140,7 +140,7 @@ class PangoEngine:
         pango.pango_fc_font_map_set_config(self._font_map, self._fontconfig)
         self._context = pango.pango_font_map_create_context(self._font_map)
         self._objects += [self._font_map, self._context]
-        weakref.finalize(self, _release, pango, self._objects, self._fontconfig)
+        weakref.finalize(self, _release, pango, self._objects, self._fontconfig).atexit = False
         pango.pango_context_set_round_glyph_positions(self._context, 1)
         pango.pango_context_set_language(self._context, pango.pango_language_from_string(b"en"))
         self._set_options(config)
@@ -204,7 +204,7 @@ class PangoEngine:
             pango.pango_layout_set_auto_dir(self._layout, direction is None)
             pango.pango_layout_context_changed(self._layout)
             self._direction = direction
-        content = text.replace("\0", "\ufffd").encode("utf-8", "replace")
+        content = _utf8(text)
         pango.pango_layout_set_text(self._layout, content, len(content))
         return content
 
@@ -214,8 +214,10 @@ class PangoEngine:
         return width.value, height.value
 
     def _base(self) -> float:
-        """Row of the baseline of what is laid out, as the original places it."""
-        top = self.config.pixels_per_patch / 2 - self._size()[1] / 2 - 2
+        """Row of the baseline of what is laid out, as the original places it: above the middle by 2 rows, or in other
+        heights than its 16, which it does not account for, by as large a share."""
+        P = self.config.pixels_per_patch
+        top = P / 2 - self._size()[1] / 2 - (2 if self.config.parity else P / 8)
         return top + self._pango.pango_layout_get_baseline(self._layout) / SCALE
 
     def _line(self, text: str, direction: str | None) -> Shaped:
@@ -488,7 +490,7 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     if not len(starts_K):
         return np.zeros((len(text), 2))
     order_K = np.argsort(starts_K, kind="stable")
-    lengths_T = np.array([len(character.encode("utf-8", "replace")) for character in text], np.int64)
+    lengths_T = np.array([len(_utf8(character)) for character in text], np.int64)
     bytes_T = np.cumsum(lengths_T) - lengths_T
     which_T = np.maximum(np.searchsorted(starts_K[order_K], bytes_T, side="right") - 1, 0)
     return edges_K2[order_K][which_T]
@@ -499,6 +501,11 @@ def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
     while objects:
         pango.g_object_unref(objects.pop())
     pango.FcConfigDestroy(fontconfig)
+
+
+def _utf8(text: str) -> bytes:
+    """What Pango is given: it takes neither zero characters nor halves of surrogate pairs."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace")
 
 
 def _nearest(row: float) -> int:

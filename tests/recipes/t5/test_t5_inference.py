@@ -177,6 +177,8 @@ def test_other_weights_are_another_question(export, tmp_path):
         ({"input": "a.csv"}, r"a\.csv: a file of rows ends in \.jsonl"),
         ({"input": "a.jsonl"}, "the rows have the columns x, y: which is to be read"),
         ({"input": "a.jsonl", "inputs": "z"}, "the rows have no column 'z'"),
+        ({"input": "a.jsonl", "inputs": "say {z}"}, "the rows have no column 'z'\n  there are x, y"),
+        ({"input": "a.jsonl", "inputs": "x", "targets": "{y"}, "--targets '{y' is no pattern"),
         ({"input": "a.jsonl", "inputs": "x", "mode": "score"}, "there are no targets to score"),
         ({"input": "a.jsonl", "inputs": "x", "fields": ("q",)}, "an example has no q"),
         ({"input": "a.jsonl", "inputs": "x", "decoding": {"top_p": 2.0}}, r"top_p 2\.0"),

@@ -57,10 +57,10 @@ def test_losses_of_a_model_equal_the_formula_in_value_and_gradient(family):
     inputs, targets = read_batch(batch)
     cross, z = reference(model(inputs), targets.token_K, targets.weight_K, 0.1, 1e-2)
     ours = T5Objective(config).losses(model, batch)
-    torch.testing.assert_close(ours["cross_ent_loss"].total, cross.float(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(ours["z_loss"].total, z.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours["cross_ent_loss"].mean(), cross.float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours["z_loss"].mean(), z.float(), rtol=1e-5, atol=1e-5)
     parameters = list(model.parameters())
-    mine = torch.autograd.grad(ours["cross_ent_loss"].total + ours["z_loss"].total, parameters)
+    mine = torch.autograd.grad(ours["cross_ent_loss"].mean() + ours["z_loss"].mean(), parameters)
     for found, expected in zip(mine, torch.autograd.grad((cross + z).float(), parameters), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
@@ -95,7 +95,7 @@ def training_loss(config, model, batches):
     model.zero_grad()
     objective = T5Objective(config)
     sums = accumulate(objective, model, batches, precision=FLOAT32)
-    loss = sum(objective.scales[name] * term.mean() for name, term in sums.items())
+    loss = sum(scale * sums[name].mean() for name, scale in objective.scales.items())
     return loss, [parameter.grad.clone() for parameter in model.parameters()]
 
 
@@ -141,6 +141,41 @@ def test_fact_14_microbatches_give_the_gradient_of_the_whole(normaliser):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_fact_12_terms_of_the_log_have_the_divisor_of_the_loss(normaliser):
+    model, batch = random_model(model_config()), row_batch()
+    config = run_config(model.config, normalize_by=normaliser, z_loss=1e-2)
+    config = config.model_copy(update={"data": config.data.model_copy(update={"batch_size": 3})})
+    parts = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 1), slice(1, 3))]
+    objective = T5Objective(config)
+    sums = accumulate(objective, model, parts, precision=FLOAT32)
+    inputs, targets = read_batch(batch)
+    scores = model(inputs, targets.token_K)
+    z_sum = 1e-2 * (targets.weight_K * scores.loss.log_sum_K.square()).sum()
+    divisor = NORMALISERS[normaliser](batch["decoder_loss_weights"], batch)
+    torch.testing.assert_close(sums["z_loss"].mean(), z_sum / divisor, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(sums["cross_ent_loss"].mean(), scores.loss.nll_K.sum() / divisor, rtol=1e-5, atol=1e-6)
+    assert set(objective.scales.values()) == {1.0}  # so that the loss of the log is the sum of both
+    held_out = objective.metrics(model, batch)
+    torch.testing.assert_close(held_out["z_loss"].mean(), z_sum / divisor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("normaliser", ["none", "real_target_tokens"])
+def test_training_tells_loss_and_accuracy_per_target_token_however_its_loss_is_divided(normaliser):
+    model, batch = random_model(model_config()), packed_batch()
+    objective = T5Objective(run_config(model.config, normalize_by=normaliser))
+    parts = [{name: value[row : row + 1] for name, value in batch.items()} for row in range(2)]
+    sums = accumulate(objective, model, parts, precision=FLOAT32)
+    expected = objective.metrics(model, batch)
+    shown = [name for name in ("loss_per_nonpadding_target_token", "accuracy") if name in objective.logged]
+    assert len(shown) == (1 if normaliser == "real_target_tokens" else 2)
+    for name in shown:
+        torch.testing.assert_close(sums[name].mean(), expected[name].mean(), rtol=1e-5, atol=1e-6)
+    per_token = expected["cross_ent_loss"].mean() + expected["z_loss"].mean()
+    if normaliser == "real_target_tokens":
+        torch.testing.assert_close(per_token, expected["loss_per_nonpadding_target_token"].mean())
+
+
 def test_names_of_normalisers_are_read_as_t5x_writes_them():
     assert run_config(normalize_by="NUM_REAL_TARGET_TOKENS").objective.normalize_by == "real_target_tokens"
     assert run_config(normalize_by="AVERAGE_PER_SEQUENCE").objective.normalize_by == "average_per_sequence"
@@ -151,9 +186,10 @@ def test_fact_12_z_loss_is_part_of_the_loss_and_not_of_scores():
     model, batch = random_model(model_config()), row_batch()
     inputs, targets = read_batch(batch)
     scores = model(inputs, targets.token_K)
-    sums = T5Objective(run_config(model.config)).losses(model, batch)
+    config = run_config(model.config, normalize_by=1.0)
+    sums = T5Objective(config).losses(model, batch | {"num_examples": torch.tensor([config.data.batch_size])})
     expected = 1e-4 * (targets.weight_K * scores.loss.log_sum_K.square()).sum()
-    torch.testing.assert_close(sums["z_loss"].total, expected)
+    torch.testing.assert_close(sums["z_loss"].mean(), expected)
     found = log_likelihoods(scores, targets)
     probability = torch.log_softmax(model(inputs), -1).gather(1, targets.token_K[:, None])[:, 0]
     by_row = torch.stack([probability[targets.example_K == e].sum() for e in targets.example_K.unique()])

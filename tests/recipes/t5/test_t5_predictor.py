@@ -186,6 +186,8 @@ def test_what_cannot_be_is_refused():
         decoding_of(beams=4, temperature=0.7)
     with pytest.raises(InputError, match="temperature 0"):
         decoding_of(temperature=0)
+    with pytest.raises(InputError, match=r"^top_k 3 and top_p 0\.9 are both set; set one of them to 0$"):
+        decoding_of(top_k=3, top_p=0.9)
 
 
 def test_the_method_follows_from_what_is_given():

@@ -89,7 +89,7 @@ def objective_sums(config, batch):
     model, objective = RECIPE.build_model(config), RECIPE.build_objective(config)
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
     losses = objective.losses(model.eval(), tensors)
-    return {name: (loss.total.item() / loss.weight.item() * objective.scales[name]) for name, loss in losses.items()}
+    return {name: loss.mean().item() for name, loss in losses.items()}
 
 
 @pytest.mark.parametrize("normalize_by", ["none", "real_target_tokens", "average_per_sequence", 100.0])
@@ -193,17 +193,18 @@ def test_each_component_has_its_own_loss_and_count_of_target_tokens(folders, kin
     alone = [mixed.take(np.flatnonzero(mixed.source == number)) for number in (0, 1)]
     torch.manual_seed(0)
     model, objective = RECIPE.build_model(config).eval(), RECIPE.build_objective(config)
-    assert objective.logged == ("loss/suffix-0.5", "loss/suffix-0.2")
+    names = ("loss/suffix-0.5", "loss/suffix-0.2")
+    assert objective.logged == ("loss_per_nonpadding_target_token", "accuracy", *names)
 
     def losses(records):
         return objective.losses(model, {n: torch.from_numpy(a) for n, a in source.build(records).items()})
 
     whole = losses(mixed)
-    for name, own in zip(objective.logged, alone, strict=True):
+    for name, own in zip(names, alone, strict=True):
         only = losses(own)
         _, targets = source.examples(own)
         assert whole[name].weight == only[name].weight == len(targets.values)
-        both = only["cross_ent_loss"].total + only["z_loss"].total
+        both = (only["cross_ent_loss"].total + only["z_loss"].total) / config.data.batch_size  # the sum of a step
         assert whole[name].total.item() == pytest.approx(both.item(), rel=1e-4)
         notes = objective.cost(source.build(mixed)).notes
         assert notes[name.replace("loss", "target_tokens")] == len(targets.values)

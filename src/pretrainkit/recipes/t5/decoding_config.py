@@ -11,6 +11,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from pretrainkit.config.base import Config
 from pretrainkit.errors import InputError
@@ -83,6 +84,10 @@ def decoding_of(*, beams: int | None = None, **settings: Any) -> DecodingConfig:
     try:
         return DecodingConfig.model_validate({"method": next(iter(methods), "greedy"), **given})
     except ValidationError as error:
-        raise InputError(
-            "\n".join(f"{'.'.join(map(str, one['loc']))} {one['input']!r}: {one['msg']}" for one in error.errors())
-        ) from None
+        raise InputError("\n".join(map(_told, error.errors()))) from None
+
+
+def _told(error: ErrorDetails) -> str:
+    """One problem of pydantic, as a line: of a field, or of several together."""
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(map(str, error['loc']))} {error['input']!r}: {said}" if error["loc"] else said

@@ -1,9 +1,11 @@
 """Many examples of a task, or rows of a file, and what a model says about them."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -194,12 +196,24 @@ def _pattern(given: str | None, usual: Sequence[str], columns: Sequence[str], op
                 "  name one, or give a pattern: --inputs 'summarize: {article}'"
             )
         return found
-    if "{" not in given and given not in columns:
+    named = [given] if given in columns or "{" not in given else _fields(given, option)
+    if missing := [name for name in named if name not in columns]:
         raise InputError(
-            f"the rows have no column {given!r}\n  there are {', '.join(columns)}; a pattern has them in braces: "
+            f"the rows have no column {missing[0]!r}\n  there are {', '.join(columns)}; a pattern has them in braces: "
             "'summarize: {article}'"
         )
     return given
+
+
+def _fields(pattern: str, option: str) -> list[str]:
+    """The columns that a pattern names."""
+    try:
+        return [re.split(r"[.\[]", name)[0] for _, name, _, _ in Formatter().parse(pattern) if name is not None]
+    except ValueError as error:
+        raise InputError(
+            f"--{option} {pattern!r} is no pattern: {error}\n  it has columns in braces, 'summarize: {{article}}'; a "
+            "brace as such is written twice"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pretrainkit.recipes.t5.model import TokenScores
 from pretrainkit.training.objective import LossSum
 
 CROSS_ENTROPY, Z_LOSS = "cross_ent_loss", "z_loss"
+PER_TOKEN, ACCURACY = "loss_per_nonpadding_target_token", "accuracy"
 
 
 class TokenLosses(NamedTuple):
@@ -56,21 +57,42 @@ def smoothed_entropy(label_smoothing: float, vocab_size: int) -> float:
     return -(kept * math.log(kept) + (vocab_size - 1) * other * math.log(other + 1e-20))
 
 
-def loss_sums(losses: TokenLosses, targets: T5Targets, weight: Tensor, config: T5ObjectiveConfig) -> dict[str, LossSum]:
-    """Both losses, to be added over microbatches and ranks; the scale of both is `loss_scale`.
+def loss_sums(
+    losses: TokenLosses, targets: T5Targets, weight: Tensor, config: T5ObjectiveConfig, examples_per_step: int
+) -> dict[str, LossSum]:
+    """Both losses, to be added over microbatches and ranks; the training loss of a step is the sum of their means.
 
     Args:
         losses: Of the tokens of `targets`.
         targets: With the weight of each token.
         weight: From `loss_weight`, of the same microbatch.
         config: What to divide by.
+        examples_per_step: In the batches of all microbatches and ranks.
     """
     weight_K = targets.weight_K
     if config.normalize_by == "average_per_sequence":
         weight_K = share_of_example(targets)
+    scale = loss_scale(config, examples_per_step)
     return {
-        CROSS_ENTROPY: LossSum((losses.cross_entropy_K * weight_K).sum(), weight),
-        Z_LOSS: LossSum((losses.z_K * weight_K).sum(), weight),
+        CROSS_ENTROPY: LossSum((losses.cross_entropy_K * weight_K).sum() * scale, weight),
+        Z_LOSS: LossSum((losses.z_K * weight_K).sum() * scale, weight),
+    }
+
+
+def token_sums(losses: TokenLosses, scores: TokenScores, targets: T5Targets) -> dict[str, LossSum]:
+    """Per target token, without gradient: both losses together, and the share of right guesses.
+
+    Args:
+        losses: Of the tokens of `targets`.
+        scores: What they were made of.
+        targets: With the weight of each token.
+    """
+    weight_K = targets.weight_K
+    both_K = (losses.cross_entropy_K + losses.z_K).detach()
+    total = weight_K.sum()
+    return {
+        PER_TOKEN: LossSum((both_K * weight_K).sum(), total),
+        ACCURACY: LossSum((scores.loss.is_right_K * weight_K).sum(), total),
     }
 
 
@@ -103,17 +125,17 @@ def loss_weight(weight_RQ: Tensor, example_RQ: Tensor, config: T5ObjectiveConfig
     if config.normalize_by == "average_per_sequence":
         sums = _sum_by_example(weight_RQ.float().flatten(), example_RQ.flatten(), _num_groups(example_RQ))
         return (sums > 0).sum(dtype=torch.float32)
-    # A sum that is divided by nothing, or by a number, is known once all rows of the step are counted: `loss_scale`.
+    # Divided by nothing or by a number: `loss_scale` makes up for this count of the examples of a step.
     num = weight_RQ.numel() if config.normalize_by == "total_target_tokens" else len(weight_RQ)
     return torch.full((), num, dtype=torch.float32, device=weight_RQ.device)
 
 
-def loss_scale(config: T5ObjectiveConfig, rows_per_step: int) -> float:
-    """The factor of both terms in the training loss. `rows_per_step`: of the batches of all microbatches and ranks."""
+def loss_scale(config: T5ObjectiveConfig, examples_per_step: int) -> float:
+    """The factor of both sums where `loss_weight` counts examples, but the divisor is none or a number."""
     if config.normalize_by == "none":
-        return float(rows_per_step)
+        return float(examples_per_step)
     if isinstance(config.normalize_by, float):
-        return rows_per_step / config.normalize_by
+        return examples_per_step / config.normalize_by
     return 1.0
 
 

@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.inputs import LayoutChoice, T5Targets, read_batch, target_examples
 from pretrainkit.recipes.t5.losses import (
+    ACCURACY,
     CROSS_ENTROPY,
+    PER_TOKEN,
     Z_LOSS,
     TokenLosses,
     component_sums,
-    loss_scale,
     loss_sums,
     loss_weight,
     token_losses,
+    token_sums,
 )
 from pretrainkit.recipes.t5.model import TokenScores
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
@@ -41,15 +43,16 @@ class T5Objective(SeparableObjective):
         self._vocab_size = config.model.vocab_size
         self._side = "encoder" if config.model.kind == "encoder_only" else "decoder"
         self._components = tuple(components)
+        self._component_losses = tuple(f"loss/{name}" for name in components)
 
     @property
     def scales(self) -> dict[str, float]:
-        scale = loss_scale(self._config.objective, self._config.data.batch_size)
-        return {CROSS_ENTROPY: scale, Z_LOSS: scale}
+        return {CROSS_ENTROPY: 1.0, Z_LOSS: 1.0}
 
     @property
     def logged(self) -> tuple[str, ...]:
-        return tuple(f"loss/{name}" for name in self._components)
+        is_per_token = self._config.objective.normalize_by == "real_target_tokens"
+        return (*(() if is_per_token else (PER_TOKEN,)), ACCURACY, *self._component_losses)
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
         weight = self._weight(batch)
@@ -58,21 +61,21 @@ class T5Objective(SeparableObjective):
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         scores, targets = self._forward(model, batch)
         losses = self._token_losses(scores)
-        found = loss_sums(losses, targets, self._weight(batch), self._config.objective)
-        return found | component_sums(losses, targets, self.logged) if self._components else found
+        found = self._loss_sums(losses, targets, batch)
+        with torch.no_grad():
+            notes = token_sums(losses, scores, targets)
+            if self._components:
+                notes |= component_sums(losses, targets, self._component_losses)
+        return found | {name: notes[name] for name in self.logged}
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         """The losses, and per target token: their sum, the negative log-likelihood, and the share of right guesses."""
         scores, targets = self._forward(model, batch)
-        weight_K = targets.weight_K
-        total = weight_K.sum()
         losses = self._token_losses(scores)
-        found = loss_sums(losses, targets, self._weight(batch), self._config.objective)
-        both_K = losses.cross_entropy_K + losses.z_K
-        found["loss_per_nonpadding_target_token"] = LossSum((both_K * weight_K).sum(), total)
-        found["nll_per_target_token"] = LossSum((scores.loss.nll_K * weight_K).sum(), total)
-        found["accuracy"] = LossSum((scores.loss.is_right_K * weight_K).sum(), total)
+        found = self._loss_sums(losses, targets, batch) | token_sums(losses, scores, targets)
+        weight_K = targets.weight_K
+        found["nll_per_target_token"] = LossSum((scores.loss.nll_K * weight_K).sum(), weight_K.sum())
         return found
 
     def cost(self, batch: HostBatch) -> Cost:
@@ -93,6 +96,10 @@ class T5Objective(SeparableObjective):
         inputs, targets = read_batch(batch, config.model.kind, layout=layout, has_dropout=has_dropout)
         has_logit_sum = config.objective.label_smoothing > 0
         return model(inputs, targets.token_K, has_logit_sum=has_logit_sum), targets
+
+    def _loss_sums(self, losses: TokenLosses, targets: T5Targets, batch: Batch) -> dict[str, LossSum]:
+        config = self._config
+        return loss_sums(losses, targets, self._weight(batch), config.objective, config.data.batch_size)
 
     def _weight(self, batch: Batch) -> Tensor:
         weight_RQ = batch[f"{self._side}_loss_weights"]
