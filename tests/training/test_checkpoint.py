@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -258,34 +259,35 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_changes(folder: Pa
         load(folder / "step-00000001", ALONE, Tied().bfloat16())
 
 
-@pytest.fixture
+@contextmanager
 def small_files_only() -> Iterator[None]:
-    """As on a full disk, a file cannot grow beyond 4 KiB."""
+    """As on a full disk, a file cannot grow beyond 4 KiB. No fixture: pytest itself writes before it undoes those."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.usefixtures("small_files_only")
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_full_disk_leaves_the_previous_checkpoint_and_no_rubbish(folder: Path, blocking: bool) -> None:
     small, large = Tied(), trained(seed=0, width=64)[0]
     store = store_in(folder)
-    store.save(1, small, blocking=True)
-    with pytest.raises(RunError, match="step-00000001 is intact") as failed:  # noqa: PT012, either call may raise
-        store.save(2, large, blocking=blocking)
+    with small_files_only():
+        store.save(1, small, blocking=True)
+        with pytest.raises(RunError, match="step-00000001 is intact") as failed:  # noqa: PT012, either call may raise
+            store.save(2, large, blocking=blocking)
+            store.close()
         store.close()
     assert "step-00000002" in str(failed.value)
     assert "File too large" in str(failed.value)
-    store.close()
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "step-00000001"]
     assert files.newest_valid(folder) == folder / "step-00000001"
 
 
-@pytest.mark.usefixtures("small_files_only")
 def test_a_background_failure_surfaces_at_the_next_save(folder: Path) -> None:
-    with store_in(folder) as store:
+    with small_files_only(), store_in(folder) as store:
         store.save(2, trained(seed=0, width=64)[0])
         with pytest.raises(RunError, match="step-00000002"):
             store.save(3, Tied())
