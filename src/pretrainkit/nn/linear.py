@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 @cache
 def _onednn_product() -> Callable[[Tensor, Tensor, Tensor | None], Tensor] | None:
-    """(T, D), (E, D), (E,) or None to (T, E) without autograd; None where there is no such operator or no reason for it."""
+    """(T, D), (E, D), (E,) or None to (T, E), without autograd; None: there is no such operator or no reason for it."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
         return None
     try:

@@ -19,7 +19,7 @@ FINAL_LR = 1e-5
 def tiny() -> PixelRun:
     """4 layers x 128, decoder 2 x 96: for tests and try-outs.
 
-    1.2 M parameters. Canvases of 144 patches, about 370 letters of English. 1 500 steps, a quarter of an hour on a CPU core,
+    1.2 M parameters. Canvases of 144 patches, about 370 letters of English. 1 500 steps, a quarter of an hour on a CPU,
     end at the average look of a line (0.733 on novels, after 0.735 at step 250): letters are read later.
     """
     return PixelRun(
