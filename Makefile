@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 setup: $(VENV)/.done
 
-$(VENV)/.done: pyproject.toml setup.py constraints.txt
+$(VENV)/.done: pyproject.toml setup.py constraints.txt $(wildcard src/pretrainkit/*/*.c src/pretrainkit/*/*/*.c)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pretrainkit needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Give another: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch torchvision

@@ -18,7 +18,7 @@ from pretrainkit.config.loader import Origins, Resolved, resolve
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import Recipes, entries, find_recipe
-from pretrainkit.training.folder import RunFolder, environment
+from pretrainkit.training.folder import RunFolder, environment, json_value
 from pretrainkit.training.recipe import DataCheck, Evaluation, ImportedConfig, ImportedModel, Recipe
 from pretrainkit.training.run import RunConfig, SourceConfig
 from pretrainkit.training.watch import Watcher
@@ -808,7 +808,7 @@ def _run(
                 **metrics,
                 **recipe.baselines(config),
             }
-            folder.write_json("summary.json", summary)
+            folder.write_json("summary.json", {name: json_value(value) for name, value in summary.items()})
         # What is held out may be classes of images alone, which are no examples of the training.
         if (
             world.is_main
@@ -874,7 +874,7 @@ def _evaluation_config(
         ConfigError, DataError: There is no held-out data, or it does not fit the model.
     """
     overrides = list(overrides)
-    config = _overridden(opened, overrides)
+    config = _only_held_out(opened.recipe, _overridden(opened, overrides), overrides)
     if data is not None:
         config = _with_held_out(opened.recipe, config, data, overrides)
     if not config.has_held_out_data:
@@ -1054,11 +1054,32 @@ def _overridden(opened: Opened, overrides: Iterable[str]) -> Any:
 
 def _with_held_out(recipe: Recipe, config: Any, data: str, overrides: Iterable[str]) -> Any:
     """The config with `data` held out, in place of whatever it says is."""
-    fields = [f"data.{name}" for name in recipe.held_out_fields]
-    if both := [word for word in overrides if word.split("=")[0] in fields]:
+    if both := [*_held_out_words(recipe, overrides).values()]:
         raise ConfigError(f"--data {data} and {both[0]} both say what to evaluate on\n  give one of them")
-    empty = {name: type(config.data).model_fields[name].default for name in recipe.held_out_fields}
-    return config.model_copy(update={"data": config.data.model_copy(update=empty | {"valid": _sources(config, data)})})
+    update = _without_held_out(recipe, config) | {"valid": _sources(config, data)}
+    return config.model_copy(update={"data": config.data.model_copy(update=update)})
+
+
+def _only_held_out(recipe: Recipe, config: Any, overrides: Iterable[str]) -> Any:
+    """The config with what an override says is held out in place of what the run said."""
+    given = {name: word for name, word in _held_out_words(recipe, overrides).items() if getattr(config.data, name)}
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given.values())} both say what to evaluate on\n  give one of them")
+    if not given:
+        return config
+    update = {name: empty for name, empty in _without_held_out(recipe, config).items() if name not in given}
+    return config.model_copy(update={"data": config.data.model_copy(update=update)})
+
+
+def _held_out_words(recipe: Recipe, overrides: Iterable[str]) -> dict[str, str]:
+    """Those of `Recipe.held_out_fields` that are overridden, and the words that do."""
+    words = {word.split("=")[0].removeprefix("data."): word for word in overrides if word.startswith("data.")}
+    return {name: words[name] for name in recipe.held_out_fields if name in words}
+
+
+def _without_held_out(recipe: Recipe, config: Any) -> dict[str, Any]:
+    """Fields of the data's config that say nothing is held out."""
+    return {name: type(config.data).model_fields[name].default for name in recipe.held_out_fields}
 
 
 def _sources(config: Any, path: str) -> Any:

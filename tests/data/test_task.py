@@ -393,3 +393,21 @@ def test_rates_of_tokens_are_refused_where_they_mean_nothing():
     registry.add(Mixture("empty", [("words0", 1)], rates_of="tokens"))
     with pytest.raises(DataError, match="neither inputs nor targets"):
         registry.rates("empty")
+
+
+def forgetful(example):
+    example.get("number")
+
+
+def twice_forgetful(example):
+    return [forgetful(example), example]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [(forgetful, noisy), (forgetful, CacheMarker()), (CacheMarker(), forgetful), (FlatMap(twice_forgetful),)],
+    ids=["without a cache", "before the marker", "behind it", "several"],
+)
+def test_a_step_that_gives_no_example_is_named(steps):
+    with pytest.raises(DataError, match=r"its step '(twice_)?forgetful' failed for example 0: .* it gave None"):
+        task(preprocessors=steps).bind("train").example(0)

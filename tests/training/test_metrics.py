@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.metrics import JsonLines, MetricsLog, to_numbers
 from pretrainkit.training.run import LogConfig
 
@@ -111,3 +112,9 @@ def test_weights_and_biases_offline_writes_a_run_folder_under_one_id(tmp_path, m
     assert len(found) == 1
     assert found[0].stat().st_size > 0
     assert len(read(run / "metrics.jsonl")) == 1
+
+
+def test_evaluations_are_json_whatever_a_metric_gave(tmp_path):
+    RunFolder(tmp_path).evaluation(3, {"mine/score": math.nan, "loss": 1.5})
+    line = (tmp_path / "eval.jsonl").read_text()
+    assert json.loads(line, parse_constant=pytest.fail) == {"step": 3, "mine/score": None, "loss": 1.5}

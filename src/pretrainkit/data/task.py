@@ -217,8 +217,11 @@ class Mixture:
     @property
     def pairs(self) -> "tuple[tuple[str, Rate | None], ...]":
         """Names of the members and the rates of their own."""
-        pairs = (tuple(member) if isinstance(member, (tuple, list)) else (member, None) for member in self.members)
-        return tuple((member if isinstance(member, str) else member.name, rate) for member, rate in pairs)
+        found: list[tuple[str, Rate | None]] = []
+        for given in self.members:
+            member, rate = (given, None) if isinstance(given, (str, Task, Mixture)) else given
+            found.append((member if isinstance(member, str) else member.name, rate))
+        return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,10 @@ class Steps:
             try:
                 if is_random:
                     rng = random_generator(self._key, epoch, index, self._first + number)
-                    example = function(example, rng=rng, **more)
+                    made = function(example, rng=rng, **more)
                 else:
-                    example = function(example, **more)
+                    made = function(example, **more)
+                example = _checked(made)
             except Exception as error:
                 raise self._explained(error, step, index) from error
         return dict(example)
@@ -143,9 +144,9 @@ class Steps:
                 if isinstance(step, Filter):
                     found = [one for one in found if function(one, **arguments)]
                 elif isinstance(step, FlatMap):
-                    found = [dict(new) for one in found for new in function(one, **arguments)]
+                    found = [dict(_checked(new)) for one in found for new in function(one, **arguments)]
                 else:
-                    found = [dict(function(one, **arguments)) for one in found]
+                    found = [dict(_checked(function(one, **arguments))) for one in found]
             except Exception as error:
                 raise self._explained(error, step, index) from error
             if not found:
@@ -160,3 +161,9 @@ class Steps:
             f"task {self.task_name!r}: its step {name_of(step)!r} failed for example {index}: {reason}\n"
             "  mend the step or the data; --debug shows where it happened"
         )
+
+
+def _checked(made: object) -> Mapping[str, Any]:
+    if not isinstance(made, Mapping):
+        raise TypeError(f"it gave {made!r:.80}, which is no mapping of keys to values")
+    return made

@@ -13,6 +13,9 @@ from pretrainkit.errors import ConfigError
 def import_modules(modules: Iterable[str]) -> None:
     """Imports each of `modules`, a dotted name or the path of a `.py` file, once per process.
 
+    The folder of a file is put at the end of Python's search path, as a script's is at its beginning: a file imports
+    those beside it.
+
     Raises:
         ConfigError: There is no such module, or it fails.
     """
@@ -38,6 +41,8 @@ def _import_file(path: Path) -> None:
     name = f"_pretrainkit_user_{path.stem}_{digest}"
     if name in sys.modules:
         return
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

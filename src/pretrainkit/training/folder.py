@@ -1,6 +1,7 @@
 """The run folder: everything about one training in one place, readable without pretrainkit."""
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -119,8 +120,9 @@ class RunFolder:
         self._append(EVENTS, {"step": step, "event": kind, "text": text, "time": round(time.time(), 3)})
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append to eval.jsonl, replacing nothing: a resumed run may evaluate a step again with equal numbers."""
-        self._append(EVALUATIONS, {"step": step, **metrics})
+        """Append to eval.jsonl, replacing nothing: a resumed run may evaluate a step again with equal numbers. NaN and
+        infinity become null."""
+        self._append(EVALUATIONS, {"step": step} | {name: json_value(value) for name, value in metrics.items()})
 
     def write_json(self, name: str, value: Any) -> Path:
         """Write a small JSON file into the folder, whole or not at all."""
@@ -133,6 +135,11 @@ class RunFolder:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         except OSError as error:
             raise unwritable(self.path / name, error) from None
+
+
+def json_value(value: Any) -> Any:
+    """`value`, or None for numbers that JSON lacks: NaN and infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def unwritable(path: Path, error: OSError) -> RunError:

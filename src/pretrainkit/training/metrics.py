@@ -6,7 +6,6 @@ n updates). A run that resumes at step n keeps the lines up to n and cuts the la
 
 import json
 import logging
-import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import DataError, InputError, MissingPackageError
-from pretrainkit.training.folder import unwritable
+from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.run import LogConfig
 
 _log = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class JsonLines:
         Raises:
             RunError: The disk is full, say.
         """
-        line = {"step": step} | {name: _json_value(value) for name, value in values.items()}
+        line = {"step": step} | {name: json_value(value) for name, value in values.items()}
         try:
             self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
             self._file.flush()
@@ -123,10 +122,6 @@ class MetricsLog:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _json_value(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cut_after(path: Path, resume_step: int) -> None:

@@ -250,7 +250,7 @@ class KeepBestConfig(Config):
     mode: Literal["min", "max"] = "min"
     """Whether small or large values are good."""
     keep: PositiveInt = 1
-    """How many."""
+    """Checkpoints to keep: so many best ones."""
 
 
 class CheckpointConfig(Config):
@@ -294,7 +294,7 @@ class EarlyStoppingConfig(Config):
     atol: NonNegativeFloat = 0.0
     """Better means better by more than atol + rtol x the size of the best value."""
     rtol: NonNegativeFloat = 0.0
-    """See atol."""
+    """Relative to the best value; see atol."""
 
 
 class EvaluateConfig(Config):

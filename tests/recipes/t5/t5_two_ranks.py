@@ -32,7 +32,7 @@ def gradients(strategy: str | None, config, world: World, *, is_lopsided: bool =
             batch = {name: tensor[world.rank : world.rank + 1] for name, tensor in batch.items()}
     terms = objective.losses(called, batch)
     factor = 1 if strategy is None else world.world_size  # both average over ranks
-    (factor * sum(term.total / weights[name] for name, term in terms.items())).backward()
+    (factor * sum(terms[name].total / weight for name, weight in weights.items())).backward()
     found = {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad

@@ -1,5 +1,7 @@
 """Prompts in, texts out: sentinels are found, gaps are filled, options reach the decoder."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
@@ -19,10 +21,13 @@ WORDS = [("the", 50), ("boat", 20), ("on", 30), ("river", 15), ("is", 40), ("Tha
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     """A folder as T5's of Hugging Face are."""
+    return sentencepiece_folder(tmp_path_factory.mktemp("t5"))
+
+
+def sentencepiece_folder(folder, **changes):
     import sentencepiece
 
-    folder = tmp_path_factory.mktemp("t5")
-    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1} | changes
     lines = (" ".join([word] * count) for word, count in WORDS)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines, model_prefix=str(folder / "spiece"), vocab_size=28, minloglevel=2, **ids
@@ -98,3 +103,14 @@ def test_several_answers_are_told_apart(tokenizer):
     assert len({answer["text"] for answer in drawn["answers"]}) > 1
     with pytest.raises(InputError, match="beams, temperature do not go together"):
         RECIPE.generate(config, model, tokenizer, ["the boat"], beams=4, temperature=1.0)
+
+
+def test_exports_end_answers_where_the_vocabulary_does_and_bring_its_file(tmp_path, tokenizer):
+    config = run_config(model_config(vocab_size=256))
+    other = sentencepiece_folder(tmp_path, eos_id=3, bos_id=1)
+    for folder, end_id in ((tokenizer, 1), (other, 3)):
+        out = tmp_path / str(end_id)
+        RECIPE.export_huggingface(config, random_model(config.model), folder, out)
+        for name in ("config.json", "generation_config.json"):
+            assert json.loads((out / name).read_text())["eos_token_id"] == end_id
+        assert (out / "spiece.model").read_bytes() == (folder / "spiece.model").read_bytes()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from t5_batches import model_config, random_model
 
-from pretrainkit.errors import CheckpointError
+from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.t5.original import from_original, read_original, to_original, write_original
 
 FAMILIES = ["1.0", "1.1", "umt5", "lm", "mlm"]
@@ -84,3 +84,17 @@ def test_other_weights_are_refused(change):
         arrays["encoder/layers_2/mlp/wo/kernel"] = torch.zeros(40, 32)
     with pytest.raises(CheckpointError, match="encoder_norm" if change == "missing" else "layers_2"):
         from_original(arrays, config)
+
+
+def test_files_of_other_kinds_and_broken_ones_are_refused(tmp_path):
+    config = model_config()
+    with pytest.raises(InputError, match=r"t5x\.bin ends in '\.bin'"):
+        write_original(tmp_path / "t5x.bin", random_model(config).state_dict(), config)
+    whole = tmp_path / "whole.npz"
+    write_original(whole, random_model(config).state_dict(), config)
+    for name, content in (("text.npz", b"garbage"), ("cut.npz", whole.read_bytes()[:-50])):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"it is no whole \.npz file of numbers"):
+            read_original(tmp_path / name)
+    with pytest.raises(CheckpointError, match="No such file"):
+        read_original(tmp_path / "absent.npz")

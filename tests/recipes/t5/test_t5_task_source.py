@@ -7,6 +7,8 @@ import pytest
 from t5_runs import records, run_of, task_run
 
 import pretrainkit
+from pretrainkit.data.preprocessors import keep_if
+from pretrainkit.data.task import REGISTRY, Mixture, add_mixture, add_task
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.source import bind, open_source
@@ -44,6 +46,19 @@ def test_tasks_without_the_split_are_left_out_with_a_warning_and_none_left_is_an
         open_source(bind(task_run(module, "t5_source_both", train_split="test")), "train")
 
 
+def test_a_task_without_any_example_is_named(module):
+    names = ("t5_source_copy", "t5_source_emptied")
+    add_task(REGISTRY.get_task(names[0]).replace(name=names[1], preprocessors=[keep_if(lambda row: False)]))
+    add_mixture(Mixture("t5_source_half_empty", names, default_rate=1))
+    try:
+        for split in ("train", "valid"):
+            with pytest.raises(DataError, match=r"task 't5_source_emptied' has no examples in '(train|validation)'"):
+                open_source(bind(task_run(module, "t5_source_half_empty")), split)
+    finally:
+        for name in ("t5_source_half_empty", names[1]):
+            REGISTRY.remove(name)
+
+
 def test_a_task_of_training_examples_alone_trains_without_an_evaluation(module, tmp_path):
     pretrainkit.train(task_run(module, "t5_source_no_validation", valid_split=None), tmp_path / "run")
     assert not (tmp_path / "run/eval.jsonl").exists()
@@ -54,6 +69,10 @@ def test_held_out_shards_come_in_place_of_the_task_of_a_run(module, folders, tmp
     found = pretrainkit.evaluate(tmp_path / "run", folders[2], num_examples=8)
     assert "nll_per_target_token" in found
     assert not [name for name in found if "t5_source" in name]
+    for words in ([f"data.valid={folders[2]}"], ["data.task=null", f"data.valid={folders[2]}"]):
+        assert pretrainkit.evaluate(tmp_path / "run", None, words, num_examples=8) == found
+    with pytest.raises(ConfigError, match=r"data\.valid=.* and data\.task=.* both say what to evaluate on"):
+        pretrainkit.evaluate(tmp_path / "run", None, ["data.task=t5_source_copy", f"data.valid={folders[2]}"])
     with pytest.raises(ConfigError, match="both say what to evaluate on"):
         pretrainkit.evaluate(tmp_path / "run", folders[2], ["data.task=t5_source_copy"])
     assert pretrainkit.evaluate(tmp_path / "run", None, ["data.task=t5_source_copy"])

@@ -21,7 +21,13 @@ from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
 State = Mapping[str, Tensor]
 HuggingFaceType = Literal["t5", "mt5", "umt5"]
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentencepiece.model")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "sentencepiece.model",
+    "spiece.model",
+)
 
 _ARCHITECTURES: dict[HuggingFaceType, str] = {
     "t5": "T5ForConditionalGeneration",
@@ -128,8 +134,8 @@ def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Ten
     return {ours: state[theirs] for ours, theirs in names.items()}
 
 
-def to_huggingface_config(config: T5ModelConfig) -> dict[str, Any]:
-    """The contents of `config.json`."""
+def to_huggingface_config(config: T5ModelConfig, *, end_id: int = 1) -> dict[str, Any]:
+    """The contents of `config.json`; `end_id` is the end mark of the vocabulary."""
     if config.activations not in _FEED_FORWARD:
         raise InputError(
             f"model.activations {list(config.activations)} have no Hugging Face form\n"
@@ -157,7 +163,7 @@ def to_huggingface_config(config: T5ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_logits,
         "decoder_start_token_id": 0,
         "pad_token_id": 0,
-        "eos_token_id": 1,
+        "eos_token_id": end_id,
         "is_encoder_decoder": True,
         "use_cache": True,
     }
@@ -202,17 +208,26 @@ def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | Non
     )
 
 
-def write_huggingface(state: State, config: T5ModelConfig, out: Path, *, tokenizer: Path | None = None) -> None:
-    """Write a folder that `from_pretrained` loads; `tokenizer` is a folder whose files are copied into it.
+def write_huggingface(
+    state: State, config: T5ModelConfig, out: Path, *, tokenizer: Path | None = None, end_id: int = 1
+) -> None:
+    """Write a folder that `from_pretrained` loads.
+
+    Args:
+        state: Our state dict.
+        config: Of the model.
+        out: New folder.
+        tokenizer: Folder whose files are copied into it.
+        end_id: Where answers end: the end mark of the vocabulary, 1 in those of T5.
 
     Raises:
         InputError: The model has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
     """
-    values, tensors = to_huggingface_config(config), to_huggingface_state(state, config)
+    values, tensors = to_huggingface_config(config, end_id=end_id), to_huggingface_state(state, config)
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", tensors)
         (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-        generation = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
+        generation = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": end_id}
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
         for name in TOKENIZER_FILES:
             if tokenizer is not None and (tokenizer / name).is_file():

@@ -5,6 +5,7 @@ buckets). The embedding table is as ours. In the "scalable" variant the layers o
 """
 
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pretrainkit.errors import CheckpointError
+from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.t5.config import T5ModelConfig
 
 State = Mapping[str, Tensor]
@@ -173,12 +174,21 @@ def read_original(path: Path) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in arrays.files}
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}\n  give an .npz or .safetensors file") from None
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        reason = (
+            error.strerror if isinstance(error, OSError) and error.strerror else "it is no whole .npz file of numbers"
+        )
+        raise CheckpointError(f"{path} cannot be read: {reason}\n  give an .npz or .safetensors file") from None
 
 
 def write_original(path: Path, state: State, config: T5ModelConfig) -> None:
-    """Our weights for T5X, in an .npz or .safetensors file."""
+    """Our weights for T5X, in an .npz or .safetensors file.
+
+    Raises:
+        InputError: The name ends otherwise.
+    """
+    if path.suffix not in (".npz", ".safetensors"):
+        raise InputError(f"{path.name} ends in {path.suffix!r}\n  give a file whose name ends in .npz or .safetensors")
     arrays = to_original(state, config)
     if path.suffix == ".safetensors":
         from pretrainkit.exporting.safetensors import write_tensors

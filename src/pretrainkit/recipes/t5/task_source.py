@@ -248,6 +248,11 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
         raise DataError(
             f"no task of {name!r} has the split {wanted!r}\n  set data.{split}_split to one that they have{or_none}"
         )
+    if empty := [member.name for member in members if not len(member)]:
+        raise DataError(
+            f"task {empty[0]!r} has no examples in {wanted!r}\n"
+            "  check its files and the steps that filter, or leave it out"
+        )
     kept = {member.name for member in members}
     parts = [
         f"{task.name} {task.fingerprint(wanted)} {[identity(step) for step in task.preprocessors]}"
