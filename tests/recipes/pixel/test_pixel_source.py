@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_refused_before_training(folders, corpus, cache):
         bind(run_config(path, max_patches=30))
     with pytest.raises(DataError, match="held_out_share"):
         bind(run_config(path, path))
-    with pytest.raises(ConfigError, match="only read without data.valid"):
+    with pytest.raises(ConfigError, match="only read without data"):
         bind(run_config(path, path, held_out_share=0.1))
     with pytest.raises(DataError, match="nothing says how to draw"):
         bind(run_config(str(corpus)))

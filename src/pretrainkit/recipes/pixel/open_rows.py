@@ -86,7 +86,7 @@ def _cut(path: str, data: PixelDataConfig) -> Path:
         made = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
     if made["fill_rate"] < _POORLY_FILLED:
         _logger.warning(
-            "the rows of %s are %.0f %% full, as its documents are short: in plain text each paragraph is one\n  render "
+            "the rows of %s are %.0f %% full, as documents are short: in plain text a paragraph is one\n  render "
             "books with pretrainkit render --format book, or choose a smaller data.max_patches",
             *(path, 100 * made["fill_rate"]),
         )
