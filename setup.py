@@ -1,4 +1,5 @@
-"""The compiled parts: word counts, span corruption. Optional: without a compiler Python does it, with equal results."""
+"""The compiled parts: word counts, span corruption, span masks. Optional: without a compiler Python does it, with equal
+results."""
 
 from setuptools import Extension, setup
 
@@ -10,6 +11,6 @@ setup(
             extra_compile_args=["-O3"],
             optional=True,
         )
-        for name in ("corpus._words", "recipes.t5._spans")
+        for name in ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks")
     ]
 )

@@ -111,6 +111,11 @@ def _t5_ratio(rows: list[Row], kind: str, contestant: str) -> float:
     return cell(own, kind, "times transformers")
 
 
+def _pixel_ratio(rows: list[Row], kind: str, num_patches: int) -> float:
+    own = [row for row in rows if row.get("contestant") == "ours" and row.get("patches") == str(num_patches)]
+    return cell(own, kind, "times transformers")
+
+
 _RATE, _RATIO = "examples / CPU-s, best", "first engine is faster by"
 _AUGMENTED, _PEER = "random_resize_crop 224, autoaug", "Pillow and torchvision v1, tensor"
 _TIMES_PEER = "times Pillow and torchvision v1, pixels"
@@ -177,6 +182,18 @@ TARGETS = (
         "t5_step",
         lambda rows: _t5_ratio(rows, "short", "packed"),
         least=3,
+    ),
+    Target(
+        "PIXEL step, pixel/tiny, full texts of 144 patches: times transformers",
+        "pixel_step",
+        lambda rows: _pixel_ratio(rows, "full", 144),
+        least=1.5,
+    ),
+    Target(
+        "PIXEL step, texts of 16 % to 100 % of that: times transformers",
+        "pixel_step",
+        lambda rows: _pixel_ratio(rows, "documents", 144),
+        least=1.5,
     ),
     Target(
         "rendering with FreeType, lines of 529 patches: text patches per CPU-second, times PyGame's",

@@ -24,6 +24,7 @@ BENCHMARKS = (
     "denoising",
     "step",
     "t5_step",
+    "pixel_step",
     "contrast",
     "accumulation",
     "tokenizing",
@@ -32,6 +33,7 @@ BENCHMARKS = (
     "shuffle",
     "images",
     "rendering",
+    "rendered_rows",
     "start",
 )
 LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "80", "--rounds", "3")}

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from pretrainkit.nn import linear as module
-from pretrainkit.nn.linear import Linear, linear, product
+from pretrainkit.nn.linear import BiasedLinear, Linear, linear, product
 
 
 @pytest.fixture(params=["as here", "without oneDNN"])
@@ -24,6 +24,20 @@ def test_products_and_gradients_equal_torch(shape, dtype):
     found, expected = linear(x, weight), F.linear(x, weight)
     torch.testing.assert_close(found, expected)
     gradients = [torch.autograd.grad((value * above).sum(), (x, weight)) for value in (found, expected)]
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("num", [9, 0])
+def test_biased_layers_equal_torch(num):
+    torch.manual_seed(0)
+    layer = BiasedLinear(5, 7)
+    x, above = torch.randn(num, 5, requires_grad=True), torch.randn(num, 7)
+    parameters = (x, layer.weight, layer.bias)
+    expected = F.linear(*parameters)
+    torch.testing.assert_close(layer(x), expected)
+    gradients = [torch.autograd.grad((value * above).sum(), parameters) for value in (layer(x), expected)]
     for mine, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, theirs)
 

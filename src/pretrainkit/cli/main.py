@@ -20,6 +20,7 @@ VERBS = {
     "config": "Show, check and document configs.",
     "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
     "tokenizer": "Train tokenizers and encode a corpus to token shards.",
+    "render": "Turn text into pictures of it, in parquet files, for models that read pixels.",
     "data": "Check the data of a config or sets of image-text pairs, pack those into tars, take their captions out.",
     "tasks": "List tasks and mixtures, look at their examples, make caches.",
     "train": "Train a preset or a config file.",

@@ -319,7 +319,14 @@ class SelfAttention(nn.Module):
     """Multi-head attention; queries, keys and values come from one matrix, in this order from top to bottom."""
 
     def __init__(
-        self, width: int, num_heads: int, *, has_bias: bool, dropout_rate: float, window: int | None = None
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        has_bias: bool,
+        dropout_rate: float,
+        window: int | None = None,
+        linear: type[nn.Linear] = nn.Linear,
     ) -> None:
         super().__init__()
         if width % num_heads:
@@ -327,8 +334,8 @@ class SelfAttention(nn.Module):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.window = window
-        self.qkv = nn.Linear(width, 3 * width, bias=has_bias)
-        self.out = nn.Linear(width, width, bias=has_bias)
+        self.qkv = linear(width, 3 * width, bias=has_bias)
+        self.out = linear(width, width, bias=has_bias)
 
     def forward(
         self,

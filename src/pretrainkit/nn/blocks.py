@@ -21,11 +21,11 @@ class LayerNorm(nn.LayerNorm):
 class FeedForward(nn.Module):
     """Two linear layers with an activation between."""
 
-    def __init__(self, width: int, inner_width: int, activation: str) -> None:
+    def __init__(self, width: int, inner_width: int, activation: str, linear: type[nn.Linear] = nn.Linear) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.up = nn.Linear(width, inner_width)
-        self.down = nn.Linear(inner_width, width)
+        self.up = linear(width, inner_width)
+        self.down = linear(inner_width, width)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
@@ -99,18 +99,25 @@ class PlainPreNormBlock(nn.Module):
         activation: str,
         attention_dropout_rate: float,
         epsilon: float,
+        dropout_rate: float = 0.0,
+        linear: type[nn.Linear] = nn.Linear,
     ) -> None:
+        """`dropout_rate` is on the outputs of attention and feed-forward, whose layers are `linear`."""
         super().__init__()
+        self.dropout_rate = dropout_rate
         self.attention_norm = LayerNorm(width, epsilon)
-        self.attention = SelfAttention(width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate)
+        self.attention = SelfAttention(
+            width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate, linear=linear
+        )
         self.feed_forward_norm = LayerNorm(width, epsilon)
-        self.feed_forward = FeedForward(width, inner_width, activation)
+        self.feed_forward = FeedForward(width, inner_width, activation, linear)
 
     def forward(self, x_TD: Tensor, layout: AttentionLayout, wanted_W: Tensor | None = None) -> Tensor:
         """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
+        rate, is_training = self.dropout_rate, self.training
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, wanted_W=wanted_W)
-        x_TD = _rows(x_TD, wanted_W) + mixed_TD
-        return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))
+        x_TD = _rows(x_TD, wanted_W) + dropout(mixed_TD, rate, is_training=is_training)
+        return x_TD + dropout(self.feed_forward(self.feed_forward_norm(x_TD)), rate, is_training=is_training)
 
 
 class PreNormBlock(nn.Module):

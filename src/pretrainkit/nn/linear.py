@@ -1,4 +1,4 @@
-"""Linear layers without bias, by the faster of the two libraries that multiply float32 matrices on a CPU.
+"""Linear layers, by the faster of the two libraries that multiply float32 matrices on a CPU.
 
 torch gives float32 products to MKL. On CPUs with AVX-512, AMD's above all, oneDNN does those of a forward pass and of
 the gradient of its inputs up to a quarter faster (measured: benchmarks/RESULTS.md); for the gradient of the weights MKL
@@ -17,46 +17,47 @@ from torch import Tensor, nn
 
 
 @cache
-def _onednn_product() -> Callable[[Tensor, Tensor], Tensor] | None:
-    """(T, D), (E, D) to (T, E) without autograd; None where there is no such operator or no reason for it."""
+def _onednn_product() -> Callable[[Tensor, Tensor, Tensor | None], Tensor] | None:
+    """(T, D), (E, D), (E,) or None to (T, E) without autograd; None where there is no such operator or no reason for it."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
         return None
     try:
         operator = torch.ops.mkldnn._linear_pointwise
     except AttributeError:  # not part of torch's promises
         return None
-    return lambda x_TD, weight_ED: operator(x_TD, weight_ED, None, "none", [], "")
+    return lambda x_TD, weight_ED, bias_E: operator(x_TD, weight_ED, bias_E, "none", [], "")
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, weight_ED: Tensor) -> Tensor:
+    def forward(ctx: Any, x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None) -> Tensor:
         ctx.save_for_backward(x_TD, weight_ED)
-        return product(x_TD, weight_ED)
+        return product(x_TD, weight_ED, bias_E)
 
     @staticmethod
-    def backward(ctx: Any, grad_TE: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad_TE: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x_TD, weight_ED = ctx.saved_tensors
         grad_TE = grad_TE.contiguous()
         grad_x = product(grad_TE, weight_ED.t()) if ctx.needs_input_grad[0] else None
-        return grad_x, grad_TE.t() @ x_TD if ctx.needs_input_grad[1] else None
+        grad_weight = grad_TE.t() @ x_TD if ctx.needs_input_grad[1] else None
+        return grad_x, grad_weight, grad_TE.sum(0) if ctx.needs_input_grad[2] else None
 
 
-def product(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
-    """x W^T on a CPU, (T, E), where no gradient is wanted."""
+def product(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> Tensor:
+    """x W^T + b on a CPU, (T, E), where no gradient is wanted."""
     fast = _onednn_product()
     if fast is None or not len(x_TD) or not x_TD.dtype == weight_ED.dtype == torch.float32:
-        return x_TD @ weight_ED.t()
-    return fast(x_TD, weight_ED)
+        return F.linear(x_TD, weight_ED, bias_E)
+    return fast(x_TD, weight_ED, bias_E)
 
 
-def linear(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
-    """x W^T, (T, E)."""
+def linear(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> Tensor:
+    """x W^T + b, (T, E)."""
     is_float32_cpu = x_TD.device.type == "cpu" and x_TD.dtype == weight_ED.dtype == torch.float32
     is_plain = is_float32_cpu and x_TD.ndim == 2 and not torch.is_autocast_enabled("cpu")
     if not is_plain or not len(x_TD) or torch.compiler.is_compiling() or _onednn_product() is None:
-        return F.linear(x_TD, weight_ED)
-    return _Product.apply(x_TD, weight_ED)
+        return F.linear(x_TD, weight_ED, bias_E)
+    return _Product.apply(x_TD, weight_ED, bias_E)
 
 
 class Linear(nn.Linear):
@@ -68,3 +69,11 @@ class Linear(nn.Linear):
     def forward(self, x_TD: Tensor) -> Tensor:
         """(..., D) to (..., E)."""
         return linear(x_TD, self.weight)
+
+
+class BiasedLinear(nn.Linear):
+    """With bias."""
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """(T, D) to (T, E)."""
+        return linear(x_TD, self.weight, self.bias)

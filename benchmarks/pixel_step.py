@@ -1,0 +1,256 @@
+"""One training step of our PIXEL against `ViTMAEForPreTraining` of transformers, on the same rendered texts and masks.
+
+    python benchmarks/pixel_step.py [--texts full,documents] [--patches 144,529] [--rounds 7] [--threads 1] [--quick]
+
+The model of pixel/tiny, 4 layers of width 128 and a decoder of 2 x 96, on texts of up to 144 and of up to 529 patches of
+16 x 16 pixels, a quarter of them hidden.
+Both: forward, backward, clip to norm 1, fused AdamW, float32, no dropout; transformers gets the texts wrapped into
+squares of 12 x 12 or 23 x 23 patches in three colours, as float32, which is what it takes. Each contestant has a process of its
+own, and they take turns in each round; what counts is the median CPU time of a step. Before timing, all get the same
+weights and, of full texts, must give the same loss and the same gradients.
+
+full: every text fills its canvas. documents: of 16 % to 100 % of that. transformers computes the blank after a text, and
+its loss counts it; ours does neither.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+from pretrainkit.recipes.pixel.batch import pack
+from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.recipes.pixel.convert import from_huggingface_state, to_huggingface_state, write_huggingface
+from pretrainkit.recipes.pixel.masking import draw_masks
+from pretrainkit.recipes.pixel.model import build
+from pretrainkit.recipes.pixel.objective import PixelObjective
+from pretrainkit.recipes.pixel.presets import tiny
+from pretrainkit.rng import fold
+from pretrainkit.training.memory import freed_memory_kept
+
+PATCH = 16
+OURS, THEIRS, THEIRS_KEPT = "ours", "theirs", "theirs, memory kept"
+NUM_BATCHES = 3
+Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
+Batch = dict[str, Tensor]
+
+
+def run_config(num_patches: int) -> PixelRun:
+    """pixel/tiny for texts of that many patches, with the last norm of transformers."""
+    config = tiny()
+    model = config.model.model_copy(update={"max_patches": num_patches, "decoder_norm_epsilon": 1e-12})
+    data = config.data.model_copy(update={"max_patches": num_patches})
+    objective = config.objective.model_copy(update={"mask_region": "canvas"})
+    return config.model_copy(update={"model": model, "data": data, "objective": objective})
+
+
+def make_texts(kind: str, num: int, num_patches: int, seed: int) -> Texts:
+    """Grey canvases with strokes like letters, patches before each end patch, and masks."""
+    rng = np.random.default_rng(seed)
+    share = np.ones(num) if kind == "full" else rng.uniform(0.16, 1, num)
+    num_text = np.minimum((num_patches * share).astype(np.int32), num_patches - 1)
+    ink = rng.random((num, PATCH, num_patches * PATCH)) < 0.3
+    ink[:, :3] = ink[:, 13:] = False
+    pixels = np.where(ink, rng.integers(0, 200, ink.shape), 255).astype(np.uint8)
+    for row, length in enumerate(num_text.tolist()):
+        pixels[row, :, length * PATCH :] = 255
+        pixels[row, :, length * PATCH : (length + 1) * PATCH] = 0
+    masks = draw_masks(run_config(num_patches).objective, fold(seed, np.arange(num)), num_text, num_patches)
+    return pixels, num_text, masks
+
+
+def to_squares(texts: Texts) -> Batch:
+    """What transformers takes: (B, 3, H, H) in [0, 1], and noise that hides the masks' patches."""
+    pixels, _, masks = texts
+    side = math.isqrt(masks.shape[1])
+    rows = pixels.reshape(len(pixels), PATCH, side, side * PATCH).swapaxes(1, 2).reshape(len(pixels), side * PATCH, -1)
+    grey = torch.from_numpy(rows).float() / 255
+    return {"pixel_values": grey[:, None].repeat(1, 3, 1, 1), "noise": torch.from_numpy(masks.astype(np.float32))}
+
+
+def to_streams(texts: Texts) -> Batch:
+    """What ours takes."""
+    return {name: torch.from_numpy(array) for name, array in pack(*texts).items()}
+
+
+def make_ours(num_patches: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
+    """Our model, always with the same weights, and its loss."""
+    config = run_config(num_patches)
+    torch.manual_seed(0)
+    model, objective = build(config.model), PixelObjective(config)
+    return model, lambda batch: objective.losses(model, batch)["masked_patch_loss"].mean()
+
+
+def make_theirs(weights: Path, num_patches: int) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
+    """The model of transformers with the weights of a folder, and its loss."""
+    model = (
+        import_transformers()
+        .ViTMAEForPreTraining.from_pretrained(weights, image_size=math.isqrt(num_patches) * PATCH)
+        .train()
+    )
+    for name, parameter in model.named_parameters():
+        if "pos" in name:  # fixed tables, which from_pretrained forgets
+            parameter.requires_grad_(False)
+    return model, lambda batch: model(**batch).loss
+
+
+def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Callable[[Batch], float]:
+    """CPU seconds of a training step with everything but the data."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
+
+    def step(batch: Batch) -> float:
+        start = time.process_time()
+        loss_of(batch).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return time.process_time() - start
+
+    return step
+
+
+def contend(name: str, kind: str, num_patches: int, batch_size: int, threads: int, folder: Path) -> None:
+    """A contestant: writes its gradients, says its loss, then makes a step for every line that it reads."""
+    torch.set_num_threads(threads)
+    texts = [make_texts(kind, batch_size, num_patches, seed) for seed in range(NUM_BATCHES)]
+    is_theirs = name != OURS
+    batches = [to_squares(part) if is_theirs else to_streams(part) for part in texts]
+    with nullcontext() if name == THEIRS else freed_memory_kept():
+        model, loss_of = make_theirs(folder / "weights", num_patches) if is_theirs else make_ours(num_patches)
+        loss = loss_of(batches[0])
+        loss.backward()
+        if is_theirs:
+            for parameter in model.parameters():
+                parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            model.save_pretrained(folder / name)
+            model, loss_of = make_theirs(folder / "weights", num_patches)
+        else:
+            grads = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in model.named_parameters()}
+            torch.save(to_huggingface_state(grads, run_config(num_patches).model), folder / f"{name}.pt")
+            model.zero_grad(set_to_none=True)
+        step = stepper(model, loss_of)
+        useful = [int(num_text.sum()) + len(num_text) for _, num_text, _ in texts]
+        print(json.dumps({"loss": loss.item(), "useful": useful}), flush=True)
+        for number, _ in enumerate(sys.stdin):
+            print(step(batches[number % NUM_BATCHES]), flush=True)
+
+
+@contextmanager
+def contestant(
+    name: str, kind: str, num_patches: int, options: argparse.Namespace, folder: Path
+) -> Iterator[tuple[Any, Any]]:
+    """A process of `contend`: what it said first, and a function that lets it make a step and gives the CPU seconds."""
+    given = ["--batch-size", options.batch_size, "--threads", options.threads, "--folder", folder]
+    command = [sys.executable, __file__, "--contestant", name, "--texts", kind, "--patches", num_patches, *given]
+    with subprocess.Popen(
+        list(map(str, command)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None if options.verbose else subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(options.threads)},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, out = process.stdin, process.stdout
+
+        def ask(line: str | None) -> Any:
+            if line is not None:
+                to.write(line)
+                to.flush()
+            answer = out.readline()
+            if not answer:
+                raise SystemExit(f"{name} on {kind} texts ended early; see --verbose")
+            return json.loads(answer)
+
+        yield ask(None), lambda: ask("step\n")
+        to.close()
+
+
+def refuse_different_maths(losses: dict[str, float], num_patches: int, folder: Path) -> None:
+    """Every gradient of the same loss must be the same, up to rounding."""
+    if max(losses.values()) - min(losses.values()) > 1e-5:
+        raise SystemExit(f"not the same maths: losses {losses}")
+    from pretrainkit.exporting.safetensors import read_tensors
+
+    config = run_config(num_patches).model
+    ours = from_huggingface_state(torch.load(folder / f"{OURS}.pt", weights_only=True), config)
+    for name in set(losses) - {OURS}:
+        theirs = from_huggingface_state(read_tensors(folder / name), config)
+        for key, grad in ours.items():
+            error = float((grad - theirs[key]).norm() / grad.norm().clamp(min=1e-12))
+            if error > 1e-3:
+                raise SystemExit(f"not the same maths: the gradient of {key} is off by {error:.1e} of its norm")
+
+
+def compare(
+    kind: str, num_patches: int, names: list[str], options: argparse.Namespace
+) -> dict[str, tuple[float, float]]:
+    """Of each contestant the median of useful patches per CPU-second, and the share of the canvases that texts fill."""
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        folder = Path(place)
+        state = make_ours(num_patches)[0].state_dict()
+        write_huggingface(state, run_config(num_patches), folder / "weights", model_type="vit_mae")
+        said, steps = {}, {}
+        for name in names:
+            said[name], steps[name] = stack.enter_context(contestant(name, kind, num_patches, options, folder))
+        if kind == "full":
+            refuse_different_maths({name: first["loss"] for name, first in said.items()}, num_patches, folder)
+        speeds: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(options.rounds + 1):  # the first of all is a warm-up
+            for name in names:
+                speed = said[name]["useful"][number % NUM_BATCHES] / steps[name]()
+                if number:
+                    speeds[name].append(speed)
+    fill = sum(said[names[0]]["useful"]) / (NUM_BATCHES * options.batch_size * num_patches)
+    return {name: (statistics.median(found), fill) for name, found in speeds.items()}
+
+
+def main() -> None:
+    """Print a table with a row per comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", default="full,documents")
+    parser.add_argument("--patches", default="144,529")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="few texts, one round: to see that it runs")
+    parser.add_argument("--verbose", action="store_true", help="show what the contestants complain about")
+    parser.add_argument("--contestant", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contestant:
+        size, threads = options.batch_size, options.threads
+        contend(options.contestant, options.texts, int(options.patches), size, threads, options.folder)
+        return
+    if options.quick:
+        options.batch_size, options.rounds = 2, 1
+    print(
+        "| texts | patches | canvas filled | contestant | useful patches / CPU-s | times transformers |\n|---|---|---|---|---|---|"
+    )
+    for num_patches in map(int, options.patches.split(",")):
+        for kind in options.texts.split(","):
+            names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, THEIRS]
+            found = compare(kind, num_patches, names, options)
+            for name, (speed, fill) in found.items():
+                row = [kind, num_patches, f"{fill:.0%}", name, f"{speed:,.0f}", f"{speed / found[THEIRS][0]:.2f}"]
+                print(f"| {' | '.join(map(str, row))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

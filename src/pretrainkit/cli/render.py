@@ -1,0 +1,225 @@
+"""`pretrainkit render`: text to folders of rendered rows."""
+
+import json
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
+from pretrainkit.cli.stages import amount, shown_stages
+from pretrainkit.errors import InputError
+
+if TYPE_CHECKING:
+    from pretrainkit.rendering import Renderer
+    from pretrainkit.rendering.documents import Documents
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class InputFormat(StrEnum):
+    """Formats of input files."""
+
+    auto = "auto"
+    jsonl = "jsonl"
+    text = "text"
+    book = "book"
+    wiki = "wiki"
+    parquet = "parquet"
+    articles = "articles"
+
+
+class PackingName(StrEnum):
+    """How documents are cut into rows."""
+
+    exact = "exact"
+    original = "original"
+
+
+class LayoutName(StrEnum):
+    """Ways to lay rows out in files."""
+
+    even = "even"
+    published = "published"
+
+
+class ColumnName(StrEnum):
+    """Columns that may be added."""
+
+    text = "text"
+    document = "document"
+    renderer = "renderer"
+
+
+@app.command()
+def render(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CORPUS...",
+            help="Folder of `pretrainkit corpus shards`; or files, globs, addresses.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder, which gets train and maybe valid.", show_default=False)
+    ] = None,
+    renderer: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a renderer, or a font for the published settings.", show_default=False),
+    ] = None,
+    packing: Annotated[
+        PackingName,
+        typer.Option(help="exact: rows as full as whole words allow; original: whole lines, by the original's rule."),
+    ] = PackingName.exact,
+    max_patches: Annotated[
+        int | None, typer.Option(min=2, help="Patches of a row; left out: as the renderer says.", show_default=False)
+    ] = None,
+    text_only: Annotated[
+        bool, typer.Option("--text-only", help="Cut the text without drawing it: training draws it on the way.")
+    ] = False,
+    column: Annotated[
+        list[ColumnName] | None, typer.Option(help="A further column; may be repeated.", show_default=False)
+    ] = None,
+    heldout: Annotated[float, typer.Option(help="Share of documents for OUT/valid, by a hash of their text.")] = 0.0,
+    format: Annotated[
+        InputFormat,
+        typer.Option(help="Read every INPUT as this; articles: lines, three blank ones between articles."),
+    ] = InputFormat.auto,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of CORPUS: a data set of the hub, NAME or NAME:CONFIG, streamed.", show_default=False
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of --dataset.")] = "train",
+    revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.", show_default=False)] = None,
+    shard_characters: Annotated[int, typer.Option(min=1, help="Text of one file.")] = 8_000_000,
+    layout: Annotated[
+        LayoutName, typer.Option(help="Of rendered rows as CORPUS. even: small groups of rows; published: for the hub.")
+    ] = LayoutName.even,
+    push: Annotated[
+        str | None,
+        typer.Option(metavar="USER/NAME", help="Then upload OUT to this data set of the hub.", show_default=False),
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see a new data set.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many rows there would be and how full they are.")
+    ] = False,
+    workers: Workers = None,
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+    json_output: Json = False,
+) -> None:
+    """Render documents to parquet files (OUT/train, and OUT/valid where CORPUS has held-out documents).
+
+    The same command goes on where an interrupted one stopped. The files do not depend on --workers. A folder of
+    rendered rows as CORPUS is written anew in OUT, in another layout.
+    """
+    from pretrainkit.rendering.prerender import RenderSettings, prerender
+    from pretrainkit.rendering.prerender import dry_run as measure
+
+    if inputs and len(inputs) == 1 and _has_rows(inputs[0]):
+        _lay_out(inputs[0], _named(out), layout, split, workers or 1)
+        _push(_named(out), push, public)
+        return
+    if layout is not LayoutName.even:
+        raise InputError("--layout published takes rendered rows\n  render first, then name that OUT/train as CORPUS")
+    if renderer is None:
+        raise InputError("nothing says how to draw\n  name a renderer or a font by --renderer")
+    settings = RenderSettings(
+        packing=packing.value,
+        with_pixels=not text_only,
+        extras=tuple(dict.fromkeys(name.value for name in column or ())),
+        held_out=heldout,
+        shard_characters=shard_characters,
+        max_bad=max_bad,
+    )
+    documents = _documents(inputs, format.value, dataset, split, revision, text_key)
+    drawn_by = _renderer(renderer, max_patches)
+    if dry_run:
+        with tempfile.TemporaryDirectory() as work, shown_stages() as progress:
+            found = measure(documents, drawn_by, settings, Path(work), workers=workers, progress=progress)
+        if json_output:
+            typer.echo(json.dumps(vars(found)))
+            return
+        typer.echo(
+            f"{amount(found.num_documents, 'document')} would be {amount(found.num_rows, 'row')} with "
+            f"{found.num_patches:,} text patches, {found.fill_rate:.1%} full"
+        )
+        return
+    out = _named(out)
+    with shown_stages() as progress:
+        manifests = prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
+    if json_output:
+        typer.echo(json.dumps(manifests, ensure_ascii=False))
+    else:
+        _report(out, manifests)
+    _push(out, push, public)
+
+
+def _report(out: Path, manifests: dict[str, dict[str, Any]]) -> None:
+    for name, manifest in manifests.items():
+        typer.echo(
+            f"{out / name}: {amount(manifest['num_rows'], 'row')} with {manifest['num_patches']:,} text patches, "
+            f"{manifest['fill_rate']:.1%} full, in {amount(len(manifest['shards']), 'file')}, "
+            f"{manifest['num_bytes'] / 1e6:,.1f} MB, fingerprint {manifest['fingerprint'][:12]}"
+        )
+    for reason, entry in next(iter(manifests.values()))["skipped"].items():
+        typer.echo(f"skipped: {entry['count']:,} {reason.replace('_', ' ')}", err=True)
+
+
+def _named(out: Path | None) -> Path:
+    if out is None:
+        raise InputError("no output folder\n  name one by --out, or only look with --dry-run")
+    return out
+
+
+def _has_rows(path: str) -> bool:
+    from pretrainkit.rendering.relayout import row_files
+
+    return bool(row_files(path))
+
+
+def _lay_out(folder: str, out: Path, layout: LayoutName, split: str, workers: int) -> None:
+    from pretrainkit.rendering.relayout import publish, regroup
+
+    with shown_stages() as progress:
+        if layout is LayoutName.published:
+            files = publish(folder, out, split=split, progress=progress)
+            typer.echo(f"{out}: {amount(len(files), 'file')}, the last is {files[-1].name}")
+        else:
+            manifest = regroup(folder, out, workers=workers, progress=progress)
+            typer.echo(f"{out}: {amount(manifest['num_rows'], 'row')} in {amount(len(manifest['shards']), 'file')}")
+
+
+def _push(out: Path, name: str | None, public: bool) -> None:
+    if name is None:
+        return
+    from pretrainkit.rendering.hub import HuggingFaceHub, push
+
+    with shown_stages() as progress:
+        pushed = push(out, HuggingFaceHub(name, private=not public), progress=progress)
+    typer.echo(f"{name}: {amount(pushed.num_uploaded, 'file')} uploaded, {pushed.num_kept:,} were there already")
+
+
+def _documents(
+    inputs: list[str] | None, format: str, dataset: str | None, split: str, revision: str | None, text_key: str
+) -> "dict[str, Documents]":
+    from pretrainkit.rendering.documents import HubDocuments, find_documents
+
+    if bool(inputs) == (dataset is not None):
+        raise InputError("nothing to read, or two things\n  name CORPUS files, or a data set by --dataset")
+    if dataset is not None:
+        name, _, config = dataset.partition(":")
+        return {"train": HubDocuments(name, config or None, split, revision, text_key)}
+    return find_documents(inputs or [], format, text_key)
+
+
+def _renderer(path: Path, max_patches: int | None) -> "Renderer":
+    from pretrainkit.rendering.named import open_renderer
+
+    return open_renderer(path, max_patches)

@@ -1,0 +1,351 @@
+"""The same weights for published PIXEL checkpoints and for transformers' `ViTMAEForPreTraining`, both ways.
+
+Both have the same tensors under the same names and differ in config.json alone. Nothing but
+`difference_from_huggingface` imports transformers.
+
+Dimensions: L patches, D width.
+"""
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.recipes.pixel.batch import pack
+from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun
+from pretrainkit.recipes.pixel.inputs import read_batch
+from pretrainkit.recipes.pixel.positions import position_table
+
+_logger = logging.getLogger(__name__)
+State = Mapping[str, Tensor]
+
+_HF_ACTIVATIONS: dict[Activation, str] = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "swish": "silu"}
+_OUR_ACTIVATIONS = {theirs: ours for ours, theirs in _HF_ACTIVATIONS.items()}
+_PIXEL_EPSILON = 1e-5
+"""Of the decoder's last norm in models of the original's code, whatever config.json says of the others."""
+_TABLES = {
+    "encoder.position_embedding": "vit.embeddings.position_embeddings",
+    "decoder.position_embedding": "decoder.decoder_pos_embed",
+}
+_TOKENS = {"encoder.class_token": "vit.embeddings.cls_token", "decoder.mask_token": "decoder.mask_token"}
+_PATCH = ("encoder.patch", "vit.embeddings.patch_embeddings.projection")
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "decoder_hidden_size": "decoder_hidden_size",
+    "decoder_num_layers": "decoder_num_hidden_layers",
+    "decoder_num_heads": "decoder_num_attention_heads",
+    "decoder_intermediate_size": "decoder_intermediate_size",
+    "patch_size": "patch_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+_DEFAULTS = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "decoder_hidden_size": 512,
+    "decoder_num_hidden_layers": 8,
+    "decoder_num_attention_heads": 16,
+    "decoder_intermediate_size": 2048,
+    "patch_size": 16,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "layer_norm_eps": 1e-12,
+    "initializer_range": 0.02,
+}
+"""Of the original's config class, for keys that a config.json leaves out."""
+
+
+# ------------------------------------------------------------------------------------------------------------- tensors
+
+
+def _linear_layers(config: PixelModelConfig) -> dict[str, str]:
+    """Our module to theirs, for all that have equal weights and biases."""
+    found = {
+        "encoder.final_norm": "vit.layernorm",
+        "decoder.embed": "decoder.decoder_embed",
+        "decoder.final_norm": "decoder.decoder_norm",
+        "decoder.predict": "decoder.decoder_pred",
+    }
+    for ours, theirs in _blocks(config):
+        found |= {
+            f"{ours}.attention.out": f"{theirs}.attention.output.dense",
+            f"{ours}.attention_norm": f"{theirs}.layernorm_before",
+            f"{ours}.feed_forward_norm": f"{theirs}.layernorm_after",
+            f"{ours}.feed_forward.up": f"{theirs}.intermediate.dense",
+            f"{ours}.feed_forward.down": f"{theirs}.output.dense",
+        }
+    return found
+
+
+def _blocks(config: PixelModelConfig) -> list[tuple[str, str]]:
+    encoder = [(f"encoder.layers.{layer}", f"vit.encoder.layer.{layer}") for layer in range(config.num_layers)]
+    decoder = [(f"decoder.layers.{j}", f"decoder.decoder_layers.{j}") for j in range(config.decoder_num_layers)]
+    return encoder + decoder
+
+
+def _same_tensors(config: PixelModelConfig) -> dict[str, str]:
+    """Our name to theirs, for all that are equal but for leading dimensions of 1."""
+    linear = {
+        f"{ours}.{kind}": f"{theirs}.{kind}"
+        for ours, theirs in _linear_layers(config).items()
+        for kind in ("weight", "bias")
+    }
+    return {**_TOKENS, **_TABLES, f"{_PATCH[0]}.bias": f"{_PATCH[1]}.bias", **linear}
+
+
+def _split_tensors(config: PixelModelConfig) -> dict[str, tuple[str, str, str]]:
+    """Our queries, keys and values to their three tensors."""
+    return {
+        f"{ours}.attention.qkv.{kind}": (
+            f"{theirs}.attention.attention.query.{kind}",
+            f"{theirs}.attention.attention.key.{kind}",
+            f"{theirs}.attention.attention.value.{kind}",
+        )
+        for ours, theirs in _blocks(config)
+        for kind in ("weight", "bias")
+    }
+
+
+def to_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
+    """Our state dict under the published names."""
+    found = {theirs: state[ours] for ours, theirs in _same_tensors(config).items()}
+    for theirs in _TOKENS.values():
+        found[theirs] = found[theirs][None, None]
+    for theirs in _TABLES.values():
+        found[theirs] = found[theirs][None]
+    for ours, names in _split_tensors(config).items():
+        found |= zip(names, state[ours].chunk(3), strict=True)
+    P = config.patch_size
+    weight = state[f"{_PATCH[0]}.weight"].unflatten(1, (P, P, NUM_CHANNELS))
+    found[f"{_PATCH[1]}.weight"] = weight.permute(0, 3, 1, 2)
+    return found
+
+
+def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
+    """Published tensors under our names.
+
+    Raises:
+        CheckpointError: A tensor is missing or left over.
+    """
+    # transformers 5 saves the decoder's layers under a name that it makes up by mistake.
+    state = {name.replace("decoder.decoder_encoder.layer.", "decoder.decoder_layers."): t for name, t in state.items()}
+    same, split = _same_tensors(config), _split_tensors(config)
+    patch = f"{_PATCH[1]}.weight"
+    wanted = [*same.values(), *(name for names in split.values() for name in names), patch]
+    if missing := [name for name in wanted if name not in state]:
+        raise CheckpointError(
+            f"{len(missing)} of {len(wanted)} tensors are missing, such as {', '.join(missing[:3])}\n"
+            "  what is read is PIXELForPreTraining or ViTMAEForPreTraining, with the decoder"
+        )
+    if left_over := sorted(set(state) - set(wanted)):
+        raise CheckpointError(
+            f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"
+            "  the weights belong to another architecture than config.json says"
+        )
+    found = {ours: state[theirs] for ours, theirs in same.items()}
+    for ours in _TOKENS:
+        found[ours] = found[ours].flatten()
+    for ours in _TABLES:
+        found[ours] = found[ours][0]
+    found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
+    found[f"{_PATCH[0]}.weight"] = state[patch].permute(0, 2, 3, 1).flatten(1)
+    return found
+
+
+def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tuple[PixelModelConfig, dict[str, Tensor]]:
+    """The model for texts of another length: position tables are cut, or go on by the formula that made them.
+
+    The number of patches in a row of their grid stays as it is, so what was learnt of a position holds.
+    """
+    found = dict(state)
+    for name in _TABLES:
+        table = state[name]
+        longer = position_table(max_patches, table.shape[1], config.position_grid_width).to(table)
+        kept = min(len(table), len(longer))
+        found[name] = torch.cat((table[:kept], longer[kept:]))
+    update = {"max_patches": max_patches, "grid_width": config.position_grid_width}
+    return config.model_copy(update=update), found
+
+
+# -------------------------------------------------------------------------------------------------------------- config
+
+
+def to_huggingface_config(config: PixelRun, model_type: str = "pixel") -> dict[str, Any]:
+    """The contents of `config.json`."""
+    model, objective = config.model, config.objective
+    architecture = {"pixel": "PIXELForPreTraining", "vit_mae": "ViTMAEForPreTraining"}[model_type]
+    return {
+        "model_type": model_type,
+        "architectures": [architecture],
+        **{theirs: getattr(model, ours) for ours, theirs in _SIZES.items()},
+        "hidden_act": _HF_ACTIVATIONS[model.activation],
+        "qkv_bias": True,
+        "num_channels": NUM_CHANNELS,
+        "image_size": [model.patch_size, model.patch_size * model.max_patches],
+        "mask_ratio": objective.mask_ratio,
+        "norm_pix_loss": objective.normalize_target,
+        "is_encoder_decoder": False,
+    }
+
+
+def from_huggingface_config(values: Mapping[str, Any]) -> tuple[PixelModelConfig, dict[str, Any]]:
+    """Our model's config, and fields of our objective's, for the contents of a `config.json`.
+
+    Raises:
+        CheckpointError: The model is of another kind, or has a feature ours lacks.
+    """
+    kind = values.get("model_type")
+    if kind not in ("pixel", "vit_mae"):
+        raise CheckpointError(f"config.json has model_type {kind!r}\n  the pixel recipe reads 'pixel' and 'vit_mae'")
+    for name, only in (("qkv_bias", True), ("num_channels", NUM_CHANNELS)):
+        if values.get(name, only) != only:
+            raise CheckpointError(f"config.json has {name} {values[name]!r}\n  this recipe only has {only!r}")
+    activation = values.get("hidden_act", "gelu")
+    if activation not in _OUR_ACTIVATIONS:
+        raise CheckpointError(
+            f"config.json has the activation {activation!r}\n  this recipe has {', '.join(sorted(_OUR_ACTIVATIONS))}"
+        )
+    sizes = {ours: values.get(theirs, _DEFAULTS[theirs]) for ours, theirs in _SIZES.items()}
+    height, width = _image_size(values.get("image_size", [16, 8464]))
+    patch_size = sizes["patch_size"]
+    if height % patch_size or width % patch_size:
+        raise CheckpointError(
+            f"config.json has image_size {[height, width]}, which squares of patch_size {patch_size} do not fill\n"
+            "  give a model whose pictures are whole patches"
+        )
+    is_pixel = kind == "pixel" or any(name.startswith("PIXEL") for name in values.get("architectures") or ())
+    model = PixelModelConfig(
+        **sizes,
+        decoder_norm_epsilon=_PIXEL_EPSILON if is_pixel else sizes["layer_norm_epsilon"],
+        activation=_OUR_ACTIVATIONS[activation],
+        max_patches=(height // patch_size) * (width // patch_size),
+    )
+    objective = {
+        "mask_ratio": values.get("mask_ratio", 0.25 if is_pixel else 0.75),
+        "normalize_target": values.get("norm_pix_loss", is_pixel),
+    }
+    return model, objective
+
+
+def _image_size(value: int | list[int]) -> tuple[int, int]:
+    """(height, width)."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+# ------------------------------------------------------------------------------------------------------------- folders
+
+
+def write_huggingface(
+    state: State, config: PixelRun, out: Path, *, renderer: Path | None = None, model_type: str = "pixel"
+) -> None:
+    """Write a folder in the layout of the published models.
+
+    Args:
+        state: Ours.
+        config: Of the run.
+        out: The new folder.
+        renderer: Folder of a renderer, whose files are copied into it.
+        model_type: pixel, or vit_mae for transformers itself.
+
+    Raises:
+        InputError: `out` exists and is not an empty folder, or cannot be written.
+    """
+    values = to_huggingface_config(config, model_type)
+    with new_folder(out) as folder:
+        write_tensors(folder / "model.safetensors", to_huggingface_state(state, config.model))
+        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        for path in sorted(renderer.iterdir()) if renderer is not None else ():
+            if path.is_file():
+                shutil.copyfile(path, folder / path.name)
+
+
+def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Tensor]]:
+    """The model's config, fields of the objective's and our state dict of a folder with a published model.
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model is of another kind.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no config.json\n  give a folder with a model of type pixel or vit_mae")
+    try:
+        config, objective = from_huggingface_config(json.loads(path.read_text("utf-8")))
+    except (json.JSONDecodeError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    state = from_huggingface_state(_tensors(folder), config)
+    table = state["encoder.position_embedding"]
+    if len(table) != 1 + config.max_patches:
+        raise CheckpointError(
+            f"{path} says {config.max_patches} patches, but the position table has {len(table) - 1}\n"
+            "  set image_size in config.json to what the weights are for"
+        )
+    return config.model_copy(update={"grid_width": grid_width_of(table, config)}), objective, state
+
+
+def grid_width_of(table: Tensor, config: PixelModelConfig) -> int | None:
+    """The width of the grid whose positions a table holds; None: that which its length stands for, or none at all."""
+    tried = [config.position_grid_width, *range(config.position_grid_width + 1, config.max_patches + 1)]
+    for width in tried:
+        if torch.allclose(table, position_table(len(table) - 1, table.shape[1], width), atol=1e-5):
+            return None if width == config.position_grid_width else width
+    _logger.info("the position table is no fixed one; it is kept as it is")
+    return None
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """From safetensors, else from pytorch_model.bin, of which tensors alone are read."""
+    pickled = folder / "pytorch_model.bin"
+    if any(folder.glob("*.safetensors")) or not pickled.is_file():
+        return read_tensors(folder)
+    try:
+        return torch.load(pickled, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch has no one type for files that are no files of its own
+        raise CheckpointError(f"{pickled} cannot be read: {error}\n  copy it again") from None
+
+
+@torch.no_grad()
+def difference_from_huggingface(config: PixelRun, model: nn.Module, folder: Path) -> float:
+    """The largest difference of the pixels that the model draws from those of transformers' `ViTMAEForPreTraining` with
+    the weights in `folder`, for random pictures that are full of text, and random masks."""
+    from transformers import ViTMAEForPreTraining
+
+    P, L = config.model.patch_size, config.model.max_patches
+    if config.model.position_grid_width**2 != L:
+        raise InputError(
+            f"transformers' ViTMAEForPreTraining has square grids only, and {L} patches are not one of width "
+            f"{config.model.position_grid_width}\n  compare a model of a square number of patches"
+        )
+    with tempfile.TemporaryDirectory() as place:
+        values = to_huggingface_config(config, "vit_mae")
+        Path(place, "config.json").write_text(json.dumps(values), "utf-8")
+        shutil.copyfile(folder / "model.safetensors", Path(place, "model.safetensors"))
+        theirs = ViTMAEForPreTraining.from_pretrained(place).eval()
+    theirs.decoder.decoder_norm.eps = config.model.decoder_norm_epsilon  # of which config.json does not speak
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (2, P, L * P, NUM_CHANNELS), np.uint8)
+    num_kept = int(L * (1 - config.objective.mask_ratio))
+    noise_BL = rng.random((2, L)).argsort(1).argsort(1)
+    seen = theirs.vit(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255, noise=torch.from_numpy(noise_BL))
+    drawn = theirs.decoder(seen.last_hidden_state, seen.ids_restore).logits
+    is_masked_BL = noise_BL >= num_kept
+    batch = pack(pixels, np.full(2, L - 1), is_masked_BL)
+    model = model.cpu().float().eval()
+    ours = model(read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, L)).predicted_KF
+    return float((ours - drawn[torch.from_numpy(is_masked_BL)]).abs().max())

@@ -1,0 +1,64 @@
+"""From a batch of `batch.pack` to what the model reads, on its device.
+
+Dimensions: as in `batch.py`.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pretrainkit.nn.attention import AttentionLayout, TiledLayout, VarlenLayout
+from pretrainkit.training.objective import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class PixelInputs:
+    """What the model reads."""
+
+    patches_VF: Tensor
+    """uint8: of every visible token; anything for class tokens."""
+    visible_positions_V: Tensor
+    """int32: 0 for class tokens, 1 + i for patch i."""
+    visible_slots_V: Tensor
+    """int64: where in the decoder's stream each is."""
+    visible_layout: AttentionLayout
+    """Where the texts lie in the encoder's stream."""
+    positions_T: Tensor
+    """int32: as `visible_positions_V`, of the decoder's tokens."""
+    layout: AttentionLayout
+    """Where the texts lie in the decoder's stream."""
+    target_slots_K: Tensor
+    """int64: what to predict, in the decoder's stream."""
+
+
+def read_batch(batch: Batch, max_patches: int) -> PixelInputs:
+    """The inputs in a batch.
+
+    Args:
+        batch: Tensors on the model's device.
+        max_patches: No text has more.
+    """
+    return PixelInputs(
+        patches_VF=batch["visible_patches"],
+        visible_positions_V=batch["visible_positions"],
+        visible_slots_V=batch["visible_slots"].long(),
+        visible_layout=layout_of(batch["visible_starts"], max_patches + 1, len(batch["visible_positions"])),
+        positions_T=batch["positions"],
+        layout=layout_of(batch["starts"], max_patches + 1, len(batch["positions"])),
+        target_slots_K=batch["target_slots"].long(),
+    )
+
+
+def layout_of(starts: Tensor, max_length: int, num_tokens: int) -> AttentionLayout:
+    """The layout of texts that lie one after another, with maybe unused tokens behind the last.
+
+    Args:
+        starts: int32 (B + 1,).
+        max_length: No text has more tokens.
+        num_tokens: Of the stream.
+    """
+    if starts.device.type != "cpu":
+        return VarlenLayout(starts, max_length, num_tokens)
+    lengths = starts.diff().tolist()
+    unused = num_tokens - sum(lengths)
+    return TiledLayout((*lengths, *([unused] if unused else [])))

@@ -1,0 +1,151 @@
+"""The masked autoencoder over rendered text: an encoder of visible patches, a decoder of all, pixels out.
+
+Unusual about it: texts lie one after another without padding; grey patches are embedded by the sum of the weights of
+the three colours; the decoder's last block and its output layer compute hidden patches only. The numbers equal
+`ViTMAEForPreTraining` of transformers with its attention mask (tests/recipes/pixel/test_pixel_convert.py).
+
+Dimensions: V tokens of the encoder, T of the decoder, K patches to predict, D and E widths of encoder and decoder, F
+values of a patch.
+Sources: Rust et al. 2022, https://arxiv.org/abs/2207.06991; He et al. 2021, https://arxiv.org/abs/2111.06377.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
+from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.linear import BiasedLinear
+from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig
+from pretrainkit.recipes.pixel.inputs import PixelInputs
+from pretrainkit.recipes.pixel.positions import position_table
+
+
+class PixelOutputs(NamedTuple):
+    """What the model says. A tuple, so that DDP and FSDP2 find the tensors in it."""
+
+    predicted_KF: Tensor
+    """Pixels of the hidden patches, each row by row, column by column, colour fastest."""
+
+
+class PixelEncoder(nn.Module):
+    """Patches to vectors."""
+
+    def __init__(self, config: PixelModelConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.patch = nn.Linear(config.patch_values, width)
+        self.class_token = nn.Parameter(torch.zeros(width))
+        self.position_embedding = nn.Parameter(torch.zeros(1 + config.max_patches, width), requires_grad=False)
+        self.layers = nn.ModuleList(
+            _block(config, width, config.num_heads, config.intermediate_size) for _ in range(config.num_layers)
+        )
+        self.final_norm = LayerNorm(width, config.layer_norm_epsilon)
+
+    def forward(self, inputs: PixelInputs) -> Tensor:
+        """(V, D), normalised."""
+        x_VD = self.embed(inputs.patches_VF, inputs.visible_positions_V)
+        for layer in self.layers:
+            x_VD = layer(x_VD, inputs.visible_layout)
+        return self.final_norm(x_VD)
+
+    def embed(self, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
+        """uint8 patches and their positions to (V, D)."""
+        weight = self.patch.weight
+        if patches_VF.shape[1] != weight.shape[1]:
+            weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
+        x_VD = F.linear(patches_VF.to(weight.dtype) / 255, weight, self.patch.bias)
+        is_class_token_V1 = (positions_V == 0)[:, None]
+        x_VD = torch.where(is_class_token_V1, self.class_token.to(x_VD.dtype), x_VD)
+        return x_VD + self.position_embedding[positions_V]
+
+
+class PixelDecoder(nn.Module):
+    """Vectors of visible patches to pixels of hidden ones."""
+
+    def __init__(self, config: PixelModelConfig) -> None:
+        super().__init__()
+        width = config.decoder_hidden_size
+        self.embed = nn.Linear(config.hidden_size, width)
+        self.mask_token = nn.Parameter(torch.zeros(width))
+        self.position_embedding = nn.Parameter(torch.zeros(1 + config.max_patches, width), requires_grad=False)
+        self.layers = nn.ModuleList(
+            _block(config, width, config.decoder_num_heads, config.decoder_intermediate_size)
+            for _ in range(config.decoder_num_layers)
+        )
+        self.final_norm = LayerNorm(width, config.decoder_norm_epsilon)
+        self.predict = nn.Linear(width, config.patch_values)
+
+    def forward(self, visible_VD: Tensor, inputs: PixelInputs) -> Tensor:
+        """(K, F)."""
+        x_VE = self.embed(visible_VD)
+        hidden_TE = self.mask_token.to(x_VE.dtype).expand(len(inputs.positions_T), -1)
+        x_TE = hidden_TE.index_copy(0, inputs.visible_slots_V, x_VE) + self.position_embedding[inputs.positions_T]
+        for layer in self.layers[:-1]:
+            x_TE = layer(x_TE, inputs.layout)
+        x_KE = self.layers[-1](x_TE, inputs.layout, inputs.target_slots_K)
+        return self.predict(self.final_norm(x_KE))
+
+
+class PixelForPretraining(nn.Module):
+    """Encoder and decoder. Position tables are parameters that are not trained, as in published checkpoints."""
+
+    def __init__(self, config: PixelModelConfig) -> None:
+        """Weights are not initialised: see `initialise`."""
+        super().__init__()
+        self.config = config
+        self.encoder = PixelEncoder(config)
+        self.decoder = PixelDecoder(config)
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return [*self.encoder.layers, *self.decoder.layers]
+
+    def forward(self, inputs: PixelInputs) -> PixelOutputs:
+        """The pixels of hidden patches; normalised ones, where it was trained so."""
+        return PixelOutputs(self.decoder(self.encoder(inputs), inputs))
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights from torch's global generator."""
+        config = self.config
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(std=config.initializer_range)
+                module.bias.zero_()
+            elif isinstance(module, nn.LayerNorm):
+                module.weight.fill_(1)
+                module.bias.zero_()
+        if config.patch_initialization == "xavier":
+            patch = self.encoder.patch
+            nn.init.xavier_uniform_(patch.weight)
+            bound = patch.in_features**-0.5
+            patch.bias.uniform_(-bound, bound)
+        for part, token in ((self.encoder, self.encoder.class_token), (self.decoder, self.decoder.mask_token)):
+            token.normal_(std=config.initializer_range)
+            table = part.position_embedding
+            table.copy_(position_table(config.max_patches, table.shape[1], config.position_grid_width))
+
+
+def _block(config: PixelModelConfig, width: int, num_heads: int, inner_width: int) -> PlainPreNormBlock:
+    return PlainPreNormBlock(
+        width,
+        num_heads,
+        inner_width,
+        activation=config.activation,
+        dropout_rate=config.hidden_dropout,
+        attention_dropout_rate=config.attention_dropout,
+        epsilon=config.layer_norm_epsilon,
+        linear=BiasedLinear,
+    )
+
+
+def build(config: PixelModelConfig) -> PixelForPretraining:
+    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
+        model = PixelForPretraining(config)
+    if torch.get_default_device().type != "meta":
+        model.initialise()
+    return model

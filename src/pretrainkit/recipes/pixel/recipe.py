@@ -1,0 +1,103 @@
+"""The recipe as the rest of the house sees it. Torch-free to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.recipes.pixel.presets import PRESETS, base
+from pretrainkit.training.recipe import Recipe, Split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.data.source import BatchSource
+    from pretrainkit.recipes.pixel.objective import PixelObjective
+
+
+class Pixel(Recipe):
+    """Hidden patches of rendered text, drawn again by a masked autoencoder."""
+
+    name = "pixel"
+    summary = "PIXEL: text as pictures, without a tokenizer; hidden patches are drawn again."
+
+    @property
+    def config_class(self) -> type[PixelRun]:
+        return PixelRun
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], PixelRun]]:
+        return PRESETS
+
+    def bind(self, config: PixelRun) -> PixelRun:
+        from pretrainkit.recipes.pixel.source import bind
+
+        return bind(config)
+
+    def open_data(self, config: PixelRun, split: Split) -> BatchSource:
+        from pretrainkit.recipes.pixel.source import open_source
+
+        return open_source(config, split)
+
+    def tokenizer_folder(self, config: PixelRun) -> Path | None:
+        """Text is drawn, not cut into tokens: the folder of the renderer, where the data say."""
+        from pretrainkit.recipes.pixel.open_rows import renderer_folder
+
+        return renderer_folder(config.data)
+
+    def with_tokenizer(self, config: PixelRun, tokenizer: Path) -> PixelRun:
+        """Text is drawn by the renderer that was kept."""
+        return config.model_copy(update={"data": config.data.model_copy(update={"renderer": str(tokenizer)})})
+
+    def has_own_vocabulary(self, config: PixelRun) -> bool:
+        return True
+
+    @property
+    def held_out_fields(self) -> tuple[str, ...]:
+        return ("valid", "held_out_share")
+
+    def build_model(self, config: PixelRun) -> nn.Module:
+        from pretrainkit.recipes.pixel.model import build
+
+        return build(config.model)
+
+    def build_objective(self, config: PixelRun) -> PixelObjective:
+        from pretrainkit.recipes.pixel.objective import PixelObjective
+
+        return PixelObjective(config)
+
+    def sample(self, config: PixelRun, model: Any, source: BatchSource, num: int) -> list[dict[str, Any]]:
+        from pretrainkit.recipes.pixel.sample import sample
+
+        return sample(config, model, source, num)
+
+    @property
+    def huggingface_types(self) -> tuple[str, ...]:
+        return ("pixel", "vit_mae")
+
+    def export_huggingface(self, config: PixelRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+        from pretrainkit.recipes.pixel.convert import write_huggingface
+
+        is_vit_mae = config.model.decoder_norm_epsilon == config.model.layer_norm_epsilon
+        kind = "vit_mae" if is_vit_mae else "pixel"
+        write_huggingface(model.state_dict(), config, out, renderer=tokenizer, model_type=kind)
+
+    def import_huggingface(self, folder: Path) -> tuple[PixelRun, Mapping[str, Any]]:
+        """The config is that of pixel/base with the model of the folder; data paths are missing."""
+        from pretrainkit.recipes.pixel.convert import read_huggingface
+
+        model, objective, state = read_huggingface(folder)
+        config = base()
+        data = config.data.model_copy(update={"max_patches": min(config.data.max_patches, model.max_patches)})
+        objective = config.objective.model_copy(update=objective)
+        return config.model_copy(update={"model": model, "data": data, "objective": objective}), state
+
+    def difference_from_huggingface(self, config: PixelRun, model: Any, folder: Path) -> float:
+        from pretrainkit.recipes.pixel.convert import difference_from_huggingface
+
+        return difference_from_huggingface(config, model, folder)
+
+
+RECIPE = Pixel()

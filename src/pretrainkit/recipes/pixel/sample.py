@@ -1,0 +1,113 @@
+"""Held-out texts for the report: as drawn, with what was hidden, and as the model draws it again.
+
+Dimensions: B texts, N patches of a row, P pixels of a patch's side, K hidden patches, S = P * P.
+"""
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.images.thumbnail import thumbnail
+from pretrainkit.recipes.pixel.batch import pack
+from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
+from pretrainkit.recipes.pixel.inputs import read_batch
+from pretrainkit.recipes.pixel.source import PixelSource
+
+_PATCHES_PER_LINE = 32
+_GAP = 4
+"""Pixels between lines."""
+_HIDDEN = (150, 175, 205)
+"""RGB of what the model does not see."""
+_FRAME = 128
+"""Grey between and around lines."""
+
+
+def sample(config: PixelRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
+    """`num` texts evenly spread over the first component of the held-out data.
+
+    Returns:
+        Per text `original`, `masked` and `reconstructed`, a picture each. Where the model predicts standardized
+        patches, the mean and deviation of the true ones are put back, as it never says them.
+    """
+    assert isinstance(source, PixelSource)
+    size = source.sizes[0]
+    if not size:
+        return []
+    index = np.unique(np.linspace(0, size - 1, num, dtype=np.int64))
+    zeros = np.zeros(len(index), np.int64)
+    examples = source.examples(Records(zeros, zeros, index, zeros.astype(np.uint64)))
+    lengths = examples.num_text_patches_B + 1
+    is_hidden_BN = examples.is_masked_BN & (np.arange(examples.is_masked_BN.shape[1]) < lengths[:, None])
+    drawn = reconstruct(config, model, examples.pixels, examples.num_text_patches_B, is_hidden_BN)
+    found = []
+    for row, length in enumerate(lengths.tolist()):
+        truth = as_patches(examples.pixels[row], config.model.patch_size)[:length]
+        is_hidden = is_hidden_BN[row, :length]
+        pictures = {"original": truth, "masked": truth.copy(), "reconstructed": truth.copy()}
+        pictures["masked"][is_hidden] = _HIDDEN
+        pictures["reconstructed"][is_hidden] = drawn[row]
+        found.append({name: [{"image": _picture(patches)}] for name, patches in pictures.items()})
+    return found
+
+
+@torch.no_grad()
+def reconstruct(
+    config: PixelRun,
+    model: nn.Module,
+    pixels: NDArray[np.uint8],
+    num_text_patches_B: NDArray[np.integer],
+    is_hidden_BN: NDArray[np.bool_],
+) -> list[NDArray[np.uint8]]:
+    """What the model puts in the place of hidden patches, computed on the CPU.
+
+    Args:
+        config: Of the run.
+        model: Its model; it is not changed.
+        pixels: uint8 (B, P, N * P) or (B, P, N * P, 3).
+        num_text_patches_B: Patches before each end patch.
+        is_hidden_BN: Hidden patches, none of them after an end patch.
+
+    Returns:
+        Of each text uint8 (K, P, P, 3).
+    """
+    if next(model.parameters()).device.type != "cpu":
+        model = copy.deepcopy(model).cpu()
+    was_training = model.training
+    model.eval()
+    batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
+    predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).predicted_KF.float()
+    model.train(was_training)
+    if config.objective.normalize_target:
+        target_KF = batch["target_patches"].float() / 255
+        if target_KF.shape[1] != predicted_KF.shape[1]:
+            target_KF = target_KF.repeat_interleave(NUM_CHANNELS, 1)
+        variance_K1, mean_K1 = torch.var_mean(target_KF, dim=1, keepdim=True)
+        predicted_KF = predicted_KF * (variance_K1 + 1e-6).sqrt() + mean_K1
+    P = config.model.patch_size
+    drawn_KPPC = (predicted_KF * 255).round().clamp(0, 255).to(torch.uint8).view(-1, P, P, NUM_CHANNELS).numpy()
+    return np.split(drawn_KPPC, np.cumsum(is_hidden_BN.sum(1))[:-1])
+
+
+def as_patches(pixels: NDArray[np.uint8], patch_size: int) -> NDArray[np.uint8]:
+    """(P, N * P) or (P, N * P, 3) to (N, P, P, 3), a copy."""
+    in_color = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], NUM_CHANNELS, -1)
+    return np.ascontiguousarray(in_color.reshape(patch_size, -1, patch_size, NUM_CHANNELS).swapaxes(0, 1))
+
+
+def _picture(patches_NPPC: NDArray[np.uint8]) -> str:
+    """The text in lines, as a data URI."""
+    N, P = patches_NPPC.shape[:2]
+    num_lines = -(-N // _PATCHES_PER_LINE)
+    width = min(N, _PATCHES_PER_LINE)
+    page = np.full((_GAP + num_lines * (P + _GAP), width * P + 2 * _GAP, NUM_CHANNELS), _FRAME, np.uint8)
+    for line in range(num_lines):
+        patches = patches_NPPC[line * _PATCHES_PER_LINE : (line + 1) * _PATCHES_PER_LINE]
+        top = _GAP + line * (P + _GAP)
+        strip = patches.swapaxes(0, 1).reshape(P, -1, NUM_CHANNELS)
+        page[top : top + P, _GAP : _GAP + strip.shape[1]] = strip
+    return thumbnail(page.transpose(2, 0, 1), height=max(page.shape[0], page.shape[1] // 3 + 1))

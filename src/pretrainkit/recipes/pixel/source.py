@@ -1,0 +1,225 @@
+"""The examples of the PIXEL recipe: rows of rendered text in, packed batches with masks out, any records in any order.
+
+Dimensions: B examples, P pixels of a patch's side, N patches of the longest row of a batch, C = 3 colours (absent in
+greyscale).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.pixel.batch import pack
+from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.recipes.pixel.masking import draw_masks
+from pretrainkit.recipes.pixel.open_rows import open_rows
+from pretrainkit.recipes.pixel.rows import Rows
+from pretrainkit.rng import Keys, fold, stream_key, uniform
+
+Split = Literal["train", "valid"]
+
+_logger = logging.getLogger(__name__)
+_VALID = stream_key(0, "pixel", "valid")
+_HELD_OUT = stream_key(0, "pixel", "held out")
+_NEIGHBOURS = 64
+"""Rows that are held out together, as many come from one document."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows and what is hidden of them."""
+
+    pixels: NDArray[np.uint8]
+    """uint8 (B, P, N * P) or (B, P, N * P, C): white after each end patch."""
+    num_text_patches_B: NDArray[np.int32]
+    """Patches before each end patch."""
+    is_masked_BN: NDArray[np.bool_]
+    """True where a patch is hidden."""
+
+
+class PixelSource(BatchSource):
+    """All rows of all components.
+
+    A mask is drawn for the whole canvas, from the record's key and the length of its text alone, and cut to the batch:
+    neither the other rows of a batch nor padding change it. "valid" ignores the records' keys and epochs, so that a row
+    is always masked in the same way, whatever the seed.
+    """
+
+    def __init__(self, config: PixelRun, split: Split, components: Sequence[Rows]) -> None:
+        """
+        Args:
+            config: A bound config.
+            split: Whose masks.
+            components: In the order of the config, without the rows that are left out.
+        """
+        self.config, self.split, self.components = config, split, tuple(components)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows per component."""
+        return tuple(len(component) for component in self.components)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the rows, of those that are left out, and of every setting that a mask depends on."""
+        data, objective = self.config.data, self.config.objective
+        parts = [component.fingerprint for component in self.components]
+        parts += [self.split, f"{data.max_patches} {data.min_text_patches} {data.held_out_share}"]
+        parts.append(objective.model_dump_json(exclude={"normalize_target"}))
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """Figures for logs and the report."""
+        lengths = np.concatenate([component.num_patches_N for component in self.components])
+        return {
+            "fingerprint": self.fingerprint,
+            "examples": len(lengths),
+            "left_out": sum(len(component.table) - len(component) for component in self.components),
+            "mean_text_patches": float(lengths.mean()),
+            "fill_rate": float(lengths.mean()) / (self.config.data.max_patches - 1),
+            "rows": ", ".join(dict.fromkeys(component.describe() for component in self.components)),
+        }
+
+    def lengths(self, records: Records) -> NDArray[np.int64]:
+        """(B,) patches of each row with its end patch."""
+        return self._num_text_patches(records).astype(np.int64) + 1
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        """A batch of `batch.pack`."""
+        examples = self.examples(records)
+        return pack(examples.pixels, examples.num_text_patches_B, examples.is_masked_BN, pad_to=self.config.data.pad_to)
+
+    def examples(self, records: Records) -> Examples:
+        """The rows with their masks, before they are packed."""
+        num_text_patches_B = self._num_text_patches(records)
+        keys = self._keys(records)
+        is_masked_BL = draw_masks(self.config.objective, keys, num_text_patches_B, self.config.data.max_patches)
+        num_patches = int(num_text_patches_B.max(initial=0)) + 1
+        pixels = self._pixels(records, num_patches)
+        return Examples(pixels, num_text_patches_B, is_masked_BL[:, :num_patches])
+
+    def _num_text_patches(self, records: Records) -> NDArray[np.int32]:
+        found = np.empty(len(records), np.int32)
+        for component, own in self._by_component(records):
+            found[own] = component.num_patches_N[records.index[own]]
+        return found
+
+    def _pixels(self, records: Records, num_patches: int) -> NDArray[np.uint8]:
+        P = self.config.model.patch_size
+        strips: list[NDArray[np.uint8] | None] = [None] * len(records)
+        for component, own in self._by_component(records):
+            for place, strip in zip(own.tolist(), component.strips(records.index[own]), strict=True):
+                strips[place] = strip
+        colors = (3,) if any(strip is not None and strip.ndim == 3 for strip in strips) else ()
+        pixels = np.full((len(records), P, num_patches * P, *colors), 255, np.uint8)
+        for row, found in zip(pixels, strips, strict=True):
+            assert found is not None
+            row[:, : found.shape[1]] = found if found.ndim == row.ndim else found[..., None]
+        return pixels
+
+    def _by_component(self, records: Records) -> list[tuple[Rows, NDArray[np.int64]]]:
+        """Each component with its rows of the batch."""
+        found = [np.flatnonzero(records.source == number) for number in range(len(self.components))]
+        return [(component, own) for component, own in zip(self.components, found, strict=True) if len(own)]
+
+    def _keys(self, records: Records) -> Keys:
+        if self.split == "train":
+            return records.key
+        return fold(fold(_VALID, records.source), records.index)
+
+
+def open_source(config: PixelRun, split: Split) -> PixelSource:
+    """The examples of a split of a bound config.
+
+    Raises:
+        DataError: No data was given, it is broken, or no row is long enough.
+    """
+    data = config.data
+    is_cut_off = split == "valid" and not data.valid and data.held_out_share > 0
+    sources = data.valid if split == "valid" and not is_cut_off else data.train
+    if not sources:
+        raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
+    components = []
+    for source in sources:
+        rows = open_rows(source.path, data)
+        if data.held_out_share and not data.valid:
+            rows.keep(_is_held_out(len(rows), data.held_out_share) == is_cut_off)
+        rows.keep(rows.num_patches_N >= data.min_text_patches)
+        if not len(rows):
+            raise DataError(
+                f"{source.path} has no row with {data.min_text_patches} text patches for data.{split}\n"
+                "  set data.min_text_patches lower, or leave it out"
+            )
+        components.append(rows)
+    return PixelSource(config, split, components)
+
+
+def _is_held_out(num_rows: int, share: float) -> NDArray[np.bool_]:
+    """(N,) the rows that are held out: all of a block of neighbours or none. At least one block of several."""
+    blocks = np.arange(-(-num_rows // _NEIGHBOURS))
+    place = uniform(fold(_HELD_OUT, blocks), 1)[:, 0]
+    chosen = place < share
+    if len(blocks) > 1:
+        chosen[place.argmin()] = True
+    return np.repeat(chosen, _NEIGHBOURS)[:num_rows]
+
+
+def bind(config: PixelRun) -> PixelRun:
+    """Check the config against its data.
+
+    Raises:
+        ConfigError: Settings and data do not fit each other.
+        DataError: Data is missing or broken, or held-out rows are in the training data.
+    """
+    if not config.data.train:
+        raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
+    problems = config.problems()
+    if config.data.valid and config.data.held_out_share:
+        problems.append(
+            f"data.held_out_share={config.data.held_out_share} is only read without data.valid\n  leave one of them out"
+        )
+    if problems:
+        raise ConfigError(problems)
+    train = open_source(config, "train")
+    sources = [train, *([open_source(config, "valid")] if config.has_held_out_data else [])]
+    shared = {rows.fingerprint for rows in train.components} & {
+        rows.fingerprint for source in sources[1:] for rows in source.components if config.data.valid
+    }
+    if shared:
+        raise DataError("data.valid names rows that are in data.train\n  give other rows, or data.held_out_share=0.01")
+    for source in sources:
+        for rows in source.components:
+            problems += _problems(config, rows)
+    if problems:
+        raise ConfigError(problems)
+    drawn = {rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering}
+    if len(drawn) > 1:
+        _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
+    return config
+
+
+def _problems(config: PixelRun, rows: Rows) -> list[str]:
+    """What does not fit between settings and rows."""
+    found, data = [], config.data
+    longest = int(rows.num_patches_N.max()) + 1
+    if longest > data.max_patches:
+        found.append(
+            f"{rows.name} has rows of {longest} patches, but data.max_patches is {data.max_patches}\n"
+            f"  set data.max_patches={longest}, and model.max_patches to as many or more; or render it anew"
+        )
+    side = rows.strips(np.zeros(1, np.int64))[0].shape[0]
+    if side != config.model.patch_size:
+        found.append(
+            f"{rows.name} has patches of {side} pixels, but model.patch_size is {config.model.patch_size}\n"
+            f"  set model.patch_size={side}, or render it anew"
+        )
+    return found

@@ -1,0 +1,149 @@
+"""The documents that are rendered: files, Wikipedia text with blank lines between articles, data sets of the hub."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pretrainkit.corpus.readers import read_documents, utf8_detail
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.corpus.sources import Format, OnBytes, SourceFile, find_sources, plain_chunks, split_lines
+from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.rendering.packing import wikipedia_articles
+
+
+class RenderDocument(NamedTuple):
+    """One document."""
+
+    name: str
+    """Where it comes from: file or data set, and its number there."""
+    text: str
+
+
+class Documents(ABC):
+    """Documents in an order that is always the same."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> Any:
+        """JSON that changes when the documents may."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the files; 0: unknown."""
+        return 0
+
+    @abstractmethod
+    def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
+        """All of them from the first on."""
+
+
+@dataclass(frozen=True)
+class FileDocuments(Documents):
+    """What `pretrainkit corpus` reads."""
+
+    sources: tuple[SourceFile, ...]
+    text_key: str = "text"
+
+    @property
+    def identity(self) -> Any:
+        return [[source.identity for source in self.sources], self.text_key]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(source.num_bytes for source in self.sources)
+
+    def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
+        for document in read_documents(self.sources, skips, text_key=self.text_key, on_bytes=on_bytes):
+            yield RenderDocument(f"{document.source}#{document.position}", document.text)
+
+
+@dataclass(frozen=True)
+class ArticleDocuments(Documents):
+    """Text with a paragraph per line and three blank lines between articles, as the original reads Wikipedia: titles
+    after them are left out."""
+
+    sources: tuple[SourceFile, ...]
+
+    @property
+    def identity(self) -> Any:
+        return [[source.identity for source in self.sources], "articles"]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(source.num_bytes for source in self.sources)
+
+    def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
+        for source in self.sources:
+            lines = _lines(source, skips, on_bytes)
+            for number, article in enumerate(wikipedia_articles(lines)):
+                yield RenderDocument(f"{source.address}#{number}", "\n".join(article))
+
+
+@dataclass(frozen=True)
+class HubDocuments(Documents):
+    """A data set of the Hugging Face hub, or a folder or loader that `datasets` knows, read as it streams in."""
+
+    path: str
+    name: str | None = None
+    """Of the configuration."""
+    split: str = "train"
+    revision: str | None = None
+    text_key: str = "text"
+
+    @property
+    def identity(self) -> Any:
+        return ["datasets", self.path, self.name, self.split, self.revision, self.text_key]
+
+    def read(self, skips: Skips, on_bytes: OnBytes = None) -> Iterator[RenderDocument]:
+        try:
+            import datasets
+        except ImportError as error:
+            raise MissingPackageError("datasets", "hub", f"the data set {self.path}") from error
+        try:
+            rows = datasets.load_dataset(self.path, self.name, split=self.split, revision=self.revision, streaming=True)
+        except (OSError, ValueError) as error:
+            raise DataError(f"data set {self.path} cannot be opened: {error}\n  check its name and split") from error
+        for number, row in enumerate(rows):
+            text = row.get(self.text_key)
+            if type(text) is not str:
+                keys = ", ".join(row)
+                skips.skip("no_text", self.path, f"row {number}", f"no string under {self.text_key!r} among {keys}")
+                continue
+            yield RenderDocument(f"{self.path}#{number}", text)
+
+
+def find_documents(
+    inputs: Sequence[str | Path], format: Format | str = "auto", text_key: str = "text"
+) -> dict[str, Documents]:
+    """Documents by split: those of a corpus folder with `train` and `valid`, else "train" alone.
+
+    Args:
+        inputs: Files, folders, globs, addresses.
+        format: As for `find_sources`, or "articles".
+        text_key: Key or column that holds the text.
+
+    Raises:
+        DataError: There is nothing.
+    """
+    folders = {split: Path(inputs[0]) / split for split in ("train", "valid")} if len(inputs) == 1 else {}
+    given: dict[str, Sequence[str | Path]] = {name: [folder] for name, folder in folders.items() if folder.is_dir()}
+    if "train" not in given:
+        given = {"train": inputs}
+    if format == "articles":
+        return {split: ArticleDocuments(tuple(find_sources(paths, "text"))) for split, paths in given.items()}
+    return {
+        split: FileDocuments(tuple(find_sources(paths, format)), text_key)  # type: ignore[arg-type]
+        for split, paths in given.items()
+    }
+
+
+def _lines(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[str]:
+    for number, raw in enumerate(split_lines(plain_chunks(source, on_bytes)), 1):
+        try:
+            yield raw.decode()
+        except UnicodeDecodeError as error:
+            skips.bad("invalid_utf8", source.address, f"line {number}", utf8_detail(error))

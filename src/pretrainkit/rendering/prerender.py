@@ -1,0 +1,344 @@
+"""Documents to folders of rendered rows, in several processes; the same bytes on any number of them.
+
+Documents are taken in their order until there are `shard_characters` of them; these are one task and one file for each
+split. A finished task leaves a record, so that the same command after a crash renders only what is missing: what it
+reads again is compared with the record. Files get their last names, and the folder its manifest, at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.manifest import (
+    explained_write_errors,
+    fingerprint,
+    made_by,
+    manifest_path,
+    verify,
+    write_manifest,
+)
+from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, run_tasks
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.corpus.work import work_folder
+from pretrainkit.errors import DataError
+from pretrainkit.rendering.documents import Documents, RenderDocument
+from pretrainkit.rendering.folder import save_renderer
+from pretrainkit.rendering.identity import describe
+from pretrainkit.rendering.render_chunk import RECORD_NAME, ChunkTask, RowSettings, render_chunk
+from pretrainkit.rendering.renderer import Renderer
+
+KIND = "rendered text"
+RENDERER_FOLDER = "renderer"
+_SECONDS_BETWEEN_NOTES = 10
+_MOST_MISSING = 100
+_WORK_PER_BYTE = 32
+"""Rendering a byte of text is so many times the work of encoding one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderSettings(RowSettings):
+    """How to render a corpus."""
+
+    shard_characters: int = 8_000_000
+    """Text of one file, at least; of pictures about 80 MB."""
+    max_bad: int = 0
+    """Pieces of bad input that may be skipped."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise DataError(f"--heldout is {self.held_out}\n  give a share of the documents: at least 0 and below 1")
+        if self.shard_characters < 1:
+            raise DataError(f"--shard-characters is {self.shard_characters}\n  give at least 1")
+
+    @property
+    def rows(self) -> RowSettings:
+        """Those of each document."""
+        return RowSettings(
+            packing=self.packing, with_pixels=self.with_pixels, extras=self.extras, held_out=self.held_out
+        )
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What rendering would give."""
+
+    num_documents: int
+    num_rows: int
+    num_patches: int
+    fill_rate: float
+    """Share of the patches before the last of each row that hold text."""
+
+
+def prerender(
+    documents: Mapping[str, Documents],
+    renderer: Renderer,
+    out: str | Path,
+    settings: RenderSettings | None = None,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Renders documents to `out/SPLIT`.
+
+    Args:
+        documents: By split.
+        renderer: Draws them; a copy lies in each folder.
+        out: Folder to be made, or to be completed after a crash.
+        settings: What rows there are.
+        workers: Processes; None: all cores.
+        progress: Who wants to see how far it is.
+
+    Returns:
+        The manifest of each split.
+
+    Raises:
+        DataError: Input cannot be used, or `out` holds something else.
+    """
+    settings, progress, out = settings or RenderSettings(), progress or Quiet(), Path(out)
+    if settings.held_out and set(documents) != {"train"}:
+        raise DataError("there is held-out data already\n  leave out --heldout, or give the training documents alone")
+    rendering = describe(renderer)
+    canvas = renderer.config.max_seq_length
+    plan = {
+        "rendering": rendering["fingerprint"],
+        "max_seq_length": canvas,
+        "settings": asdict(settings),
+        "input": {split: found.identity for split, found in documents.items()},
+    }
+    key = fingerprint(plan)
+    splits = ["train", "valid"] if settings.held_out else list(documents)
+    with explained_write_errors(out):
+        done = _finished(out, splits, key, progress)
+        if done is not None:
+            return done
+    with work_folder(out / ".work", plan, out) as work:
+        save_renderer(renderer, work / RENDERER_FOLDER)
+        records: dict[str, list[dict[str, Any]]] = {}
+        skips = Skips(settings.max_bad)
+        for split, found in documents.items():
+            job = _Job(split, found, work, rendering["fingerprint"], settings, skips, progress)
+            records[split] = job.run(workers)
+        for warning in skips.warnings:
+            progress.note(f"warning: {warning}")
+        missing = _missing([record for found in records.values() for record in found])
+        if missing:
+            progress.note(_missing_note(missing))
+        about = {
+            "kind": KIND,
+            "plan": key,
+            "made_by": made_by(),
+            "packing": settings.packing,
+            "columns": [*(["pixel_values"] if settings.with_pixels else []), "num_patches", *settings.columns],
+            "has_pixels": settings.with_pixels,
+            "rendering": rendering,
+            "max_seq_length": canvas,
+            "pixels_per_patch": renderer.config.pixels_per_patch,
+            "rgb": renderer.config.rgb,
+            "input": fingerprint(plan["input"]),
+            "skipped": skips.for_manifest(),
+            "missing": {f"U+{ord(character):04X}": number for character, number in missing.most_common(_MOST_MISSING)},
+        }
+        manifests = {split: _finish(out, work, split, records, about, canvas) for split in splits}
+        for split, manifest in manifests.items():
+            save_renderer(renderer, out / split / RENDERER_FOLDER)
+            write_manifest(out / split, manifest)
+        shutil.rmtree(work)
+    return manifests
+
+
+def dry_run(
+    documents: Mapping[str, Documents],
+    renderer: Renderer,
+    settings: RenderSettings,
+    work: Path,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> DryRun:
+    """Cuts everything without drawing it. `work`: a folder for the renderer."""
+    save_renderer(renderer, work / RENDERER_FOLDER)
+    records: list[dict[str, Any]] = []
+    for split, found in documents.items():
+        job = _Job(split, found, work, "", settings, Skips(settings.max_bad), progress or Quiet(), is_dry=True)
+        records += job.run(workers)
+    entries = [entry for record in records for entry in record["files"].values()]
+    num_rows, num_patches = (sum(entry[name] for entry in entries) for name in ("num_rows", "num_patches"))
+    if missing := _missing(records):
+        (progress or Quiet()).note(_missing_note(missing))
+    num_documents = sum(record["num_documents"] for record in records)
+    return DryRun(
+        num_documents, num_rows, num_patches, _fill_rate(num_patches, num_rows, renderer.config.max_seq_length)
+    )
+
+
+@dataclass
+class _Job:
+    """All tasks of the documents of a split."""
+
+    split: str
+    documents: Documents
+    work: Path
+    rendering: str
+    settings: RenderSettings
+    skips: Skips
+    progress: Progress
+    is_dry: bool = False
+
+    def run(self, workers: int | None) -> list[dict[str, Any]]:
+        """Records in the order of the documents."""
+        self.kept: list[dict[str, Any]] = []
+        self._num_read = 0
+        self._read_by_task: dict[int, int] = {}
+        num_bytes = self.documents.num_bytes
+        processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
+        self.progress.stage(f"rendering {self.split}", num_bytes, "B")
+        records, begun, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
+        for record in run_tasks(render_chunk, self._left(), processes):
+            records.append(record)
+            self.progress.advance(self._read_by_task.pop(record["index"]))
+            num_patches += sum(entry["num_patches"] for entry in record["files"].values())
+            if time.monotonic() - noted >= _SECONDS_BETWEEN_NOTES:
+                noted = time.monotonic()
+                self.progress.note(_speed(num_patches, noted - begun))
+        if records:
+            self.progress.note(_speed(num_patches, time.monotonic() - begun))
+        if self.kept:
+            self.progress.note(f"{self.split}: {len(self.kept)} of {len(self.kept) + len(records)} files were there")
+        return sorted([*records, *self.kept], key=lambda record: record["index"])
+
+    def _left(self) -> Iterator[ChunkTask]:
+        """The tasks without a record."""
+        for index, documents in enumerate(self._chunks()):
+            folder = None if self.is_dry else self.work / f"{self.split}-{index:05d}"
+            task = ChunkTask(
+                *(self.split, index, documents, self.work / RENDERER_FOLDER, self.rendering, self.settings.rows, folder)
+            )
+            record = None if folder is None else _record(folder, task)
+            num_read, self._num_read = self._num_read, 0
+            if record is None:
+                self._read_by_task[index] = num_read
+                yield task
+            else:
+                self.kept.append(record)
+                self.progress.advance(num_read)
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_read += num_bytes
+
+    def _chunks(self) -> Iterator[tuple[RenderDocument, ...]]:
+        chunk: list[RenderDocument] = []
+        size = 0
+        for document in self.documents.read(self.skips, self._count):
+            chunk.append(document)
+            size += len(document.text)
+            if size >= self.settings.shard_characters:
+                yield tuple(chunk)
+                chunk, size = [], 0
+        if chunk:
+            yield tuple(chunk)
+
+
+def _record(folder: Path, task: ChunkTask) -> dict[str, Any] | None:
+    """What an earlier attempt made of the same documents."""
+    path = folder / RECORD_NAME
+    if not path.is_file():
+        return None
+    record: dict[str, Any] = json.loads(path.read_bytes())
+    return record if record["key"] == task.key else None
+
+
+def _finish(
+    out: Path,
+    work: Path,
+    split: str,
+    records: Mapping[str, list[dict[str, Any]]],
+    about: Mapping[str, Any],
+    canvas: int,
+) -> dict[str, Any]:
+    """Gives the files of a split their names; returns the manifest."""
+    found = [
+        (work / f"{origin}-{record['index']:05d}" / f"{split}.parquet", record["files"][split])
+        for origin, all_records in records.items()
+        for record in all_records
+        if record["files"].get(split, {}).get("num_rows")
+    ]
+    if not found:
+        raise DataError(
+            f"{split}: no document with any text\n  give other files or more of them, or name the key of the text"
+        )
+    (out / split).mkdir(parents=True, exist_ok=True)
+    shards = []
+    for index, (path, entry) in enumerate(found):
+        target = out / split / f"part-{index:05d}-of-{len(found):05d}.parquet"
+        if path.exists():
+            os.replace(path, target)  # else an earlier attempt has come as far as this
+        if not target.is_file() or target.stat().st_size != entry["num_bytes"]:
+            raise DataError(f"{target} was changed or removed\n  remove {work} and run the command again")
+        shards.append({"name": target.name, **entry})
+    num_rows, num_patches = (sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches"))
+    return {
+        **about,
+        "num_documents": sum(record["num_documents"] for record in records.get(split, [])),
+        "num_rows": num_rows,
+        "num_patches": num_patches,
+        "num_words": sum(entry["num_words"] for entry in shards),
+        "num_bytes": sum(entry["num_bytes"] for entry in shards),
+        "fill_rate": _fill_rate(num_patches, num_rows, canvas),
+        "fingerprint": fingerprint([about["rendering"]["fingerprint"], [shard["sha256"] for shard in shards]]),
+        "shards": shards,
+    }
+
+
+def _finished(out: Path, splits: list[str], key: str, progress: Progress) -> dict[str, dict[str, Any]] | None:
+    """The manifests of a finished output, if it is the one that is asked for."""
+    has_manifest = [manifest_path(out / split).is_file() for split in splits if (out / split).is_dir()]
+    if (out / ".work").is_dir():
+        return None
+    if len(has_manifest) == len(splits) and all(has_manifest):
+        manifests = {split: verify(out / split, checksums=False) for split in splits}
+        if any(manifest.get("plan") != key for manifest in manifests.values()):
+            raise DataError(
+                f"{out} holds rows of other documents, another renderer or other settings\n"
+                "  name another --out, or remove the folder"
+            )
+        progress.note(f"{out} is complete already")
+        return manifests
+    if out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file\n  name another --out")
+    if out.is_dir() and any(out.iterdir()):
+        raise DataError(f"{out} is not empty and holds no unfinished rows\n  name another --out")
+    return None
+
+
+def _missing(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Characters that no font has."""
+    found: Counter[str] = Counter()
+    for record in records:
+        found.update(record["missing"])
+    return Counter(dict(sorted(found.items())))
+
+
+def _missing_note(missing: Counter[str]) -> str:
+    shown = ", ".join(
+        f"{character} U+{ord(character):04X} ({number:,})" for character, number in missing.most_common(3)
+    )
+    return (
+        f"warning: {missing.total():,} characters of {len(missing):,} kinds are drawn as boxes, as no font has them: "
+        f"{shown}\n  add fonts to the renderer's fallback_fonts"
+    )
+
+
+def _fill_rate(num_patches: int, num_rows: int, canvas: int) -> float:
+    return num_patches / max(1, num_rows * (canvas - 1))
+
+
+def _speed(num_patches: int, seconds: float) -> str:
+    return f"{num_patches:,} text patches, {num_patches / max(seconds, 1e-9):,.0f} a second"

@@ -1,0 +1,148 @@
+"""Some documents to rows: the work of one process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import string
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pretrainkit.corpus.manifest import atomic_file, file_sha256
+from pretrainkit.corpus.readers import text_hash
+from pretrainkit.rendering.documents import RenderDocument
+from pretrainkit.rendering.folder import load_renderer
+from pretrainkit.rendering.packing import fill, original_blocks
+from pretrainkit.rendering.patch_packing import fill_patches
+from pretrainkit.rendering.png import to_png
+from pretrainkit.rendering.renderer import Renderer
+from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, row_schema
+
+Packing = Literal["exact", "original"]
+RECORD_NAME = "task.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """What becomes of a document."""
+
+    packing: Packing = "exact"
+    """exact: rows are as full as whole words allow, nothing is lost and no row is empty. original: whole lines are
+    joined by the original's rule."""
+    with_pixels: bool = True
+    """Or text alone, to be drawn later."""
+    extras: tuple[Extra, ...] = ()
+    """Columns besides the pictures and their numbers of patches."""
+    held_out: float = 0.0
+    """Share of the documents that go to "valid", by a hash of their text."""
+
+    @property
+    def columns(self) -> tuple[Extra, ...]:
+        """`extras`, and the text where nothing else is there to draw it from."""
+        return self.extras if self.with_pixels or "text" in self.extras else ("text", *self.extras)
+
+
+@dataclass(frozen=True)
+class ChunkTask:
+    """Documents that become one file for each split."""
+
+    split: str
+    """Of documents that are not held out."""
+    index: int
+    documents: tuple[RenderDocument, ...]
+    renderer: Path
+    """Its folder."""
+    fingerprint: str
+    """Of the renderer."""
+    settings: RowSettings
+    folder: Path | None
+    """For the files and the record of what they are; None: nothing is drawn or written."""
+
+    @property
+    def key(self) -> str:
+        """Changes with the documents."""
+        digest = hashlib.blake2b(digest_size=16)
+        for document in self.documents:
+            digest.update(repr((document.name, len(document.text))).encode())
+            digest.update(document.text.encode())
+        return digest.hexdigest()
+
+
+def pieces(renderer: Renderer, text: str, packing: Packing) -> Iterator[str]:
+    """The texts of a document's rows."""
+    if packing == "exact":
+        return (fill if renderer.config.strategy == "continuous" else fill_patches)(renderer, text)
+    return original_blocks(renderer, [line for line in map(str.strip, text.split("\n")) if line])
+
+
+def split_of(document: RenderDocument, split: str, held_out: float) -> str:
+    """ "valid" for the held-out share of all texts, the same for copies."""
+    return "valid" if held_out and text_hash(document.text) / 2**64 < held_out else split
+
+
+def render_chunk(task: ChunkTask) -> dict[str, Any]:
+    """Writes the rows of the documents and then the record, which is returned."""
+    renderer, settings = _renderer(task.renderer), task.settings
+    missing = _missing(renderer, task.documents)
+    record: dict[str, Any] = {
+        "key": task.key,
+        "index": task.index,
+        "num_documents": len(task.documents),
+        "missing": missing,
+        "files": {},
+    }
+    files: dict[str, RowFile] = {}
+    with ExitStack() as opened:
+        for document in task.documents:
+            split = split_of(document, task.split, settings.held_out)
+            entry = record["files"].setdefault(split, {"num_rows": 0, "num_patches": 0, "num_words": 0})
+            if task.folder is not None and split not in files:
+                schema = row_schema(settings.columns, with_pixels=settings.with_pixels)
+                files[split] = opened.enter_context(RowFile(task.folder / f"{split}.parquet", schema))
+            for row in _rows(renderer, document, task):
+                entry["num_rows"] += 1
+                entry["num_patches"] += row[PATCHES]
+                if split in files:
+                    files[split].add(row)
+            entry["num_words"] += len(document.text.split())
+    if task.folder is None:
+        return record
+    for split, file in files.items():
+        record["files"][split] |= {"num_bytes": file.path.stat().st_size, "sha256": file_sha256(file.path)}
+    with atomic_file(task.folder / RECORD_NAME) as target:
+        target.write(json.dumps(record).encode())
+    return record
+
+
+def _rows(renderer: Renderer, document: RenderDocument, task: ChunkTask) -> Iterator[dict[str, Any]]:
+    columns = task.settings.columns
+    for piece in pieces(renderer, document.text, task.settings.packing):
+        if task.settings.with_pixels and task.folder is not None:
+            encoding = renderer(piece)
+            row: dict[str, Any] = {PIXELS: to_png(encoding.pixel_values), PATCHES: encoding.num_text_patches}
+        else:
+            row = {PATCHES: renderer.num_text_patches(piece)}
+        given = {"text": piece, "document": document.name, "renderer": task.fingerprint}
+        yield row | {name: given[name] for name in columns}
+
+
+def _missing(renderer: Renderer, documents: Sequence[RenderDocument]) -> dict[str, int]:
+    """How often each character occurs that no font has. Tried one by one, which is enough for what is meant: to
+    notice text that the fonts are not made for."""
+    kinds = sorted(set().union(*(document.text for document in documents)) - set(string.whitespace))
+    found = [character for character in kinds if renderer.missing(character)]
+    return {character: sum(document.text.count(character) for document in documents) for character in found}
+
+
+@lru_cache(maxsize=2)
+def _renderer(folder: Path) -> Renderer:
+    """What is missing is counted, not warned about in every process."""
+    renderer = load_renderer(folder)
+    config = renderer.config
+    if config.on_missing != "warn":
+        return renderer
+    return Renderer(config.model_copy(update={"on_missing": "ignore"}))

@@ -1,0 +1,259 @@
+"""The same numbers as transformers' ViTMAE, and published checkpoints in both directions."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from pixel_batches import pictures, small_model, small_run
+from torch import Tensor, nn
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.recipes.pixel.batch import pack
+from pretrainkit.recipes.pixel.convert import (
+    from_huggingface_config,
+    from_huggingface_state,
+    read_huggingface,
+    to_huggingface_config,
+    to_huggingface_state,
+    with_length,
+    write_huggingface,
+)
+from pretrainkit.recipes.pixel.inputs import read_batch
+from pretrainkit.recipes.pixel.model import PixelForPretraining, build
+from pretrainkit.recipes.pixel.objective import PixelObjective
+from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.presets import base
+from pretrainkit.recipes.pixel.recipe import RECIPE
+
+Reader = Callable[[PixelForPretraining], nn.Module]
+
+
+def awake_model(seed: int = 0, **settings: object) -> PixelForPretraining:
+    """All parameters away from their initial values, so that none can be left out unnoticed."""
+    torch.manual_seed(seed)
+    model = build(small_model(**settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.fixture
+def their_model(transformers: ModuleType, tmp_path: Path) -> Callable[[PixelForPretraining], nn.Module]:
+    """The same weights as transformers reads them."""
+
+    def read(model: PixelForPretraining) -> nn.Module:
+        run = small_run().model_copy(update={"model": model.config})
+        write_huggingface(model.state_dict(), run, tmp_path / "theirs", model_type="vit_mae")
+        return transformers.ViTMAEForPreTraining.from_pretrained(tmp_path / "theirs").eval()
+
+    return read
+
+
+_NEW_NAMES = {
+    "vit.layers.": "vit.encoder.layer.",
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
+"""Of modules in transformers 5 to those in files."""
+
+
+def name_in_files(name: str) -> str:
+    for new, published in _NEW_NAMES.items():
+        name = name.replace(new, published)
+    return name
+
+
+def their_loss(theirs: nn.Module, pixels: np.ndarray, is_masked: np.ndarray, num_kept: int) -> Tensor:
+    """As section 4.7 of the specification says, of texts that fill their canvas."""
+    pictures_BCHW = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
+    seen = theirs.vit(pictures_BCHW, noise=torch.from_numpy(is_masked.astype(np.float32)))
+    assert seen.last_hidden_state.shape[1] == num_kept + 1
+    drawn = theirs.decoder(seen.last_hidden_state, seen.ids_restore).logits
+    patch = pixels.shape[1]
+    target = pictures_BCHW.unflatten(3, (-1, patch)).permute(0, 3, 2, 4, 1).flatten(2)
+    target = (target - target.mean(-1, keepdim=True)) / (target.var(-1, keepdim=True) + 1e-6).sqrt()
+    hidden = torch.from_numpy(is_masked).float()
+    return ((drawn - target).square().mean(-1) * hidden).sum() / hidden.sum()
+
+
+@pytest.mark.parametrize("grey", [True, False])
+def test_loss_and_gradients_equal_those_of_transformers(their_model: Reader, grey: bool) -> None:
+    model = awake_model(decoder_norm_epsilon=1e-12)
+    theirs = their_model(model)
+    theirs.config.mask_ratio = 0.25
+    pixels, num_text, _ = pictures(1, [16, 16], colors=0 if grey else 3)
+    rng = np.random.default_rng(0)
+    is_masked = rng.random((2, 16)).argsort(1) < 4
+    objective = PixelObjective(small_run())
+    batch = {k: torch.from_numpy(v) for k, v in pack(pixels, num_text, is_masked).items()}
+    found = objective.losses(model, batch)["masked_patch_loss"]
+    loss = found.mean()
+    loss.backward()
+    in_color = np.repeat(pixels[..., None], 3, -1) if grey else pixels
+    expected = their_loss(theirs, in_color, is_masked, 12)
+    expected.backward()
+    assert float(found.weight) == 8
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    ours = to_huggingface_state(
+        {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in model.named_parameters()},
+        model.config,
+    )
+    for name, parameter in theirs.named_parameters():
+        if "pos" not in name:  # fixed tables, which transformers forgets when it loads a model
+            torch.testing.assert_close(ours[name_in_files(name)], parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def masked_reference(theirs: nn.Module, pixels: np.ndarray, num_text: np.ndarray, is_masked: np.ndarray) -> Tensor:
+    """The original's rule for padding: it is never attended to. Their blocks, one row at a time without it."""
+    found = []
+    for row, length in enumerate((num_text + 1).tolist()):
+        picture = torch.from_numpy(np.repeat(pixels[row, ..., None], 3, -1)).permute(2, 0, 1).float()[None] / 255
+        x = theirs.vit.embeddings.patch_embeddings.projection(picture).flatten(2).transpose(1, 2)
+        table = theirs.vit.embeddings.position_embeddings
+        x = (x + table[:, 1:])[0, :length]
+        hidden = torch.from_numpy(is_masked[row, :length])
+        first = theirs.vit.embeddings.cls_token[0] + table[0, :1]
+        x = torch.cat((first, x[~hidden]))[None]
+        for layer in theirs.vit.layers:
+            x = layer(x)
+        x = theirs.vit.layernorm(x)
+        y = theirs.decoder.decoder_embed(x)[0]
+        all_patches = theirs.decoder.mask_token[0].repeat(1 + length, 1)
+        all_patches[torch.cat((torch.tensor([True]), ~hidden))] = y
+        y = (all_patches + theirs.decoder.decoder_pos_embed[0, : 1 + length])[None]
+        for layer in theirs.decoder.decoder_layers:
+            y = layer(y)
+        drawn = theirs.decoder.decoder_pred(theirs.decoder.decoder_norm(y))[0, 1:]
+        found.append(drawn[hidden])
+    return torch.cat(found)
+
+
+def test_short_texts_equal_blocks_of_transformers_without_padding(their_model: Reader) -> None:
+    model = awake_model(3, decoder_norm_epsilon=1e-12)
+    theirs = their_model(model)
+    pixels, num_text, is_masked = pictures(2, [5, 16, 2, 9])
+    batch = {k: torch.from_numpy(v) for k, v in pack(pixels, num_text, is_masked).items()}
+    with torch.no_grad():
+        ours = model(read_batch(batch, 16)).predicted_KF
+        expected = masked_reference(theirs, pixels, num_text, is_masked)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_base_has_the_published_names_and_sizes() -> None:
+    with torch.device("meta"):
+        model = build(base().model)
+    state = to_huggingface_state(model.state_dict(), model.config)
+    assert len(state) == 334
+    assert sum(tensor.numel() for tensor in state.values()) == 112_334_080
+    assert sum(t.numel() for name, t in state.items() if name.startswith("vit.")) == 86_054_400
+    assert sum(t.numel() for name, t in state.items() if name.startswith("vit.embeddings.")) == 998_400
+    assert sum(t.numel() for name, t in state.items() if name.startswith("decoder.")) == 26_279_680
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 111_655_680
+    assert {name: tuple(state[name].shape) for name in _PUBLISHED} == _PUBLISHED
+
+
+_PUBLISHED = {
+    "vit.embeddings.cls_token": (1, 1, 768),
+    "vit.embeddings.position_embeddings": (1, 530, 768),
+    "vit.embeddings.patch_embeddings.projection.weight": (768, 3, 16, 16),
+    "vit.encoder.layer.11.attention.attention.query.weight": (768, 768),
+    "vit.encoder.layer.0.intermediate.dense.weight": (3072, 768),
+    "vit.encoder.layer.0.layernorm_before.bias": (768,),
+    "vit.layernorm.weight": (768,),
+    "decoder.mask_token": (1, 1, 512),
+    "decoder.decoder_pos_embed": (1, 530, 512),
+    "decoder.decoder_embed.weight": (512, 768),
+    "decoder.decoder_layers.7.output.dense.weight": (512, 2048),
+    "decoder.decoder_norm.bias": (512,),
+    "decoder.decoder_pred.weight": (768, 512),
+}
+
+
+@pytest.mark.parametrize("model_type", ["pixel", "vit_mae"])
+def test_a_folder_comes_back_as_it_went(tmp_path: Path, model_type: str) -> None:
+    model = awake_model(decoder_norm_epsilon=1e-5 if model_type == "pixel" else 1e-12)
+    run = small_run().model_copy(update={"model": model.config})
+    write_huggingface(model.state_dict(), run, tmp_path / "out", model_type=model_type)
+    config, objective, state = read_huggingface(tmp_path / "out")
+    assert config == model.config
+    assert objective == {"mask_ratio": 0.25, "normalize_target": True}
+    assert state.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_folder_that_transformers_wrote_is_read(their_model: Reader, tmp_path: Path) -> None:
+    model = awake_model(decoder_norm_epsilon=1e-12)
+    their_model(model).save_pretrained(tmp_path / "saved")
+    config, _, state = read_huggingface(tmp_path / "saved")
+    assert config == model.config
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_pickled_file_of_tensors_is_read(tmp_path: Path) -> None:
+    model = awake_model()
+    write_huggingface(model.state_dict(), small_run(), tmp_path / "out")
+    (tmp_path / "out" / "model.safetensors").unlink()
+    torch.save(to_huggingface_state(model.state_dict(), model.config), tmp_path / "out" / "pytorch_model.bin")
+    _, state = RECIPE.import_huggingface(tmp_path / "out")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_published_config_is_pixel_base() -> None:
+    published = to_huggingface_config(base())
+    assert published["image_size"] == [16, 8464]
+    config, objective = from_huggingface_config({"model_type": "pixel"})
+    assert config == base().model
+    assert objective == {"mask_ratio": 0.25, "normalize_target": True}
+    with pytest.raises(CheckpointError, match="num_channels 1"):
+        from_huggingface_config({"model_type": "pixel", "num_channels": 1})
+
+
+def test_tensors_that_are_missing_or_left_over_are_refused() -> None:
+    model = awake_model()
+    state = to_huggingface_state(model.state_dict(), model.config)
+    with pytest.raises(CheckpointError, match="have no place"):
+        from_huggingface_state(state | {"classifier.weight": torch.zeros(1)}, model.config)
+    del state["decoder.mask_token"]
+    with pytest.raises(CheckpointError, match="missing"):
+        from_huggingface_state(state, model.config)
+
+
+def test_a_shortened_model_keeps_its_grid_through_a_folder(tmp_path: Path) -> None:
+    model = awake_model()
+    config, state = with_length(model.state_dict(), model.config, 9)
+    short = small_run().model_copy(update={"model": config})
+    write_huggingface(state, short, tmp_path / "out")
+    values = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert values["image_size"] == [4, 36]
+    read, _, _ = read_huggingface(tmp_path / "out")
+    assert (read.max_patches, read.grid_width) == (9, 4)
+
+
+def test_longer_tables_begin_with_what_was_there_and_go_on_by_the_formula() -> None:
+    model = awake_model()
+    config, longer = with_length(model.state_dict(), model.config, 25)
+    table = longer["encoder.position_embedding"]
+    assert torch.equal(table[:17], model.state_dict()["encoder.position_embedding"])
+    assert torch.equal(table, position_table(25, 16, 4))
+    again = build(config)
+    again.load_state_dict(longer)
+    batch = pack(*pictures(0, [25, 7], num_patches=25))
+    outputs = again(read_batch({k: torch.from_numpy(v) for k, v in batch.items()}, 25))
+    assert outputs.predicted_KF.isfinite().all()
+
+
+def test_difference_from_transformers_is_rounding(transformers: ModuleType, tmp_path: Path) -> None:
+    model = awake_model()
+    run = small_run()
+    RECIPE.export_huggingface(run, model, None, tmp_path / "out")
+    assert RECIPE.difference_from_huggingface(run, model, tmp_path / "out") < 1e-5

@@ -1,0 +1,94 @@
+"""A whole run on generated text: training, exact resume, pictures, export and import."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pretrainkit
+from pretrainkit.recipes.pixel.recipe import RECIPE
+from pretrainkit.training.checkpoint import read_weights
+
+pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
+
+STEPS = 6
+SETTINGS = (
+    "model.hidden_size=16",
+    "model.num_layers=2",
+    "model.intermediate_size=32",
+    "model.decoder_hidden_size=16",
+    "model.decoder_num_layers=1",
+    "model.decoder_intermediate_size=32",
+    "model.hidden_dropout=0.1",
+    "model.attention_dropout=0.1",
+    "model.max_patches=36",
+    "data.max_patches=36",
+    "data.min_text_patches=4",
+    "data.batch_size=4",
+    "data.microbatch_size=2",
+    f"num_steps={STEPS}",
+    "schedule.num_warmup_steps=0",
+    "checkpoint.every_steps=3",
+    "checkpoint.keep_last=9",
+    "checkpoint.asynchronous=false",
+    "precision.compute=float32",
+    "evaluate.num_examples=8",
+    "log.every_steps=1",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("pixel")
+    fonts = pytest.importorskip("PIL.ImageFont")
+    (folder / "latin.ttf").write_bytes(fonts.load_default(12).font_bytes)
+    rng = np.random.default_rng(0)
+    for split, num in (("train", 12), ("valid", 3)):
+        texts = [" ".join(rng.choice(["word", "sea", "tilt", "a", "moon", "long"], 120)) for _ in range(num)]
+        (folder / f"{split}.txt").write_text("\n\n".join(texts), "utf-8")
+    data = [f"data.train={folder}/train.txt", f"data.valid={folder}/valid.txt", f"data.renderer={folder}/latin.ttf"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRETRAINKIT_CACHE", str(folder / "cache"))
+        pretrainkit.train(pretrainkit.load_config("pixel/tiny", [*data, *SETTINGS]), folder / "whole")
+        yield folder / "whole"
+
+
+def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "half")
+    shutil.rmtree(next((tmp_path / "half" / "checkpoints").glob(f"step-*{STEPS}")))
+    pretrainkit.resume(tmp_path / "half")
+    whole, resumed = (
+        read_weights(next((folder / "checkpoints").glob(f"step-*{STEPS}"))) for folder in (run, tmp_path / "half")
+    )
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
+
+
+def test_positions_stay_as_they_are_and_all_else_is_trained(run: Path) -> None:
+    first, last = (read_weights(next((run / "checkpoints").glob(f"step-*{step}"))) for step in (3, STEPS))
+    for name, tensor in last.items():
+        assert torch.equal(tensor, first[name]) == ("position_embedding" in name), name
+
+
+def test_samples_show_original_masked_and_drawn_text(run: Path) -> None:
+    samples = json.loads((run / "samples.json").read_text("utf-8"))
+    assert samples
+    for sample in samples:
+        assert list(sample) == ["original", "masked", "reconstructed"]
+        pictures = [cell[0]["image"] for cell in sample.values()]
+        assert all(re.match(r"data:image/jpeg;base64,", picture) for picture in pictures)
+        assert len(set(pictures)) == 3
+
+
+def test_an_export_is_read_again_with_the_same_weights(run: Path, tmp_path: Path) -> None:
+    pretrainkit.export(run, "huggingface", tmp_path / "exported")
+    config, state = RECIPE.import_huggingface(tmp_path / "exported")
+    model = pretrainkit.load_model(run)
+    assert config.model.max_patches == 36
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())

@@ -1,0 +1,252 @@
+"""Rows in other files, and on a hub that is a server of this process."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlparse
+
+import numpy as np
+import pytest
+
+from pretrainkit.errors import DataError
+from pretrainkit.rendering import Renderer, RendererConfig
+from pretrainkit.rendering.documents import find_documents
+from pretrainkit.rendering.hub import Hub, Pushed, Stored, push
+from pretrainkit.rendering.prerender import RenderSettings, prerender
+from pretrainkit.rendering.relayout import publish, regroup, row_files
+
+pytest.importorskip("freetype")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """Some 90 rows in 3 files, and held-out ones."""
+    fonts = pytest.importorskip("PIL.ImageFont")
+    folder = tmp_path_factory.mktemp("rendered")
+    (folder / "latin.ttf").write_bytes(fonts.load_default(12).font_bytes)
+    rng = np.random.default_rng(0)
+    words = ["many", "a", "word", "that", "is", "drawn"]
+    texts = [" ".join(rng.choice(words, 400)) for _ in range(20)]
+    (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    renderer = Renderer(RendererConfig(font_file=str(folder / "latin.ttf"), max_seq_length=30))
+    settings = RenderSettings(shard_characters=15_000, held_out=0.1, extras=("text",))
+    prerender(find_documents([folder / "text.jsonl"]), renderer, folder / "out", settings, workers=1)
+    return folder / "out"
+
+
+def all_rows(files):
+    return [row for path in files for row in parquet.read_table(path).to_pylist()]
+
+
+def test_published_names_count_on_but_give_the_files_of_their_chunk(rendered, tmp_path):
+    """Fact 18: of 100 000 rows and 500 MiB at full size; here 40 rows, and as many bytes as half of them have."""
+    rows = all_rows(row_files(rendered / "train"))
+    num_bytes = parquet.read_table(row_files(rendered / "train")[0]).slice(0, 40).nbytes
+    files = publish(rendered / "train", tmp_path / "set", chunk_rows=40, shard_bytes=num_bytes * 2 // 3)
+    names = [path.name for path in files]
+    assert len(rows) > 80
+    assert names[:4] == [f"train-{index:05d}-of-00002.parquet" for index in range(4)]
+    assert [parquet.read_metadata(path).num_rows for path in files[:4]] == [20] * 4
+    assert all_rows(files) == rows
+    assert all_rows(row_files(tmp_path / "set")) == rows
+    infos = json.loads((tmp_path / "set/dataset_infos.json").read_text())["default"]
+    assert infos["splits"]["train"]["num_examples"] == len(rows)
+
+
+def test_publishing_goes_on_after_a_crash(rendered, tmp_path):
+    files = publish(rendered / "train", tmp_path / "set", chunk_rows=40)
+    stamps = [path.stat().st_mtime_ns for path in files]
+    content = files[1].read_bytes()
+    files[1].unlink()
+    assert publish(rendered / "train", tmp_path / "set", chunk_rows=40) == files
+    assert files[1].read_bytes() == content
+    assert [path.stat().st_mtime_ns for path in files][::2] == stamps[::2]
+
+
+def test_regrouped_rows_are_the_same_in_small_groups(rendered, tmp_path):
+    rows = all_rows(row_files(rendered / "train"))
+    (tmp_path / "large").mkdir()
+    table = parquet.read_table(row_files(rendered / "train")[0]).select(["pixel_values", "num_patches"])
+    parquet.write_table(table, tmp_path / "large/train-00000-of-00001.parquet")
+    manifest = regroup(tmp_path / "large", tmp_path / "small")
+    files = row_files(tmp_path / "small")
+    assert manifest["num_rows"] == len(table)
+    assert manifest["has_pixels"]
+    assert all_rows(files) == [{name: row[name] for name in table.column_names} for row in rows[: len(table)]]
+    assert parquet.read_metadata(files[0]).row_group(0).num_rows == 32
+    assert regroup(tmp_path / "large", tmp_path / "small") == manifest
+
+
+def test_a_folder_without_rows_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no parquet files"):
+        regroup(tmp_path, tmp_path / "out")
+    with pytest.raises(DataError, match="no rendered rows"):
+        push(tmp_path, MemoryHub())
+
+
+class MemoryHub(Hub):
+    """Keeps what it is given."""
+
+    def __init__(self, fail_after=10**9):
+        self.stored: dict[str, bytes] = {}
+        self.groups: list[list[str]] = []
+        self._fail_after = fail_after
+
+    def files(self):
+        return {
+            path: Stored(len(content), hashlib.sha256(content).hexdigest(), "") for path, content in self.stored.items()
+        }
+
+    def add(self, files, message):
+        if len(self.groups) == self._fail_after:
+            raise KeyboardInterrupt
+        self.groups.append(list(files))
+        for path, content in files.items():
+            self.stored[path] = content if isinstance(content, bytes) else content.read_bytes()
+
+
+def test_an_upload_in_chunks_goes_on_where_it_stopped(rendered):
+    hub = MemoryHub(fail_after=2)
+    with pytest.raises(KeyboardInterrupt):
+        push(rendered, hub, files_per_commit=2)
+    assert [len(group) for group in hub.groups] == [2, 2]
+    assert "README.md" not in hub.stored
+    hub._fail_after = 10**9
+    pushed = push(rendered, hub, files_per_commit=2)
+    assert pushed.num_kept == 4
+    assert hub.groups[-1][-1] == "README.md"
+    assert [path for group in hub.groups for path in group].count("data/train-00000-of-00003.parquet") == 1
+    assert {path.split("/")[0] for path in hub.stored} == {"data", "renderer", "README.md"}
+    card = hub.stored["README.md"].decode()
+    assert "path: data/train-*" in card
+    assert "path: data/valid-*" in card
+    assert push(rendered, hub) == Pushed(0, len(hub.stored))
+
+
+class _Server(BaseHTTPRequestHandler):
+    """As much of the hub's interface as uploading takes."""
+
+    stored: dict[str, bytes]
+    objects: dict[str, bytes]
+    failures: list[int]
+
+    def _answer(self, content, status=200):
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _body(self):
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def do_GET(self):
+        found = []
+        if "/tree/" not in self.path:
+            self._answer({})
+            return
+        for path, content in self.stored.items():
+            entry = {"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)}
+            if path.endswith(".parquet"):
+                sha = hashlib.sha256(content).hexdigest()
+                entry["lfs"] = {"oid": sha, "size": len(content), "pointerSize": 130}
+            found.append(entry)
+        self._answer(found)
+
+    def do_PUT(self):
+        self.objects[urlparse(self.path).path.rpartition("/")[2]] = self._body()
+        self._answer({})
+
+    def do_POST(self):
+        body = self._body()
+        path = urlparse(self.path).path
+        if path.endswith("/validate-yaml"):
+            self._answer({"errors": [], "warnings": []})
+        elif path.endswith("/create"):
+            self._answer({"url": f"http://{self.headers['Host']}/datasets/someone/set"})
+        elif "/preupload/" in path:
+            files = json.loads(body)["files"]
+            modes = [
+                {
+                    "path": file["path"],
+                    "uploadMode": "lfs" if file["path"].endswith(".parquet") else "regular",
+                    "shouldIgnore": False,
+                }
+                for file in files
+            ]
+            self._answer({"files": modes})
+        elif path.endswith("/objects/batch"):
+            objects = json.loads(body)["objects"]
+            host = f"http://{self.headers['Host']}"
+            for entry in objects:
+                entry["actions"] = {"upload": {"href": f"{host}/objects/{entry['oid']}"}}
+            self._answer({"transfer": "basic", "objects": objects})
+        elif "/commit/" in path:
+            if self.failures:
+                self._answer({"error": "busy"}, self.failures.pop())
+                return
+            for line in body.splitlines():
+                entry = json.loads(line)
+                value = entry["value"]
+                if entry["key"] == "file":
+                    self.stored[value["path"]] = base64.b64decode(value["content"])
+                elif entry["key"] == "lfsFile":
+                    self.stored[value["path"]] = self.objects[value["oid"]]
+            host = f"http://{self.headers['Host']}"
+            self._answer({"commitUrl": f"{host}/datasets/someone/set/commit/1", "commitOid": "1", "success": True})
+        else:
+            self._answer({"error": path}, 404)
+
+    def log_message(self, *_): ...
+
+
+def _git_sha1(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def test_the_command_uploads_to_a_server_that_speaks_as_the_hub_does(rendered, tmp_path):
+    """With one refusal on the way, which is tried again."""
+    pytest.importorskip("huggingface_hub")
+    handler = type("Handler", (_Server,), {"stored": {}, "objects": {}, "failures": [503]})
+    server = ThreadingHTTPServer(("localhost", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment = os.environ | {
+        "HF_ENDPOINT": f"http://localhost:{server.server_port}",
+        "HF_HUB_OFFLINE": "0",
+        "HF_TOKEN": "none",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HOME": str(tmp_path / "home"),
+        "NO_PROXY": "localhost",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    command = [sys.executable, "-m", "pretrainkit", "render", str(rendered / "train"), "--out", str(tmp_path / "set")]
+    command += ["--layout", "published", "--push", "someone/set"]
+    try:
+        first = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+        second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    finally:
+        server.shutdown()
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    local = sorted(path.name for path in (tmp_path / "set/data").glob("*"))
+    assert sorted(handler.stored) == ["README.md", *(f"data/{name}" for name in local), "dataset_infos.json"]
+    for name in local:
+        assert handler.stored[f"data/{name}"] == (tmp_path / "set/data" / name).read_bytes()
+    assert "0 files uploaded, 3 were there already" in second.stdout
+
+
+def test_datasets_reads_the_published_layout_as_pictures(rendered, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    (file, *_) = publish(rendered / "train", tmp_path / "set")
+    rows = datasets.load_dataset(str(tmp_path / "set"), cache_dir=str(tmp_path / "cache"), streaming=True)["train"]
+    row = next(iter(rows))
+    first = parquet.read_table(file).slice(0, 1).to_pylist()[0]
+    assert isinstance(rows.features["pixel_values"], datasets.Image)
+    assert (row["pixel_values"].size, row["pixel_values"].mode) == ((30 * 16, 16), "L")
+    assert (row["num_patches"], row["text"]) == (first["num_patches"], first["text"])
