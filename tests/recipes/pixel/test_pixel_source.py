@@ -236,7 +236,7 @@ def test_what_does_not_fit_is_refused_before_training(folders, corpus, cache):
         bind(run_config(path, max_patches=30))
     with pytest.raises(DataError, match="held_out_share"):
         bind(run_config(path, path))
-    with pytest.raises(ConfigError, match="only read without data.valid"):
+    with pytest.raises(ConfigError, match="only read without data"):
         bind(run_config(path, path, held_out_share=0.1))
     with pytest.raises(DataError, match="nothing says how to draw"):
         bind(run_config(str(corpus)))
@@ -271,3 +271,9 @@ def test_sets_of_different_renderers_and_kinds_are_mixed_with_a_warning(folders,
 def test_a_batch_without_examples_can_be_built(folders):
     source = open_source(run_config(str(folders["text"])), "train")
     assert source.build(records(source, []))["lengths"].shape == (0,)
+
+
+def test_text_of_short_documents_is_remarked_on(font, tmp_path, cache, caplog):
+    (tmp_path / "book.txt").write_text("a short paragraph of some words\n\n" * 20)
+    open_source(run_config(str(tmp_path / "book.txt"), renderer=font, min_text_patches=3), "train")
+    assert "--format book" in caplog.text

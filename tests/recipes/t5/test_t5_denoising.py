@@ -25,6 +25,15 @@ def examples(denoiser, num=50, seed=0, length=None):
     return text, *denoiser.examples(text, fold(seed, np.arange(num)))
 
 
+def test_slots_that_are_reserved_for_packing_stay_free():
+    (reserved,) = denoisers("span_corruption", denoisers=({"reserved_for_packing": 128},))
+    (smaller,) = denoisers("span_corruption", lengths=(384, 114))
+    assert reserved.segment_length == smaller.segment_length
+    _, inputs, targets = examples(reserved)
+    assert set(inputs.lengths) == {384}
+    assert targets.lengths.max() < 114
+
+
 def test_span_corruption_fills_512_and_114_and_ends_both():
     (denoiser,) = denoisers("span_corruption")
     assert denoiser.segment_length == 568

@@ -23,6 +23,7 @@ from pretrainkit.rendering.relayout import is_rendered, row_files
 from pretrainkit.rendering.renderer import Renderer
 
 _LARGE_GROUP = 128
+_POORLY_FILLED = 0.5
 _logger = logging.getLogger(__name__)
 
 
@@ -82,7 +83,13 @@ def _cut(path: str, data: PixelDataConfig) -> Path:
     """The folder with the pieces of plain text, made in the cache if it is not there."""
     out, documents, renderer = _place(path, data)
     with _alone(out):
-        prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())
+        made = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
+    if made["fill_rate"] < _POORLY_FILLED:
+        _logger.warning(
+            "the rows of %s are %.0f %% full, as documents are short: in plain text a paragraph is one\n  render "
+            "books with pretrainkit render --format book, or choose a smaller data.max_patches",
+            *(path, 100 * made["fill_rate"]),
+        )
     return out
 
 

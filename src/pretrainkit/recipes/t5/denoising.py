@@ -59,6 +59,8 @@ class DenoiserConfig(Config):
     random_roll: bool = False
     """random_spans only: turn the mask by a random number of places, so that the first token can be noise and the last
     need not be."""
+    reserved_for_packing: NonNegativeInt = 0
+    """random_spans only: slots of the inputs that its segments leave free, for what else is packed into a row."""
     inputs: spans.Hiding | None = "sentinels"
     """What becomes of the noise in the inputs; null: there are no inputs, for language models."""
     targets: spans.Hiding = "sentinels"
@@ -117,7 +119,7 @@ class DenoiserConfig(Config):
             has_marks = int(self.inputs != "drop"), int(self.targets != "drop")
             # A rolled mask may have a run more, and so a sentinel more on each side.
             plan = spans.plan_lengths(
-                input_length - num_before - self.random_roll,
+                input_length - num_before - self.random_roll - self.reserved_for_packing,
                 self.noise_density,
                 self.mean_span_length,
                 extra_inputs=has_marks[0],
