@@ -23,6 +23,8 @@ VERBS = {
     "data": "Check the data of a config or sets of image-text pairs, pack those into tars, take their captions out.",
     "tasks": "List tasks and mixtures, look at their examples, make caches.",
     "train": "Train a preset or a config file.",
+    "finetune": "Train a text encoder further on a task of GLUE, or a table of your own.",
+    "predict": "Let a fine-tuned model answer a task or a table: JSON lines.",
     "resume": "Go on with a run exactly where it stopped.",
     "evaluate": "Evaluate a run or checkpoint on held-out data.",
     "probe": "Measure the features of a frozen image encoder: linear probes and nearest neighbours.",

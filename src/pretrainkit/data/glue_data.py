@@ -61,6 +61,4 @@ def glue_data(name: str) -> NamedData:
     """The data set `name` with its own splits; those of MNLI are train and `validation_` or `test_` with `matched` or
     `mismatched`."""
     layout, folders = _SETS[name]
-    return NamedData(
-        f"glue/{name}", splits=tuple(layout), folders=(*folders, name), layout=layout, hub=Hub(HUB, name)
-    )
+    return NamedData(f"glue/{name}", splits=tuple(layout), folders=(*folders, name), layout=layout, hub=Hub(HUB, name))

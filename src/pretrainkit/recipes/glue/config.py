@@ -15,7 +15,15 @@ def _as_names(value: object) -> object:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_names, json_schema_input_type=str | tuple[str, ...])]
-TaskFolders = dict[str, Annotated[str, IsPath()]]
+
+
+def _as_folders(value: object) -> object:
+    return {"all": value} if isinstance(value, str) else value
+
+
+TaskFolders = Annotated[
+    dict[str, str], IsPath(), BeforeValidator(_as_folders, json_schema_input_type=str | dict[str, str])
+]
 
 
 class EncoderConfig(Config):
@@ -53,8 +61,8 @@ class GlueDataConfig(DataConfig):
     task: str | None = None
     """A task of GLUE: cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; null: data.train says what is trained on."""
     task_folders: TaskFolders = Field(default_factory=dict)
-    """Where the data of named tasks lie: {glue: FOLDER}, also one set alone, {glue/cola: FOLDER}. What is not named is
-    taken from the hub."""
+    """Where the data of named tasks lie: {glue: FOLDER}, also one set alone, {glue/cola: FOLDER}, or a folder with one
+    for each benchmark, {all: FOLDER}. What is not named is taken from the hub."""
     texts: Names = ()
     """Files of your own: the column of the text, or the two of a pair."""
     label: str | None = None

@@ -70,7 +70,7 @@ class TextSource(BatchSource):
         return found + self.reader.num_added(is_pair=len(self.parts[0].lengths) == 2)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """`input_ids`, `token_type_ids`, `positions` (T,) int32, one example after another; `cu_seqlens` (B + 1,) int32;
+        """`input_ids`, `token_type_ids`, `positions` (T,) int32, one example after another; `cu_seqlens` (B + 1,) and
         `lengths` (B,) int32; `label` (B,) int64 or float32, -1 or NaN where there is none."""
         ids = [self._example(int(source), int(index)) for source, index in zip(records.source, records.index)]
         firsts = np.array([first for _, first in ids], np.int64)

@@ -114,7 +114,7 @@ TASKS: Mapping[str, TextTask] = {
         _task("ax", _PREMISE, _ENTAILMENT, "AX.tsv", label=("gold_label", "label"), valid_splits={}),
     )
 }
-"""In the order of the original's sweep, then WNLI and the diagnostic set, which is only answered, by a model of MNLI."""
+"""In the order of the original's sweep, then WNLI and the diagnostic set, which a model of MNLI answers."""
 
 
 def named_task(name: str) -> TextTask:
