@@ -24,6 +24,7 @@ VERBS = {
     "tasks": "List tasks and mixtures, look at their examples, make caches.",
     "train": "Train a preset or a config file.",
     "finetune": "Train a text encoder further on a task of GLUE, or a table of your own.",
+    "sweep": "Fine-tune on all tasks of GLUE with several learning rates and seeds; tables and a submission.",
     "predict": "Let a fine-tuned model answer a task or a table: JSON lines.",
     "resume": "Go on with a run exactly where it stopped.",
     "evaluate": "Evaluate a run or checkpoint on held-out data.",

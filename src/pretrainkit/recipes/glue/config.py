@@ -1,6 +1,6 @@
 """Settings of fine-tuning. Torch-free. Presets, one per task, are in `presets.py`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
@@ -38,11 +38,15 @@ class EncoderConfig(Config):
 class GlueModelConfig(Config):
     """An encoder and a linear head on its vector of each example."""
 
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "dropout", "initializer_range"})
+
     encoder: EncoderConfig | None = None
     """Filled in from init_from when the run starts."""
     classes: tuple[str, ...] | None = None
     """Names of the classes by number, filled in from the task or found in the training data; empty: the model gives one
     number."""
+    start: Literal["trained", "random"] = "trained"
+    """Where the encoder's weights come from. random: drawn anew, to see what pretraining is worth."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """On the vector in front of the head; null: the encoder's rate for hidden states."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02

@@ -60,6 +60,8 @@ class Glue(Recipe):
         """Of a fine-tuned model with the same classes the head, too."""
         from pretrainkit.recipes.registry import find_recipe
 
+        if config.model.start == "random":
+            return
         if recipe != self.name:
             encoder = find_recipe(recipe).build_text_encoder(encoder_config, trained)
             model.encoder.load_state_dict(encoder.state_dict())
