@@ -70,7 +70,8 @@ def write_glue(folder: Path) -> Path:
 
     sizes = {"train": 64, "dev": 24, "test": 16}
     for split, num in sizes.items():
-        one = [(good := rng.random() < 0.5, sentence(rng, good)) for _ in range(num)]
+        many = 8 * num if split == "train" else num
+        one = [(good := rng.random() < 0.5, sentence(rng, good)) for _ in range(many)]
         if split == "test":
             write("SST-2/test.tsv", "index\tsentence", [(i, text) for i, (_, text) in enumerate(one)])
             write("CoLA/test.tsv", "index\tsentence", [(i, text) for i, (_, text) in enumerate(one)])

@@ -32,7 +32,7 @@ def outputs_of(
 
     Examples of like length are asked about together; the answers come back in the order of `rows_N`.
     """
-    records = _records(source, rows_N)
+    records = records_of(source, rows_N)
     order_N = np.argsort(source.lengths(records), kind="stable")
     numbers, num_counted = dealt(-(-len(rows_N) // batch_size), world)
     mine: list[tuple[list[int], list[list[float]]]] = []
@@ -52,7 +52,7 @@ def outputs_of(
     return found
 
 
-def _records(source: TextSource, rows_N: NDArray[np.int64]) -> Records:
+def records_of(source: TextSource, rows_N: NDArray[np.int64]) -> Records:
     ends = np.cumsum(source.sizes)
     component = np.searchsorted(ends, rows_N, side="right")
     index = rows_N - (ends - source.sizes)[component]
