@@ -12,7 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,29 @@ SUMMARY = "summary.json"
 _LAST_LINES = 4
 
 
+class Worker:
+    """Runs command lines of ours, each in a process of its own."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def run(self, words: Sequence[str], log: Path) -> int:
+        """The exit code of `pretrainkit WORDS`, whose output goes to `log`. May be called from several threads."""
+        with open(log, "wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pretrainkit", *words], stdout=file, stderr=subprocess.STDOUT
+            )
+            self._running.add(process)
+            code = process.wait()
+        self._running.discard(process)
+        return code
+
+    def stop(self) -> None:
+        """Let those that still run save and end."""
+        for process in list(self._running):
+            process.terminate()
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A plan and its folder."""
@@ -40,6 +63,8 @@ class Sweep:
     keeps_all: bool = False
     """Whether runs that were not chosen keep their weights."""
     say: Callable[[str], None] = field(default=lambda text: None)
+    """Told of every run that ended."""
+    worker: Worker = field(default_factory=Worker)
 
     def run(self) -> list[Choice]:
         """Everything but the submission: runs, choice, tables.
@@ -122,23 +147,15 @@ class Sweep:
         _write(path, json.dumps(shared, indent=2) + "\n")
 
     def _train(self, cells: list[Cell], chosen: Mapping[str, Choice]) -> None:
-        failed = []
-        running: set[subprocess.Popen[bytes]] = set()
-
         def train(cell: Cell) -> int:
             folder = self.out / cell.name
             folder.parent.mkdir(parents=True, exist_ok=True)
             origin = self.plan.origin
             if self.plan.has_intermediate_mnli and cell.task in AFTER_MNLI:
                 origin = str(self.out / chosen["mnli"].cell.name)
-            words = [sys.executable, "-m", "pretrainkit", *self.plan.words(cell, self.out, origin)]
-            with open(f"{folder}.log", "wb") as log:
-                process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
-                running.add(process)
-                code = process.wait()
-                running.discard(process)
-            return code
+            return self.worker.run(self.plan.words(cell, self.out, origin), Path(f"{folder}.log"))
 
+        failed = []
         with ThreadPoolExecutor(self.num_jobs) as pool:
             jobs = {pool.submit(train, cell): cell for cell in cells}
             try:
@@ -152,8 +169,7 @@ class Sweep:
                         self.say(f"{number}/{len(cells)} {cell.name} score {score:.2f}")
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-                for process in list(running):
-                    process.terminate()
+                self.worker.stop()
         if failed:
             log = Path(f"{self.out / failed[0].name}.log")
             last = "\n".join(f"  {line}" for line in log.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:])

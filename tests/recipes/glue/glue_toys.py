@@ -38,7 +38,7 @@ def write_encoder(folder: Path, *, is_modern: bool = False, has_sentence_order: 
     """A folder that `transformers` loads, with random weights."""
     torch.manual_seed(0)
     kind = ModernModelConfig if is_modern else BertModelConfig
-    config = kind(**SMALL, max_positions=64, hidden_dropout=0.0, attention_dropout=0.0)
+    config = kind(**SMALL, max_positions=128, hidden_dropout=0.0, attention_dropout=0.0)
     model = build(config, has_sentence_order=has_sentence_order and not is_modern)
     tokenizer = write_tokenizer(folder.with_name(f"{folder.name}-words"))
     write_huggingface(model.state_dict(), config, folder, tokenizer=tokenizer, special=SPECIAL)

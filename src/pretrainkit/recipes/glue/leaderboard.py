@@ -106,9 +106,8 @@ def _problems_of_file(name: str, content: bytes, num_rows: int) -> list[str]:
     if [row[0] for row in fields] != [str(number) for number in range(len(fields))]:
         found.append("indices do not count from 0 in steps of 1")
     allowed = set(task.file_labels or task.classes or ())
-    wrong = [
-        answer for _, answer in fields if not (_is_number(answer) if task.kind == "numbers" else answer in allowed)
-    ]
+    is_right = _is_number if task.kind == "numbers" else allowed.__contains__
+    wrong = [answer for _, answer in fields if not is_right(answer)]
     if wrong:
         found.append(f"{len(wrong)} answers are none of {sorted(allowed) or 'numbers'}, such as {wrong[:_SHOWN]}")
     return found
