@@ -33,12 +33,12 @@ class Here(Worker):
             raise KeyboardInterrupt
         self.done.append(next(word for word in words[words.index("--out") + 1 :]))
         code = 0
-        with open(log, "w") as file, redirect_stdout(file), redirect_stderr(file):
-            with mock.patch.object(sys, "argv", ["pretrainkit", *words]):
-                try:
-                    main()
-                except SystemExit as end:
-                    code = int(end.code or 0)
+        argv = mock.patch.object(sys, "argv", ["pretrainkit", *words])
+        with open(log, "w") as file, redirect_stdout(file), redirect_stderr(file), argv:
+            try:
+                main()
+            except SystemExit as end:
+                code = int(end.code or 0)
         return code
 
 

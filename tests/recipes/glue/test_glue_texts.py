@@ -115,7 +115,7 @@ def test_no_example_is_longer_than_asked(encoder, glue):
 def test_fact_40_scores_of_similarity_stay_real_numbers(encoder, glue):
     batch = first_examples(bound("stsb", encoder, glue), "train", 40)
     assert batch["label"].dtype == np.float32
-    assert set(np.unique(batch["label"]).round(3).tolist()) <= {0.0, 2.3, 2.5, 4.8}
+    assert {round(score, 3) for score in batch["label"].tolist()} <= {0.0, 2.3, 2.5, 4.8}
     assert (batch["label"] % 1 != 0).any()
 
 
