@@ -53,10 +53,11 @@ def outputs_of(
 
 
 def records_of(source: TextSource, rows_N: NDArray[np.int64]) -> Records:
-    ends = np.cumsum(source.sizes)
+    sizes = np.asarray(source.sizes, np.int64)
+    ends = np.cumsum(sizes)
     component = np.searchsorted(ends, rows_N, side="right")
-    index = rows_N - (ends - source.sizes)[component]
-    return Records(component, np.zeros_like(rows_N), index, rows_N.astype(np.uint64))
+    index = rows_N - (ends - sizes)[component]
+    return Records(component.astype(np.int64), np.zeros_like(rows_N), index, rows_N.astype(np.uint64))
 
 
 def said(outputs_NC: NDArray[np.float32], classes: tuple[str, ...]) -> NDArray[np.int64] | NDArray[np.float32]:
