@@ -52,6 +52,8 @@ def sweep(
 ) -> None:
     """Fine-tune an encoder on all tasks of GLUE, choose the learning rate on the held-out data (median over seeds), and
     write tables and the submission. The same command goes on where an interrupted one stopped."""
+    import signal
+
     from pretrainkit.sweep.plan import DEFAULT_TASKS, Plan
     from pretrainkit.sweep.runs import Sweep
     from pretrainkit.sweep.tables import as_markdown
@@ -68,6 +70,7 @@ def sweep(
         has_intermediate_mnli=from_mnli,
         device=device,
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the runs save and end before this does
     runs = Sweep(plan, out.resolve(), jobs, keep_all, typer.echo)
     choices = runs.run()
     typer.echo(as_markdown(choices), nl=False)

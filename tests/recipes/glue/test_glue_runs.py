@@ -1,7 +1,10 @@
 """From an encoder to a fine-tuned, evaluated, exported model that answers."""
 
 import json
+import sys
 from itertools import pairwise
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import torch
 from glue_toys import QUICK
 
 from pretrainkit import api
+from pretrainkit.cli.main import main
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.glue.answers import records_of
 
@@ -139,3 +143,19 @@ def test_a_random_start_reads_no_weights(encoder, glue, tmp_path):
 def test_a_model_of_another_kind_of_task_is_refused_to_answer(finished, glue, tmp_path):
     with pytest.raises(InputError, match="entailment"):
         api.predict(finished[0], tmp_path / "out.jsonl", task="ax", device="cpu")
+
+
+def test_the_verb_predict_answers_another_split_of_the_task(finished, tmp_path):
+    argv = ["pretrainkit", "predict", str(finished[0]), "--split", "validation", "--device", "cpu"]
+    with mock.patch.object(sys, "argv", [*argv, "--out", str(tmp_path / "out.jsonl")]):
+        main()
+    said = [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    folder = Path(api.open_model(finished[0]).config.data.task_folders["glue"])
+    truth = [line.split("\t")[1] for line in (folder / "SST-2" / "dev.tsv").read_text().splitlines()[1:]]
+    right = sum(one == ("negative", "positive")[int(label)] for one, label in zip(said, truth, strict=True))
+    assert 100 * right / len(truth) == pytest.approx(finished[1]["valid_accuracy"])
+
+
+def test_evaluating_a_run_again_gives_what_training_gave(finished):
+    metrics = api.evaluate(finished[0], device="cpu")
+    assert metrics == {name: finished[1][f"valid_{name}"] for name in metrics}
