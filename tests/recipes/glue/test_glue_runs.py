@@ -147,8 +147,10 @@ def test_a_model_of_another_kind_of_task_is_refused_to_answer(finished, glue, tm
 
 def test_the_verb_predict_answers_another_split_of_the_task(finished, tmp_path):
     argv = ["pretrainkit", "predict", str(finished[0]), "--split", "validation", "--device", "cpu"]
-    with mock.patch.object(sys, "argv", [*argv, "--out", str(tmp_path / "out.jsonl")]):
+    argv += ["--out", str(tmp_path / "out.jsonl")]
+    with mock.patch.object(sys, "argv", argv), pytest.raises(SystemExit) as end:
         main()
+    assert not end.value.code
     said = [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     folder = Path(api.open_model(finished[0]).config.data.task_folders["glue"])
     truth = [line.split("\t")[1] for line in (folder / "SST-2" / "dev.tsv").read_text().splitlines()[1:]]
