@@ -9,6 +9,7 @@ import torch
 from glue_toys import QUICK, write_encoder, write_tokenizer
 
 from pretrainkit import api
+from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
@@ -81,3 +82,11 @@ def test_examples_of_a_t5_do_not_see_each_other(t5, glue, tmp_path):
     together = first_batch(opened, 3)
     with torch.no_grad():
         torch.testing.assert_close(opened.model(together, 32)[:1], opened.model(first_batch(opened, 1), 32))
+
+
+def test_a_config_that_describes_another_encoder_is_refused(glue, tmp_path):
+    finetuned(write_encoder(tmp_path / "encoder"), glue, tmp_path / "run")
+    other = write_encoder(tmp_path / "modern", is_modern=True)
+    config = api.load_config(tmp_path / "run" / "config.yaml", [f"init_from={other}"])
+    with pytest.raises(CheckpointError, match="another model"):
+        api.train(config, tmp_path / "again", device="cpu")

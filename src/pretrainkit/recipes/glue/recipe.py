@@ -63,12 +63,11 @@ class Glue(Recipe):
         if config.model.start == "random":
             return
         if recipe != self.name:
-            encoder = find_recipe(recipe).build_text_encoder(encoder_config, trained)
-            model.encoder.load_state_dict(encoder.state_dict())
+            _copy(find_recipe(recipe).build_text_encoder(encoder_config, trained), model.encoder, config)
             return
-        model.encoder.load_state_dict(trained.encoder.state_dict())
+        _copy(trained.encoder, model.encoder, config)
         if encoder_config.model.classes == config.model.classes:
-            model.head.load_state_dict(trained.head.state_dict())
+            _copy(trained.head, model.head, config)
 
     def bind(self, config: GlueRun) -> GlueRun:
         """Find the classes, and check the lengths."""
@@ -178,6 +177,18 @@ class Glue(Recipe):
 
         recipe, encoder_config = encoder_of(config.model)
         return recipe.text_reader(encoder_config, self.tokenizer_folder(config))
+
+
+def _copy(source: nn.Module, target: nn.Module, config: GlueRun) -> None:
+    """All weights. Raises CheckpointError where the modules are not of one shape."""
+    from pretrainkit.dist.weights import require_same_tensors
+
+    found = source.state_dict()
+    wanted, given = (
+        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (target.state_dict(), found)
+    )
+    require_same_tensors(wanted, given, f"init_from={config.init_from}")
+    target.load_state_dict(found)
 
 
 RECIPE = Glue()
