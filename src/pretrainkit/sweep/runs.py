@@ -97,11 +97,12 @@ class Sweep:
         files, missing = {"WNLI.tsv": majority_wnli()}, []
         for name in NUM_ROWS:
             task, split = file_of(name)
-            run = by_task.get("mnli" if task.name == "ax" else task.name)
+            trained = "mnli" if task.name == "ax" else task.name
+            run = by_task.get(trained)
             if name == "WNLI.tsv" and run is None:
                 continue
             if run is None:
-                missing.append(f"{name}: {task.name} was not trained on")
+                missing.append(f"{name}: {trained} was not trained on")
                 continue
             try:
                 lines = self._answers(run.cell, task.name, split, name, device)
