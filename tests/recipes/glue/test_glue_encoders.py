@@ -11,6 +11,7 @@ from glue_toys import QUICK, write_encoder, write_tokenizer
 from pretrainkit import api
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.native import write_native
+from pretrainkit.recipes.bert.inputs import read_texts
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.model import build
@@ -90,3 +91,17 @@ def test_a_config_that_describes_another_encoder_is_refused(glue, tmp_path):
     config = api.load_config(tmp_path / "run" / "config.yaml", [f"init_from={other}"])
     with pytest.raises(CheckpointError, match="another model"):
         api.train(config, tmp_path / "again", device="cpu")
+
+
+@pytest.mark.parametrize("is_modern", [False, True])
+def test_before_it_is_trained_the_encoder_says_what_it_said(is_modern, glue, tmp_path):
+    path = write_encoder(tmp_path / "encoder", is_modern=is_modern)
+    _, opened = finetuned(path, glue, tmp_path / "run", "optimizer.peak_lr=1e-12")
+    batch, source = first_batch(opened, 4), api.open_model(path).model
+    inputs = read_texts(batch, 32, batch["cu_seqlens"][:-1].long())
+    with torch.no_grad():
+        expected = source.encode(inputs)[-1]
+        torch.testing.assert_close(opened.model.encoder.tokens(batch, 32), expected, atol=1e-6, rtol=0)
+        if not is_modern:
+            pooled = torch.tanh(source.sentence_order.pooler(expected[inputs.first_B]))
+            torch.testing.assert_close(opened.model.encoder(batch, 32), pooled, atol=1e-6, rtol=0)
