@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "pretrainkit"
 
 LEVELS = [
     {"cli"},
-    {"demo"},
+    {"demo", "sweep"},
     {"api"},
     {"recipes"},
     {"eval", "exporting", "report"},

@@ -330,13 +330,18 @@ def open_model(
     Raises:
         CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
-    path = Path(path)
-    if not path.is_dir():
-        raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
+    path = _existing(path)
     config, weights, tokenizer = _read_model(path, step, recipe, averaged)
     found = find_recipe(config.recipe)
     model = _with_weights(found, config, weights, path)
     return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
+
+
+def _existing(path: str | Path) -> Path:
+    """Raises DataError where there is no such folder."""
+    if not Path(path).is_dir():
+        raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
+    return Path(path)
 
 
 def _with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
@@ -517,6 +522,32 @@ def infer(
         )
     finally:
         world.close()
+
+
+def predict(
+    path: str | Path, out: str | Path, *, input: str | Path | None = None, task: str | None = None, **options: Any
+) -> Path:
+    """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` for recipe glue.
+
+    Args:
+        path: A run, checkpoint or export.
+        out: A file such as answers.jsonl.
+        input: A file of rows with the columns that the run was trained on.
+        task: Instead: a task of GLUE; None: that of the run.
+        options: Others of `infer`, such as split.
+
+    Raises:
+        InputError: The model is not fine-tuned, or there is neither an input nor a task.
+    """
+    config = _read_model(_existing(path), None, None, False)[0]
+    if config.recipe != "glue":
+        raise InputError(
+            f"{path} is a model of recipe {config.recipe!r}, not a fine-tuned one\n"
+            "  train it further: pretrainkit finetune TASK --from RUN; or ask it with pretrainkit infer"
+        )
+    if input is None and task is None:
+        task = config.data.task or "own"
+    return infer(path, out, task=task, input=input, **options)
 
 
 def probe(
@@ -851,9 +882,17 @@ def _checked(recipe: Recipe, config: Any) -> Any:
         )
     if config.parallel.strategy == "fsdp2" and num_ranks == 1:
         raise ConfigError("parallel.strategy=fsdp2 needs more than one rank\n  start with --launch local --nproc 2")
-    config = recipe.bind(config)
+    config = recipe.bind(_with_encoder(recipe, config))
     check_config(config, num_ranks)
     return config
+
+
+def _with_encoder(recipe: Recipe, config: Any) -> Any:
+    """The config of a recipe that stands on an encoder, with what it is; a config that was bound before says that."""
+    if not recipe.stands_on_encoder or config.init_from is None or config.model.encoder is not None:
+        return config
+    found, _, tokenizer = _read_model(_existing(config.init_from), config.init.step, None, config.init.averaged)
+    return recipe.with_encoder(config, found.recipe, found, tokenizer if tokenizer.is_dir() else None)
 
 
 def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mapping[str, Any], step: int) -> None:
@@ -965,6 +1004,10 @@ def _load_initial(model: nn.Module, config: Any) -> None:
     # A run that is still training may have saved since its step was looked at.
     step = config.first_step if config.init.restore == "all" else config.init.step
     opened = open_model(config.init_from, step=step, averaged=config.init.averaged)
+    if find_recipe(config.recipe).stands_on_encoder:
+        recipe = find_recipe(config.recipe)
+        recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)
+        return
     found = opened.model.state_dict()
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)

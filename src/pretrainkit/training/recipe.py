@@ -12,6 +12,7 @@ from pretrainkit.errors import InputError
 from pretrainkit.training.run import RunConfig
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor, nn
 
     from pretrainkit.data.order import Order
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
     from pretrainkit.training.precision import Precision
+    from pretrainkit.training.text_encoder import TextEncoder
+    from pretrainkit.training.text_reader import TextReader
 
 Split = Literal["train", "valid"]
 Evaluator = Callable[["nn.Module"], dict[str, float]]
@@ -88,6 +91,19 @@ class ImportedModel:
     """Our name of each tensor to that in the file, where they are one by one the same."""
     step: int | None = None
     """Updates it was trained for, where the file says."""
+
+
+@dataclass(frozen=True)
+class TextClassifier:
+    """A text encoder with a linear head, as it is exported."""
+
+    encoder: TextEncoder
+    head: nn.Linear
+    """From the encoder's width to as many logits as there are classes, or to one number."""
+    classes: tuple[str, ...]
+    """Names by number; empty where the head gives a number."""
+    dropout: float
+    """In front of the head."""
 
 
 class Recipe(ABC):
@@ -238,6 +254,39 @@ class Recipe(ABC):
     def image_encoder(self, config: Any, model: nn.Module) -> ImageEncoder:
         """The image tower of a trained model, to be probed."""
         raise InputError(f"recipe {self.name!r} has no image encoder to probe\n  give a model that reads images")
+
+    def text_reader(self, config: Any, tokenizer: Path) -> TextReader:
+        """How the encoder of `build_text_encoder` wants its texts; `tokenizer` is the folder of the model's."""
+        raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
+
+    def build_text_encoder(self, config: Any, model: nn.Module) -> TextEncoder:
+        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`. What it
+        lacks, such as a pooler, is drawn from torch's global generator (on "meta": has no values)."""
+        raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
+
+    def text_encoder_flops(self, config: Any, lengths_B: np.ndarray) -> float:
+        """Matmul FLOPs of a forward and backward pass of the text encoder over examples of so many tokens; 0: they are
+        not counted."""
+        return 0.0
+
+    def export_text_classifier(self, config: Any, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
+        """Write the new folder `out`, complete or absent, for `transformers`: text encoder and head."""
+        raise InputError(
+            f"recipe {self.name!r} has no Hugging Face form of its encoder with a head\n  use --format safetensors"
+        )
+
+    @property
+    def stands_on_encoder(self) -> bool:
+        """Whether `init_from` names a model, maybe of another recipe, whose encoder a model of this one stands on."""
+        return False
+
+    def with_encoder(self, config: Any, recipe: str, encoder_config: Any, tokenizer: Path | None) -> Any:
+        """The config of a run on top of a model of `recipe` with that config. Only where `stands_on_encoder`."""
+        return config
+
+    def load_encoder(self, config: Any, model: nn.Module, recipe: str, encoder_config: Any, trained: nn.Module) -> None:
+        """Copy what `model` stands on from the trained model of `with_encoder`."""
+        raise NotImplementedError
 
     def has_own_vocabulary(self, config: Any) -> bool:
         """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""

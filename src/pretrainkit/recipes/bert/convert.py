@@ -105,7 +105,13 @@ def _modern_tensors(config: ModernModelConfig) -> dict[str, str]:
     }
 
 
-def _split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, str, str]]:
+def encoder_names(config: AnyModelConfig) -> dict[str, str]:
+    """As `_same_tensors`, without those of heads."""
+    same = _same_tensors(config, has_sentence_order=False)
+    return {ours: theirs for ours, theirs in same.items() if not ours.startswith("masked_lm.")}
+
+
+def split_tensors(config: AnyModelConfig) -> dict[str, tuple[str, str, str]]:
     """Our fused tensors to Hugging Face's three: queries, keys, values one below the other."""
     if isinstance(config, ModernModelConfig):
         return {}
@@ -125,7 +131,7 @@ def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tens
     has_sentence_order = "sentence_order.classifier.weight" in state
     same = _same_tensors(config, has_sentence_order=has_sentence_order)
     found = {theirs: state[ours] for ours, theirs in same.items()}
-    split = _split_tensors(config)
+    split = split_tensors(config)
     for ours, theirs in split.items():
         found |= zip(theirs, state[ours].chunk(3))
     left_out = sorted(set(state) - set(same) - set(split))
@@ -148,7 +154,7 @@ def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Te
     }
     has_sentence_order = "cls.seq_relationship.weight" in state
     same = _same_tensors(config, has_sentence_order=has_sentence_order)
-    split = _split_tensors(config)
+    split = split_tensors(config)
     wanted = [*same.values(), *(name for names in split.values() for name in names)]
     _check_names(state, wanted, word_table=same["embeddings.word.weight"], output_bias=same["masked_lm.decoder_bias"])
     found = {ours: state[theirs] for ours, theirs in same.items()}

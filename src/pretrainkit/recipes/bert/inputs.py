@@ -95,6 +95,14 @@ def _read_rows(batch: Batch) -> tuple[BertInputs, BertTargets]:
 
 
 def _read_packed(batch: Batch, max_length: int) -> tuple[BertInputs, BertTargets]:
+    inputs = read_texts(batch, max_length, batch["masked_lm_positions"].long())
+    targets = BertTargets(batch["masked_lm_ids"].long(), batch["masked_lm_weights"], batch.get("next_sentence_label"))
+    return inputs, targets
+
+
+def read_texts(batch: Batch, max_length: int, predicted_K: Tensor) -> BertInputs:
+    """The inputs of a `packed` batch, of which no more is read than `input_ids`, `token_type_ids`, `positions` and
+    `cu_seqlens`."""
     ids_T, cu_seqlens = batch["input_ids"], batch["cu_seqlens"]
     num_tokens = len(ids_T)
     first_B = cu_seqlens[:-1].long()
@@ -109,13 +117,11 @@ def _read_packed(batch: Batch, max_length: int) -> tuple[BertInputs, BertTargets
         layout = TiledLayout(lengths)
     else:
         layout = VarlenLayout(cu_seqlens, max_length, num_tokens)
-    inputs = BertInputs(
+    return BertInputs(
         ids_T=ids_T[:num_tokens],
         type_ids_T=batch["token_type_ids"][:num_tokens],
         positions_T=batch["positions"][:num_tokens],
         layout=layout,
         first_B=first_B,
-        predicted_K=batch["masked_lm_positions"].long(),
+        predicted_K=predicted_K,
     )
-    targets = BertTargets(batch["masked_lm_ids"].long(), batch["masked_lm_weights"], batch.get("next_sentence_label"))
-    return inputs, targets

@@ -137,9 +137,9 @@ class BertForPretraining(nn.Module):
         read = inputs.predicted_K
         if self.sentence_order is not None:
             read = torch.cat((read, inputs.first_B))
-        wanted_W, where = _ascending(read, num_tokens=len(inputs.ids_T))
+        wanted_W, where = ascending(read, num_tokens=len(inputs.ids_T))
         x_TD, table = self.embeddings(inputs)
-        rotations = self._rotations(inputs.positions_T)
+        rotations = rotations_of(self.config, inputs.positions_T)
         for layer, rotation_ in zip(self.layers[:-1], rotations[:-1], strict=True):
             x_TD = layer(x_TD, inputs.layout, rotation_)
         x_WD = self.final_norm(self.layers[-1](x_TD, inputs.layout, rotations[-1], wanted_W))
@@ -153,20 +153,10 @@ class BertForPretraining(nn.Module):
     def encode(self, inputs: BertInputs) -> list[Tensor]:
         """(T, D) after the embeddings and after each block; the last one normalised, where the architecture ends so."""
         states = [self.embeddings(inputs)[0]]
-        for layer, rotation_ in zip(self.layers, self._rotations(inputs.positions_T), strict=True):
+        for layer, rotation_ in zip(self.layers, rotations_of(self.config, inputs.positions_T), strict=True):
             states.append(layer(states[-1], inputs.layout, rotation_))
         states[-1] = self.final_norm(states[-1])
         return states
-
-    def _rotations(self, positions_T: Tensor) -> list[Rotation | None]:
-        """Of each layer."""
-        config = self.config
-        if isinstance(config, BertModelConfig):
-            return [None] * config.num_layers
-        width = config.hidden_size // config.num_heads
-        everywhere = rotation(positions_T, width, config.global_rope_theta)
-        nearby = rotation(positions_T, width, config.local_rope_theta)
-        return [nearby if is_local(config, layer) else everywhere for layer in range(config.num_layers)]
 
     def initialise(self) -> None:
         """Fresh weights from torch's global generator (spec of Sabertooth 10.3; ModernBERT's for the modern one)."""
@@ -181,7 +171,17 @@ class BertForPretraining(nn.Module):
             self.masked_lm.decoder_bias.zero_()
 
 
-def _ascending(read: Tensor, *, num_tokens: int) -> tuple[Tensor | None, Tensor]:
+def rotations_of(config: BertModelConfig | ModernModelConfig, positions_T: Tensor) -> list[Rotation | None]:
+    """Of each layer; None where positions are in the embeddings."""
+    if isinstance(config, BertModelConfig):
+        return [None] * config.num_layers
+    width = config.hidden_size // config.num_heads
+    everywhere = rotation(positions_T, width, config.global_rope_theta)
+    nearby = rotation(positions_T, width, config.local_rope_theta)
+    return [nearby if is_local(config, layer) else everywhere for layer in range(config.num_layers)]
+
+
+def ascending(read: Tensor, *, num_tokens: int) -> tuple[Tensor | None, Tensor]:
     """The tokens to compute, and where in them each of `read` is. On a GPU all (None), so that shapes are known."""
     if read.device.type != "cpu":
         return None, read

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.recipes.bert.config import BertModelConfig, BertRun
+from pretrainkit.recipes.bert.config import BertModelConfig, BertRun, ModernModelConfig
 from pretrainkit.recipes.bert.inputs import BertTargets, read_batch
 from pretrainkit.recipes.bert.model import BertOutputs, is_local
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
@@ -95,11 +95,25 @@ def count_cost(config: BertRun, batch: HostBatch) -> Cost:
     count.
     """
     model = config.model
-    width, inner = model.hidden_size, model.intermediate_size
-    vocab_size = model.vocab_size or 0
+    width, vocab_size = model.hidden_size, model.vocab_size or 0
     lengths_B = np.asarray(batch["lengths"], np.float64)
-    num_tokens = float(lengths_B.sum())
     num_predictions = float(np.count_nonzero(batch["masked_lm_weights"]))
+    flops = encoder_flops(model, lengths_B)
+    flops += 6 * num_predictions * (width * vocab_size + width**2)
+    if config.objective.sentence_order:
+        flops += 6 * len(lengths_B) * (width**2 + 2 * width)
+    return Cost(
+        examples=int(np.count_nonzero(lengths_B)),
+        tokens=int(lengths_B.sum()),
+        slots=int(batch["input_ids"].size),
+        flops=flops,
+    )
+
+
+def encoder_flops(model: BertModelConfig | ModernModelConfig, lengths_B: np.ndarray) -> float:
+    """Of the blocks alone, over examples of so many tokens; see `count_cost`."""
+    width, inner = model.hidden_size, model.intermediate_size
+    lengths_B = np.asarray(lengths_B, np.float64)
     if isinstance(model, BertModelConfig):
         weights_per_block = 4 * width**2 + 2 * width * inner
         num_local, window = 0, 0
@@ -109,14 +123,5 @@ def count_cost(config: BertRun, batch: HostBatch) -> Cost:
         window = model.local_window + 1
     seen_globally = float((lengths_B**2).sum())
     seen_locally = float((lengths_B * np.minimum(lengths_B, window)).sum())
-    flops = 6 * model.num_layers * weights_per_block * num_tokens
-    flops += 12 * width * ((model.num_layers - num_local) * seen_globally + num_local * seen_locally)
-    flops += 6 * num_predictions * (width * vocab_size + width**2)
-    if config.objective.sentence_order:
-        flops += 6 * len(lengths_B) * (width**2 + 2 * width)
-    return Cost(
-        examples=int(np.count_nonzero(lengths_B)),
-        tokens=int(num_tokens),
-        slots=int(batch["input_ids"].size),
-        flops=flops,
-    )
+    flops = 6 * model.num_layers * weights_per_block * float(lengths_B.sum())
+    return flops + 12 * width * ((model.num_layers - num_local) * seen_globally + num_local * seen_locally)

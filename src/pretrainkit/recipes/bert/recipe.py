@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
-from pretrainkit.training.recipe import Recipe, Split
+from pretrainkit.training.recipe import Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.bert.objective import BertObjective
+    from pretrainkit.training.text_encoder import TextEncoder
+    from pretrainkit.training.text_reader import TextReader
 
 
 class Bert(Recipe):
@@ -69,6 +72,32 @@ class Bert(Recipe):
         from pretrainkit.recipes.bert.generate import fill_masks
 
         return fill_masks(config, model, tokenizer, prompts, **options)
+
+    def text_reader(self, config: BertRun, tokenizer: Path) -> TextReader:
+        from pretrainkit.tokenizers.load import load_tokenizer
+        from pretrainkit.training.text_reader import TextReader
+
+        found = load_tokenizer(tokenizer)
+        cls, sep = (found.special.cls,), (found.special.sep,)
+        return TextReader(found.encode_flat, cls, sep, sep, found.fingerprint, config.model.max_positions)
+
+    def build_text_encoder(self, config: BertRun, model: Any) -> TextEncoder:
+        from pretrainkit.recipes.bert.text_encoder import build_text_encoder
+
+        return build_text_encoder(model)
+
+    def text_encoder_flops(self, config: BertRun, lengths_B: np.ndarray) -> float:
+        from pretrainkit.recipes.bert.objective import encoder_flops
+
+        return encoder_flops(config.model, lengths_B)
+
+    def export_text_classifier(self, config: BertRun, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
+        from pretrainkit.recipes.bert.convert import DEFAULT_SPECIAL_IDS
+        from pretrainkit.recipes.bert.convert_classifier import write_classifier
+        from pretrainkit.tokenizers.load import load_tokenizer
+
+        special = load_tokenizer(tokenizer).special if tokenizer is not None else DEFAULT_SPECIAL_IDS
+        write_classifier(model, config.model, out, tokenizer=tokenizer, special=special)
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.t5.objective import T5Objective
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.precision import Precision
+    from pretrainkit.training.text_encoder import TextEncoder
+    from pretrainkit.training.text_reader import TextReader
 
 
 class T5(Recipe):
@@ -152,6 +154,30 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.inference import open_inference
 
         return open_inference(config, model, tokenizer, request, precision.autocast)
+
+    def text_reader(self, config: T5Run, tokenizer: Path) -> TextReader:
+        """Every text ends with the end mark."""
+        from itertools import chain
+
+        import numpy as np
+
+        from pretrainkit.recipes.t5.texts import vocabulary_of
+        from pretrainkit.training.text_reader import TextReader
+
+        vocabulary = vocabulary_of(config, tokenizer)
+
+        def encode(texts: Sequence[str]) -> tuple[Any, Any]:
+            ids = vocabulary.encode_batch(texts)
+            lengths = np.array([len(one) for one in ids], np.int64)
+            return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
+
+        end = (vocabulary.eos_id,)
+        return TextReader(encode, (), end, end, vocabulary.fingerprint)
+
+    def build_text_encoder(self, config: T5Run, model: Any) -> TextEncoder:
+        from pretrainkit.recipes.t5.text_encoder import T5TextEncoder
+
+        return T5TextEncoder(model)
 
     def baselines(self, config: T5Run) -> dict[str, float]:
         """The cross-entropy of guessing targets by frequency, and of guessing blindly, in nats per token; and what the

@@ -6,29 +6,17 @@ Source: Wang et al. 2018, https://arxiv.org/abs/1804.07461; formats as in the re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pretrainkit.data.glue_data import GLUE, HUB, MNLI, MNLI_PARTS, glue_data
 from pretrainkit.data.named_data import Hub, NamedData
 from pretrainkit.data.task import Task
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
-from pretrainkit.recipes.t5.catalogue import layouts
 from pretrainkit.recipes.t5.catalogue.answers import ClassNumber, number, referent
 from pretrainkit.recipes.t5.catalogue.building import text_task
 from pretrainkit.recipes.t5.catalogue.labelled import labelled, similarity
-from pretrainkit.recipes.t5.catalogue.layouts import Layout
 from pretrainkit.recipes.t5.catalogue.referents import wnli
 
 _ENTAILMENT = ("entailment", "neutral", "contradiction")
 _PAIR = ("sentence1", "sentence2")
-_HUB = "nyu-mll/glue"
-
-
-def _data(name: str, layout: Layout, folders: Sequence[str], splits: Sequence[str] | None = None) -> NamedData:
-    return NamedData(
-        f"glue/{name}",
-        splits=splits or ("train", "validation", "test"),
-        folders=(*folders, name),
-        layout=layout,
-        hub=Hub(_HUB, name),
-    )
 
 
 def _classes(
@@ -47,21 +35,27 @@ def _classes(
 
 _MNLI_COLUMNS = {"hypothesis": "sentence2", "premise": "sentence1"}
 _MNLI_FIELDS = ("hypothesis", "premise")
-_WNLI = _data("wnli", layouts.GLUE, ["WNLI"])
+_WNLI = glue_data("wnli")
 
 
 def _mnli(part: str) -> Task:
-    files = {split: layouts.MNLI[f"{split}_{part}"] for split in ("validation", "test")}
-    data = _data(f"mnli_{part}", files, ["MNLI", "mnli"], ("validation", "test"))
+    files = {split: MNLI[f"{split}_{part}"] for split in ("validation", "test")}
+    data = NamedData(
+        f"glue/mnli_{part}",
+        splits=tuple(files),
+        folders=("MNLI", "mnli", f"mnli_{part}"),
+        layout=files,
+        hub=Hub(HUB, f"mnli_{part}"),
+    )
     return _classes(f"mnli_{part}", data, _MNLI_FIELDS, _ENTAILMENT, benchmark="mnli", columns=_MNLI_COLUMNS)
 
 
 TASKS = (
-    _classes("cola", _data("cola", layouts.COLA, ["CoLA"]), ["sentence"], ("unacceptable", "acceptable"), [matthews]),
-    _classes("sst2", _data("sst2", layouts.GLUE, ["SST-2"]), ["sentence"], ("negative", "positive")),
+    _classes("cola", glue_data("cola"), ["sentence"], ("unacceptable", "acceptable"), [matthews]),
+    _classes("sst2", glue_data("sst2"), ["sentence"], ("negative", "positive")),
     _classes(
         "mrpc",
-        _data("mrpc", layouts.MRPC, ["MRPC"]),
+        glue_data("mrpc"),
         _PAIR,
         ("not_equivalent", "equivalent"),
         [f1_invalid_wrong, accuracy],
@@ -69,32 +63,32 @@ TASKS = (
     ),
     _classes(
         "qqp",
-        _data("qqp", layouts.QQP, ["QQP"]),
+        glue_data("qqp"),
         ("question1", "question2"),
         ("not_duplicate", "duplicate"),
         [f1_invalid_wrong, accuracy],
     ),
     text_task(
         "glue_stsb_v002",
-        _data("stsb", layouts.GLUE, ["STS-B"]),
+        glue_data("stsb"),
         similarity,
         postprocess=number,
         metrics=[pearson, spearman],
     ),
     _classes(
         "mnli",
-        _data("mnli", layouts.MNLI, ["MNLI"], tuple(layouts.MNLI)),
+        glue_data("mnli"),
         _MNLI_FIELDS,
         _ENTAILMENT,
         columns=_MNLI_COLUMNS,
     ),
-    *map(_mnli, layouts.MNLI_PARTS),
-    _classes("qnli", _data("qnli", layouts.GLUE, ["QNLI"]), ("question", "sentence"), ("entailment", "not_entailment")),
-    _classes("rte", _data("rte", layouts.GLUE, ["RTE"]), _PAIR, ("entailment", "not_entailment")),
+    *map(_mnli, MNLI_PARTS),
+    _classes("qnli", glue_data("qnli"), ("question", "sentence"), ("entailment", "not_entailment")),
+    _classes("rte", glue_data("rte"), _PAIR, ("entailment", "not_entailment")),
     _classes("wnli", _WNLI, _PAIR, ("not_entailment", "entailment")),
     _classes(
         "ax",
-        _data("ax", layouts.DIAGNOSTICS, ["AX", "diagnostic"], ("test",)),
+        glue_data("ax"),
         _MNLI_FIELDS,
         _ENTAILMENT,
         [],
@@ -107,8 +101,8 @@ TASKS = (
             "glue/wnli",
             splits=("validation", "test"),
             folders=("WNLI", "wnli"),
-            layout=layouts.GLUE,
-            hub=Hub(_HUB, "wnli"),
+            layout=GLUE,
+            hub=Hub(HUB, "wnli"),
         ),
         wnli,
         postprocess=referent,

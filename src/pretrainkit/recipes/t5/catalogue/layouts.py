@@ -1,45 +1,13 @@
 """How benchmarks are distributed: the files of their splits, and what reads them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from pretrainkit.data.aligned_lines import aligned
+from pretrainkit.data.glue_data import Layout
 from pretrainkit.data.named_data import LocalFiles
 from pretrainkit.data.squad_json import SquadJson
 from pretrainkit.data.task_sources import JsonLines, Tsv
-from pretrainkit.data.whole_rows import WholeRows
-
-Layout = Mapping[str, Sequence[LocalFiles]]
-
-GLUE = {
-    "train": [LocalFiles("train.tsv", Tsv)],
-    "validation": [LocalFiles("dev.tsv", Tsv)],
-    "test": [LocalFiles("test.tsv", Tsv)],
-}
-_COLA = partial(Tsv, columns=("source", "label", "mark", "sentence"))
-COLA = {
-    "train": [LocalFiles("train.tsv", _COLA)],
-    "validation": [LocalFiles("dev.tsv", _COLA)],
-    "test": [LocalFiles("test.tsv", Tsv)],
-}
-"""No header, but that of the test set."""
-MRPC = {
-    split: [*files, *([LocalFiles(f"msr_paraphrase_{split}.txt", Tsv)] if split != "validation" else [])]
-    for split, files in GLUE.items()
-}
-QQP = {
-    "train": [LocalFiles("train.tsv", WholeRows)],
-    "validation": [LocalFiles("dev.tsv", WholeRows)],
-    "test": [LocalFiles("test.tsv", WholeRows)],
-}
-"""Some of its rows lack columns."""
-MNLI_PARTS = ("matched", "mismatched")
-MNLI = {"train": [LocalFiles("train.tsv", Tsv)]} | {
-    f"{split}_{part}": [LocalFiles(f"{file}_{part}.tsv", Tsv)]
-    for split, file in (("validation", "dev"), ("test", "test"))
-    for part in MNLI_PARTS
-}
-DIAGNOSTICS = {"test": [LocalFiles("diagnostic.tsv", Tsv), LocalFiles("AX.tsv", Tsv), LocalFiles("ax.tsv", Tsv)]}
 
 SUPER_GLUE = {
     "train": [LocalFiles("train.jsonl", JsonLines)],

@@ -1,0 +1,52 @@
+"""`pretrainkit finetune`."""
+
+import time
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def finetune(
+    task: Annotated[
+        str, typer.Argument(help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own: files named by settings.")
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings, such as optimizer.peak_lr=3e-5.")
+    ] = None,
+    *,
+    origin: Annotated[
+        Path,
+        typer.Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export."),
+    ],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            metavar="NAME=DIR",
+            help="Where the data of named tasks lie, such as glue=DIR; may be repeated. Default: the hub.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/TASK-DATE-TIME.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")
+    ] = False,
+    launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",
+    nproc: Annotated[int, typer.Option(min=1, help="Processes of --launch local, one per GPU or core group.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
+) -> None:
+    """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
+    from pretrainkit.cli.train import train
+    from pretrainkit.data.named_data import task_folders
+
+    words = [f"init_from={origin}"]
+    if data:
+        words.append(f"data.task_folders={dumps(task_folders(data))}")
+    out = out or Path("runs") / f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
+    train(f"glue/{task}", [*words, *(settings or [])], out, device, resume, launch, nproc, json)

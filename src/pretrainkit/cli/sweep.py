@@ -1,0 +1,81 @@
+"""`pretrainkit sweep`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pretrainkit.errors import InputError
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def sweep(
+    what: Annotated[str, typer.Argument(metavar="glue", help="What to sweep over.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH=VALUE", help="Settings of every run, such as data.num_epochs=10."),
+    ] = None,
+    *,
+    origin: Annotated[
+        Path,
+        typer.Option("--from", metavar="RUN|EXPORT", help="The encoder: a run, a checkpoint in it, or an export."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of all runs and results.", show_default=False)],
+    tasks: Annotated[
+        str | None, typer.Option(help="Names with commas between. Default: all but wnli.", show_default=False)
+    ] = None,
+    lr: Annotated[
+        list[float] | None,
+        typer.Option("--lr", help="Peak learning rate; may be repeated. Default: 5e-5, 4e-5, 3e-5, 2e-5."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs for each learning rate.")] = 3,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            metavar="NAME=DIR",
+            help="Where the data lie, such as glue=DIR; may be repeated. Default: the hub.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    from_mnli: Annotated[
+        bool, typer.Option("--from-mnli", help="RTE, MRPC and STS-B start from the chosen run of MNLI.")
+    ] = False,
+    keep_all: Annotated[
+        bool, typer.Option("--keep-all", help="Keep the weights of runs that were not chosen, too.")
+    ] = False,
+    submission: Annotated[bool, typer.Option(help="Answer the test sets and write the leaderboard's zip.")] = True,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+) -> None:
+    """Fine-tune an encoder on all tasks of GLUE, choose the learning rate on the held-out data (median over seeds), and
+    write tables and the submission. The same command goes on where an interrupted one stopped."""
+    import signal
+
+    from pretrainkit.sweep.plan import DEFAULT_TASKS, Plan
+    from pretrainkit.sweep.runs import Sweep
+    from pretrainkit.sweep.tables import as_markdown
+
+    if what != "glue":
+        raise InputError(f"there is no sweep over {what!r}\n  pretrainkit sweep glue --from RUN --out DIR")
+    plan = Plan(
+        origin=str(origin.resolve()),
+        tasks=DEFAULT_TASKS if tasks is None else tuple(name.strip() for name in tasks.split(",")),
+        lrs=tuple(lr) if lr else Plan.lrs,
+        num_seeds=seeds,
+        folders=tuple(data or ()),
+        settings=tuple(settings or ()),
+        has_intermediate_mnli=from_mnli,
+        device=device,
+    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the runs save and end before this does
+    runs = Sweep(plan, out.resolve(), jobs, keep_all, typer.echo)
+    choices = runs.run()
+    typer.echo(as_markdown(choices), nl=False)
+    if submission:
+        path, missing = runs.submit(choices, device)
+        typer.echo(str(path))
+        for one in missing:
+            typer.echo(f"  not in it: {one}")

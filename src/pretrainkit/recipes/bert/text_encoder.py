@@ -1,0 +1,87 @@
+"""A trained BERT without its heads, but with its pooler, to be trained further.
+
+Dimensions: B examples, T tokens, D width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
+from pretrainkit.recipes.bert.config import BertModelConfig
+from pretrainkit.recipes.bert.inputs import BertInputs, read_texts
+from pretrainkit.recipes.bert.model import BertForPretraining, ascending, rotations_of
+from pretrainkit.training.objective import Batch
+from pretrainkit.training.text_encoder import TextEncoder
+
+
+class TanhPooler(nn.Module):
+    """BERT's: dense, tanh."""
+
+    def __init__(self, dense: nn.Linear) -> None:
+        super().__init__()
+        self.dense = dense
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """(B, D) to (B, D)."""
+        return torch.tanh(self.dense(x_BD))
+
+
+class ModernPooler(nn.Module):
+    """ModernBERT's: the dense layer and norm of its masked-word head, as in its fine-tuning by transformers."""
+
+    def __init__(self, dense: nn.Linear, norm: nn.Module, activation: str) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.dense, self.norm = dense, norm
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """(B, D) to (B, D)."""
+        return self.norm(self.activation(self.dense(x_BD)))
+
+
+class BertTextEncoder(TextEncoder):
+    """Embeddings, blocks and pooler."""
+
+    def __init__(self, model: BertForPretraining, pooler: nn.Module) -> None:
+        super().__init__()
+        self.config = model.config
+        self.width, self.dropout_rate = model.config.hidden_size, model.config.hidden_dropout
+        self.embeddings, self.layers, self.final_norm = model.embeddings, model.layers, model.final_norm
+        self.pooler = pooler
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    def forward(self, batch: Batch, max_length: int) -> Tensor:
+        first_B = batch["cu_seqlens"][:-1].long()
+        inputs = read_texts(batch, max_length, first_B)
+        wanted_B, where_B = ascending(first_B, num_tokens=len(inputs.ids_T))
+        return self.pooler(self._hidden(inputs, wanted_B)[where_B])
+
+    def tokens(self, batch: Batch, max_length: int) -> Tensor:
+        return self._hidden(read_texts(batch, max_length, batch["cu_seqlens"][:0].long()), None)
+
+    def _hidden(self, inputs: BertInputs, wanted_W: Tensor | None) -> Tensor:
+        """(T, D), or (W, D): only the tokens `wanted_W` in the last block."""
+        x_TD, _ = self.embeddings(inputs)
+        rotations = rotations_of(self.config, inputs.positions_T)
+        for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
+            x_TD = layer(x_TD, inputs.layout, rotation)
+        return self.final_norm(self.layers[-1](x_TD, inputs.layout, rotations[-1], wanted_W))
+
+
+def build_text_encoder(model: BertForPretraining) -> BertTextEncoder:
+    """The parts of `model`; where it was trained without sentence order, BERT's pooler is drawn anew."""
+    config = model.config
+    if not isinstance(config, BertModelConfig):
+        head = model.masked_lm
+        return BertTextEncoder(model, ModernPooler(head.dense, head.norm, config.activation))
+    if model.sentence_order is not None:
+        return BertTextEncoder(model, TanhPooler(model.sentence_order.pooler))
+    weight = model.embeddings.word.weight
+    with SkipInitialisation():
+        dense = nn.Linear(config.hidden_size, config.hidden_size, device=weight.device)
+    if not weight.is_meta:
+        initialise_layer(dense, config.initializer_range)
+    return BertTextEncoder(model, TanhPooler(dense))

@@ -1,0 +1,119 @@
+"""Settings of fine-tuning. Torch-free. Presets, one per task, are in `presets.py`."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, PositiveInt
+
+from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
+from pretrainkit.recipes.glue.tasks import Kind
+from pretrainkit.training.run import DataConfig, RunConfig
+
+
+def _as_names(value: object) -> object:
+    return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_names, json_schema_input_type=str | tuple[str, ...])]
+
+
+def _as_folders(value: object) -> object:
+    return {"all": value} if isinstance(value, str) else value
+
+
+TaskFolders = Annotated[
+    dict[str, str], IsPath(), BeforeValidator(_as_folders, json_schema_input_type=str | dict[str, str])
+]
+
+
+class EncoderConfig(Config):
+    """What the head stands on, as its own recipe describes it."""
+
+    recipe: str
+    """Of the encoder."""
+    config: dict[str, Any]
+    """That recipe's config of the run that the encoder comes from."""
+
+
+class GlueModelConfig(Config):
+    """An encoder and a linear head on its vector of each example."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "dropout", "initializer_range"})
+
+    encoder: EncoderConfig | None = None
+    """Filled in from init_from when the run starts."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes by number, filled in from the task or found in the training data; empty: the model gives one
+    number."""
+    start: Literal["trained", "random"] = "trained"
+    """Where the encoder's weights come from. random: drawn anew, to see what pretraining is worth."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """On the vector in front of the head; null: the encoder's rate for hidden states."""
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
+    """The head starts from a normal distribution of this scale, cut at two scales."""
+
+
+class GlueObjectiveConfig(Config):
+    """Cross-entropy of classes, squared error of numbers."""
+
+
+class GlueDataConfig(DataConfig):
+    """Texts with labels: a task of GLUE, or files of your own in `train` and `valid` (.jsonl, .tsv, .parquet)."""
+
+    batch_size: PositiveInt = 32
+    """Examples of one step over all ranks and microbatches."""
+    task: str | None = None
+    """A task of GLUE: cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; null: data.train says what is trained on."""
+    task_folders: TaskFolders = Field(default_factory=dict)
+    """Where the data of named tasks lie: {glue: FOLDER}, also one set alone, {glue/cola: FOLDER}, or a folder with one
+    for each benchmark, {all: FOLDER}. What is not named is taken from the hub."""
+    texts: Names = ()
+    """Files of your own: the column of the text, or the two of a pair."""
+    label: str | None = None
+    """Files of your own: the column of the label; null: label."""
+    kind: Kind = "classes"
+    """Files of your own: classes (any values; each that occurs in training is one) or numbers."""
+    max_seq_length: PositiveInt = 128
+    """Most tokens of an example. A single text loses its end, a pair token by token the end of its longer text."""
+    tokenizer: Annotated[str | None, IsPath()] = None
+    """Folder of the encoder's tokenizer; null: the one beside init_from."""
+
+
+class GlueRun(RunConfig):
+    """Fine-tuning of one encoder on one task."""
+
+    recipe: Literal["glue"] = "glue"
+    """Name of the recipe this config belongs to."""
+    model: GlueModelConfig = GlueModelConfig()
+    """The encoder and its head."""
+    objective: GlueObjectiveConfig = GlueObjectiveConfig()
+    """What is predicted follows from the task."""
+    data: GlueDataConfig
+    """What the model is fed."""
+
+    @property
+    def has_training_data(self) -> bool:
+        return self.data.task is not None or bool(self.data.train)
+
+    @property
+    def has_held_out_data(self) -> bool:
+        return self.data.task is not None or bool(self.data.valid)
+
+    def problems(self, world_size: int = 1) -> list[str]:
+        """What the base class finds, and settings of this recipe that cannot work together."""
+        found = super().problems(world_size)
+        data = self.data
+        if data.task is not None:
+            own = [name for name in ("train", "texts", "label") if getattr(data, name)]
+            found += [
+                f"data.{name} is for files of your own, but data.task={data.task} is a task of GLUE\n  leave one out"
+                for name in own
+            ]
+        elif len(data.texts) not in (1, 2):
+            found.append(
+                f"data.texts names {len(data.texts)} columns; an example has one text, or two\n"
+                "  name a task, data.task=cola, or the columns of your files: data.texts=[premise,hypothesis]"
+            )
+        if data.order == "lanes":
+            found.append("data.order=lanes is for documents\n  use data.order=shuffle")
+        return found

@@ -1,0 +1,118 @@
+"""The files of a submission to GLUE's leaderboard, and a check of them. Torch-free.
+
+A submission is a zip of TSV files with the header `index<TAB>prediction` and a row for each example of a test set, in
+order. Source: https://gluebenchmark.com/faq.
+"""
+
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.recipes.glue.tasks import TASKS, TextTask
+
+HEADER = "index\tprediction"
+NUM_ROWS: Mapping[str, int] = {
+    "CoLA.tsv": 1_063,
+    "SST-2.tsv": 1_821,
+    "MRPC.tsv": 1_725,
+    "STS-B.tsv": 1_379,
+    "QQP.tsv": 390_965,
+    "MNLI-m.tsv": 9_796,
+    "MNLI-mm.tsv": 9_847,
+    "QNLI.tsv": 5_463,
+    "RTE.tsv": 3_000,
+    "WNLI.tsv": 146,
+    "AX.tsv": 1_104,
+}
+"""Of the official test sets: a submission has all of these files."""
+_SHOWN = 3
+
+
+def file_of(name: str) -> tuple[TextTask, str]:
+    """(task, its split) that a file of a submission answers."""
+    for task in TASKS.values():
+        for split, file in task.files.items():
+            if file == name:
+                return task, split
+    raise InputError(f"{name} is no file of a submission\n  there are: {', '.join(NUM_ROWS)}")
+
+
+def answers_as_tsv(task: TextTask, lines: Iterable[Mapping[str, Any]]) -> str:
+    """The contents of a file: numbers with six decimals, classes by the names of the leaderboard."""
+    rows = [HEADER]
+    names = dict(zip(task.classes or (), task.file_labels or task.classes or (), strict=True))
+    for line in lines:
+        answer = f"{line['value']:.6f}" if task.kind == "numbers" else names[line["label"]]
+        rows.append(f"{line['index']}\t{answer}")
+    return "\n".join(rows) + "\n"
+
+
+def majority_wnli(indices: Sequence[int] | None = None) -> str:
+    """WNLI answered by its commonest class, which fine-tuned models rarely beat: its test pairs are built against them.
+
+    `indices`: of the rows; None: of the official test set.
+    """
+    task = TASKS["wnli"]
+    chosen = range(NUM_ROWS["WNLI.tsv"]) if indices is None else indices
+    return answers_as_tsv(task, ({"index": index, "label": "not_entailment"} for index in chosen))
+
+
+def write_submission(files: Mapping[str, str], out: Path) -> Path:
+    """Write the zip of files by name, whole or not at all."""
+    with atomic_file(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(name), text)
+    return out
+
+
+def problems_of(path: Path, num_rows: Mapping[str, int] = NUM_ROWS) -> list[str]:
+    """What the leaderboard would refuse in a zip; none: it is complete.
+
+    Args:
+        path: The zip.
+        num_rows: Rows of each file it must have.
+
+    Raises:
+        DataError: It is no zip.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            texts = {name: archive.read(name) for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as a zip: {error}\n  write it anew") from error
+    found = [f"{name} is missing" for name in num_rows if name not in texts]
+    found += [f"{name} does not belong there" for name in texts if name not in num_rows]
+    for name, content in texts.items():
+        if name in num_rows:
+            found += [f"{name}: {problem}" for problem in _problems_of_file(name, content, num_rows[name])]
+    return found
+
+
+def _problems_of_file(name: str, content: bytes, num_rows: int) -> list[str]:
+    try:
+        header, *rows = content.decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        return [f"not UTF-8: {error}"]
+    found = [] if header == HEADER else [f"the first line is {header!r}, not {HEADER!r}"]
+    if len(rows) != num_rows:
+        found.append(f"{len(rows)} answers; the test set has {num_rows} rows")
+    task, _ = file_of(name)
+    fields = [row.split("\t") for row in rows]
+    if broken := [number for number, row in enumerate(fields) if len(row) != 2]:
+        return [*found, f"row {broken[0]} has {len(fields[broken[0]])} fields, not 2"]
+    if [row[0] for row in fields] != [str(number) for number in range(len(fields))]:
+        found.append("indices do not count from 0 in steps of 1")
+    allowed = set(task.file_labels or task.classes or ())
+    is_right = _is_number if task.kind == "numbers" else allowed.__contains__
+    wrong = [answer for _, answer in fields if not is_right(answer)]
+    if wrong:
+        found.append(f"{len(wrong)} answers are none of {sorted(allowed) or 'numbers'}, such as {wrong[:_SHOWN]}")
+    return found
+
+
+def _is_number(text: str) -> bool:
+    whole, point, decimals = text.removeprefix("-").partition(".")
+    return bool(point) and whole.isdecimal() and decimals.isdecimal() and len(decimals) == 6

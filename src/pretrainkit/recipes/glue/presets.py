@@ -1,0 +1,38 @@
+"""Complete configs of fine-tuning by name. Torch-free. Only init_from and the place of the data are missing."""
+
+from collections.abc import Callable, Mapping
+
+from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
+from pretrainkit.recipes.glue.tasks import TASKS
+from pretrainkit.training.run import CheckpointConfig, EvaluateConfig, LogConfig, OptimizerConfig, ScheduleConfig
+
+
+def _run(task: str | None) -> GlueRun:
+    return GlueRun(
+        num_steps=None,
+        data=GlueDataConfig(task=task, num_epochs=3),
+        optimizer=OptimizerConfig(peak_lr=5e-5),
+        schedule=ScheduleConfig(warmup_share=0.1),
+        checkpoint=CheckpointConfig(every_steps=1000, keep_last=1),
+        evaluate=EvaluateConfig(every_epochs=1, num_examples=1_000_000),
+        log=LogConfig(every_steps=10),
+    )
+
+
+def own() -> GlueRun:
+    """A table of your own, with BERT's settings for fine-tuning: 3 passes, batches of 32, peak learning rate 5e-5."""
+    return _run(None)
+
+
+def _preset(task: str) -> Callable[[], GlueRun]:
+    def preset() -> GlueRun:
+        return _run(task)
+
+    preset.__doc__ = f"{task} of GLUE: 3 passes, batches of 32, a tenth of them to warm up, peak learning rate 5e-5."
+    return preset
+
+
+PRESETS: Mapping[str, Callable[[], GlueRun]] = {
+    **{name: _preset(name) for name, task in TASKS.items() if task.valid_splits},
+    "own": own,
+}

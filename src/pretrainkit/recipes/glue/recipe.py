@@ -1,0 +1,194 @@
+"""The recipe as the rest of the house sees it. Torch-free to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
+from pretrainkit.recipes.glue.presets import PRESETS
+from pretrainkit.training.recipe import Evaluator, Recipe, Split, TextClassifier
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.dist.env import World
+    from pretrainkit.recipes.glue.objective import GlueObjective
+    from pretrainkit.recipes.glue.source import TextSource
+    from pretrainkit.training.inference import Inference, InferenceRequest
+    from pretrainkit.training.precision import Precision
+    from pretrainkit.training.text_reader import TextReader
+
+
+class Glue(Recipe):
+    """A text encoder of any recipe under a new head."""
+
+    name = "glue"
+    summary = "Fine-tuning of text encoders: the tasks of GLUE, and tables of your own."
+
+    @property
+    def config_class(self) -> type[GlueRun]:
+        return GlueRun
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], GlueRun]]:
+        return PRESETS
+
+    @property
+    def stands_on_encoder(self) -> bool:
+        return True
+
+    def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
+        """A fine-tuned model lends its encoder, so that tasks can follow one another."""
+        if recipe == self.name:
+            encoder = encoder_config.model.encoder
+        else:
+            empty = encoder_config.data.model_copy(update={"train": (), "valid": ()})
+            described = encoder_config.model_copy(update={"data": empty, "init_from": None})
+            encoder = EncoderConfig(recipe=recipe, config=described.model_dump(mode="json"))
+        given = config.data.tokenizer or (None if tokenizer is None else str(tokenizer))
+        return config.model_copy(
+            update={
+                "model": config.model.model_copy(update={"encoder": encoder}),
+                "data": config.data.model_copy(update={"tokenizer": given}),
+            }
+        )
+
+    def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
+        """Of a fine-tuned model with the same classes the head, too."""
+        from pretrainkit.recipes.registry import find_recipe
+
+        if config.model.start == "random":
+            return
+        if recipe != self.name:
+            _copy(find_recipe(recipe).build_text_encoder(encoder_config, trained), model.encoder, config)
+            return
+        _copy(trained.encoder, model.encoder, config)
+        if encoder_config.model.classes == config.model.classes:
+            _copy(trained.head, model.head, config)
+
+    def bind(self, config: GlueRun) -> GlueRun:
+        """Find the classes, and check the lengths."""
+        from pretrainkit.recipes.glue.examples import classes_of, read_rows
+        from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import rows_of, task_of
+
+        encoder_of(config.model)
+        task = task_of(config.data)
+        if task.data is not None and not task.valid_splits:
+            raise ConfigError(
+                f"data.task={task.name} has no training data\n"
+                "  train on mnli, then: pretrainkit predict RUN --task ax --out FILE.jsonl"
+            )
+        classes = config.model.classes
+        if classes is None:
+            classes = task.classes
+        if classes is None and task.kind == "classes":
+            rows = [
+                read_rows(source, split, task, needs_label=True)
+                for source, split in rows_of(config.data, task, "train")
+            ]
+            classes = classes_of([label for part in rows for label in part.labels])
+            if len(classes) < 2:
+                raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
+        length, most = config.data.max_seq_length, self._reader(config).max_positions
+        if most is not None and length > most:
+            raise ConfigError(
+                f"data.max_seq_length is {length}, but the encoder reads {most} tokens\n"
+                f"  set data.max_seq_length={most} or less"
+            )
+        if length < 8:
+            raise ConfigError(f"data.max_seq_length is {length}; with control tokens it must be at least 8")
+        return config.model_copy(update={"model": config.model.model_copy(update={"classes": classes or ()})})
+
+    def open_data(self, config: GlueRun, split: Split) -> TextSource:
+        from pretrainkit.recipes.glue.source import open_texts, task_of, valid_splits
+
+        splits = ["train"] if split == "train" else list(valid_splits(config.data, task_of(config.data)))
+        return open_texts(config, self._reader(config), splits, needs_label=True)
+
+    def build_order(self, config: GlueRun, source: Any) -> Any:
+        """Components are files, in proportion to their size unless weights are given."""
+        from pretrainkit.data.order import Order
+
+        data = config.data
+        weights = [file.weight for file in data.train] or None
+        return Order(
+            source.sizes,
+            weights=weights,
+            mode=data.order,
+            seed=config.seed,
+            batch_size=data.batch_size,
+            may_repeat=True,
+        )
+
+    def build_evaluator(self, config: GlueRun, world: World, precision: Precision) -> Evaluator:
+        from pretrainkit.recipes.glue.evaluate import build_evaluator
+
+        return build_evaluator(config, self._reader(config), world, precision)
+
+    def tokenizer_folder(self, config: GlueRun) -> Path:
+        if config.data.tokenizer is None:
+            raise DataError("there is no tokenizer beside the encoder\n  give its folder: data.tokenizer=FOLDER")
+        folder = Path(config.data.tokenizer)
+        if not folder.is_dir():
+            raise DataError(f"there is no tokenizer folder {folder}\n  give the encoder's: data.tokenizer=FOLDER")
+        return folder
+
+    def with_tokenizer(self, config: GlueRun, tokenizer: Path) -> GlueRun:
+        return config.model_copy(
+            update={"data": config.data.model_copy(update={"tokenizer": str(Path(tokenizer).resolve())})}
+        )
+
+    def build_model(self, config: GlueRun) -> nn.Module:
+        from pretrainkit.recipes.glue.model import build
+
+        return build(config.model)
+
+    def build_objective(self, config: GlueRun) -> GlueObjective:
+        from pretrainkit.recipes.glue.objective import GlueObjective
+
+        return GlueObjective(config)
+
+    def open_inference(
+        self, config: GlueRun, model: nn.Module, tokenizer: Path, request: InferenceRequest, precision: Precision
+    ) -> Inference:
+        from pretrainkit.recipes.glue.inference import Answers
+
+        return Answers(config, model, self._reader(config), request, precision)
+
+    def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
+        """As the encoder's recipe writes it, such as `BertForSequenceClassification`."""
+        from pretrainkit.recipes.glue.model import encoder_of
+
+        recipe, encoder_config = encoder_of(config.model)
+        trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
+        recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
+
+    def generate(
+        self, config: GlueRun, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        raise InputError("a fine-tuned model answers rows\n  pretrainkit predict RUN --input FILE --out ANSWERS.jsonl")
+
+    def _reader(self, config: GlueRun) -> TextReader:
+        from pretrainkit.recipes.glue.model import encoder_of
+
+        recipe, encoder_config = encoder_of(config.model)
+        return recipe.text_reader(encoder_config, self.tokenizer_folder(config))
+
+
+def _copy(source: nn.Module, target: nn.Module, config: GlueRun) -> None:
+    """All weights. Raises CheckpointError where the modules are not of one shape."""
+    from pretrainkit.dist.weights import require_same_tensors
+
+    found = source.state_dict()
+    wanted, given = (
+        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (target.state_dict(), found)
+    )
+    require_same_tensors(wanted, given, f"init_from={config.init_from}")
+    target.load_state_dict(found)
+
+
+RECIPE = Glue()

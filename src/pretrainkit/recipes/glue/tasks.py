@@ -1,0 +1,127 @@
+"""The tasks of GLUE: columns, classes, metrics, and what their answers are called on the leaderboard. Torch-free.
+
+Source: Wang et al. 2018, https://arxiv.org/abs/1804.07461.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pretrainkit.data.glue_data import glue_data
+from pretrainkit.data.supply import OpenSource
+from pretrainkit.errors import ConfigError
+from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
+
+Kind = Literal["classes", "numbers"]
+Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
+Columns = tuple[str, ...]
+
+LABEL_COLUMNS: Columns = ("label", "gold_label", "is_duplicate", "Quality", "score")
+"""What holds the label; the first that a row has counts."""
+INDEX_COLUMNS: Columns = ("idx", "index", "id")
+"""What numbers the rows; without, they are counted from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTask:
+    """Texts, or pairs of texts, and a class or a number for each."""
+
+    name: str
+    texts: tuple[Columns, ...]
+    """Of the one or two texts: the columns that may hold it, the first of which that a row has counts."""
+    label: Columns = LABEL_COLUMNS
+    """The columns that may hold the label."""
+    classes: tuple[str, ...] | None = None
+    """In the order of their numbers; None: found in the training data, or numbers."""
+    kind: Kind = "classes"
+    metrics: tuple[Metric, ...] = (accuracy,)
+    data: OpenSource | None = None
+    """None: files that the config names."""
+    valid_splits: Mapping[str, str] = field(default_factory=lambda: {"validation": ""})
+    """Held-out splits, and what their metrics begin with."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Split to the file of its answers in a submission to the leaderboard."""
+    file_labels: tuple[str, ...] | None = None
+    """What those files call the classes; None: as `classes`."""
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether an example has two texts."""
+        return len(self.texts) == 2
+
+    def score(self, targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """Its metrics in percent, and `score`: their mean, by which runs are compared."""
+        found: dict[str, float] = {}
+        for metric in self.metrics:
+            found |= metric(targets, predictions)
+        return found | {"score": sum(found.values()) / len(found)}
+
+
+_ENTAILMENT = ("entailment", "neutral", "contradiction")
+_TWO_WAY = ("entailment", "not_entailment")
+_SENTENCES = (("sentence1",), ("sentence2",))
+_PREMISE = (("premise", "sentence1"), ("hypothesis", "sentence2"))
+_MNLI_FILES = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"}
+_F1: tuple[Metric, ...] = (accuracy, f1_invalid_wrong)
+
+
+def _task(name: str, texts: tuple[Columns, ...], classes: tuple[str, ...] | None, file: str, **more: Any) -> TextTask:
+    return TextTask(name=name, texts=texts, classes=classes, data=glue_data(name), files={"test": file}, **more)
+
+
+_BINARY = ("0", "1")
+TASKS: Mapping[str, TextTask] = {
+    task.name: task
+    for task in (
+        _task(
+            "cola",
+            (("sentence",),),
+            ("unacceptable", "acceptable"),
+            "CoLA.tsv",
+            metrics=(matthews,),
+            file_labels=_BINARY,
+        ),
+        _task(
+            "mrpc",
+            (("sentence1", "#1 String"), ("sentence2", "#2 String")),
+            ("not_equivalent", "equivalent"),
+            "MRPC.tsv",
+            metrics=_F1,
+            file_labels=_BINARY,
+        ),
+        _task(
+            "qqp",
+            (("question1",), ("question2",)),
+            ("not_duplicate", "duplicate"),
+            "QQP.tsv",
+            metrics=_F1,
+            file_labels=_BINARY,
+        ),
+        _task("sst2", (("sentence",),), ("negative", "positive"), "SST-2.tsv", file_labels=_BINARY),
+        _task("stsb", _SENTENCES, None, "STS-B.tsv", kind="numbers", metrics=(pearson, spearman)),
+        TextTask(
+            name="mnli",
+            texts=_PREMISE,
+            label=("gold_label", "label"),
+            classes=_ENTAILMENT,
+            data=glue_data("mnli"),
+            valid_splits={"validation_matched": "", "validation_mismatched": "mismatched_"},
+            files=_MNLI_FILES,
+        ),
+        _task("qnli", (("question",), ("sentence",)), _TWO_WAY, "QNLI.tsv"),
+        _task("rte", _SENTENCES, _TWO_WAY, "RTE.tsv"),
+        _task("wnli", _SENTENCES, ("not_entailment", "entailment"), "WNLI.tsv", file_labels=_BINARY),
+        _task("ax", _PREMISE, _ENTAILMENT, "AX.tsv", label=("gold_label", "label"), valid_splits={}),
+    )
+}
+"""In the order of the original's sweep, then WNLI and the diagnostic set, which a model of MNLI answers."""
+
+
+def named_task(name: str) -> TextTask:
+    """Raises ConfigError with the names there are."""
+    if name not in TASKS:
+        raise ConfigError(
+            f"data.task={name} is no task of GLUE\n  there are: {', '.join(TASKS)}; for a table of your own leave it "
+            "out and give data.train=FILE data.texts=[COLUMN] data.label=COLUMN"
+        )
+    return TASKS[name]

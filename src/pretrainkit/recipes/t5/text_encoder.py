@@ -1,0 +1,58 @@
+"""The encoder of a trained T5 alone, its tokens averaged, to be trained further.
+
+Dimensions: B examples, T tokens, D width.
+Source: Ni et al. 2021, https://arxiv.org/abs/2108.08877, who found the mean to be the best vector of a text.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from pretrainkit.errors import InputError
+from pretrainkit.nn.biased_attention import Pair, PairLayout, RowPairs, TiledPairs, flex_pairs, visible_pairs
+from pretrainkit.recipes.t5.model import T5
+from pretrainkit.training.objective import Batch
+from pretrainkit.training.text_encoder import TextEncoder
+
+
+class T5TextEncoder(TextEncoder):
+    """Embeddings and encoder; `token_type_ids` and `positions` are not read."""
+
+    def __init__(self, model: T5) -> None:
+        """Raises InputError where the model has no encoder."""
+        super().__init__()
+        if model.encoder is None:
+            raise InputError("this T5 is a decoder alone\n  give one with an encoder")
+        self.width, self.dropout_rate = model.config.hidden_size, model.config.dropout
+        self.embedding, self.encoder = model.embedding, model.encoder
+
+    def blocks(self) -> list[torch.nn.Module]:
+        return list(self.encoder.layers)
+
+    def forward(self, batch: Batch, max_length: int) -> Tensor:
+        x_TD, ends = self.tokens(batch, max_length), batch["cu_seqlens"].long()
+        example_T = _examples(ends, len(x_TD))
+        sum_BD = x_TD.new_zeros(len(ends) - 1, self.width).index_add_(0, example_T, x_TD)
+        return sum_BD / ends.diff()[:, None]
+
+    def tokens(self, batch: Batch, max_length: int) -> Tensor:
+        x_TD = self.embedding(batch["input_ids"])
+        if torch.is_autocast_enabled(x_TD.device.type):
+            x_TD = x_TD.to(torch.get_autocast_dtype(x_TD.device.type))
+        return self.encoder(x_TD, self._layout(batch["cu_seqlens"].long(), len(x_TD)))
+
+    def _layout(self, ends: Tensor, num_tokens: int) -> PairLayout:
+        if ends.device.type == "cpu":
+            examples = [slice(begin, end) for begin, end in pairwise(ends.tolist())]
+            return TiledPairs(tuple(Pair(one, one) for one in examples), num_tokens)
+        segments_1T = _examples(ends, num_tokens)[None] + 1
+        if self.training and self.dropout_rate:
+            visible_1TT = visible_pairs(segments_1T, segments_1T)
+            return RowPairs(1, num_tokens, num_tokens, visible_1TT)
+        return flex_pairs(segments_1T, segments_1T)
+
+
+def _examples(ends: Tensor, num_tokens: int) -> Tensor:
+    """int64 (T,): the number of the example that each token belongs to."""
+    return torch.searchsorted(ends[1:], torch.arange(num_tokens, device=ends.device), right=True)

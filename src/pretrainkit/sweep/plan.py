@@ -1,0 +1,85 @@
+"""What a sweep consists of. Torch-free."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.glue.tasks import TASKS
+
+TRAINABLE = tuple(name for name, task in TASKS.items() if task.valid_splits)
+DEFAULT_TASKS = tuple(name for name in TRAINABLE if name != "wnli")
+AFTER_MNLI = ("rte", "mrpc", "stsb")
+"""Small tasks that gain from an encoder that was trained on MNLI before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One fine-tuning."""
+
+    task: str
+    lr: float
+    """Peak learning rate."""
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Its folder within that of the sweep."""
+        return f"lr{self.lr:g}/{self.task}/seed-{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All of them."""
+
+    origin: str
+    """The encoder: a run, a checkpoint or an export."""
+    tasks: tuple[str, ...] = DEFAULT_TASKS
+    lrs: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
+    num_seeds: int = 3
+    """Seeds 0, 1, ..."""
+    folders: tuple[str, ...] = ()
+    """`NAME=DIR`: where the data of named tasks lie."""
+    settings: tuple[str, ...] = ()
+    """Others of every run, such as data.num_epochs=10."""
+    has_intermediate_mnli: bool = False
+    """RTE, MRPC and STS-B start from the chosen run of MNLI."""
+    device: str | None = None
+    """None: the best there is."""
+
+    def __post_init__(self) -> None:
+        problems = [f"{task} is no task to train on\n  there are: {', '.join(TRAINABLE)}" for task in self._unknown]
+        if not self.tasks or not self.lrs or self.num_seeds < 1:
+            problems.append("a sweep needs at least one task, one learning rate and one seed")
+        if len(set(self.tasks)) < len(self.tasks) or len(set(self.lrs)) < len(self.lrs):
+            problems.append("a task or a learning rate is named twice\n  name each once")
+        if self.has_intermediate_mnli and "mnli" not in self.tasks:
+            problems.append("an intermediate MNLI start needs the task mnli\n  add it to --tasks")
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def _unknown(self) -> list[str]:
+        return [task for task in self.tasks if task not in TRAINABLE]
+
+    def cells(self, task: str) -> Iterator[Cell]:
+        """Of a task: learning rates in their order, and of each all seeds."""
+        for lr in self.lrs:
+            for seed in range(self.num_seeds):
+                yield Cell(task=task, lr=lr, seed=seed)
+
+    @property
+    def stages(self) -> list[tuple[str, ...]]:
+        """Tasks that may run at a time; those of a stage need what came out of the one before."""
+        if not self.has_intermediate_mnli:
+            return [self.tasks]
+        later = tuple(task for task in self.tasks if task in AFTER_MNLI)
+        return [tuple(task for task in self.tasks if task not in later), later]
+
+    def words(self, cell: Cell, out: Path, origin: str) -> list[str]:
+        """The command line of a run, from `finetune` on."""
+        data = [word for folder in self.folders for word in ("--data", folder)]
+        own = [f"optimizer.peak_lr={cell.lr!r}", f"seed={cell.seed}"]
+        start = ["finetune", cell.task, *self.settings, *own, "--from", origin, *data]
+        start += ["--device", self.device] if self.device is not None else []
+        return [*start, "--out", str(out / cell.name), "--resume", "--json"]

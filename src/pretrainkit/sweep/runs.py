@@ -1,0 +1,199 @@
+"""Runs a sweep: each fine-tuning in a process of its own, several at a time; what is finished is not repeated.
+
+OUT/sweep.json             the encoder and settings of all runs; others are refused
+OUT/lrLR/TASK/seed-S       run folders; finished where there is summary.json
+OUT/lrLR/TASK/seed-S.log   what a run said
+OUT/results.{json,md,html} tables
+OUT/answers/FILE.jsonl     answers of the chosen runs to the test sets
+OUT/submission.zip         for the leaderboard; incomplete-submission.zip where test sets are missing
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.errors import DataError, InputError, RunError
+from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, answers_as_tsv, file_of, majority_wnli, write_submission
+from pretrainkit.sweep.choice import Choice, Metrics, choose
+from pretrainkit.sweep.plan import AFTER_MNLI, Cell, Plan
+from pretrainkit.sweep.tables import as_html, as_json, as_markdown
+
+SUMMARY = "summary.json"
+_LAST_LINES = 4
+
+
+class Worker:
+    """Runs command lines of ours, each in a process of its own."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def run(self, words: Sequence[str], log: Path) -> int:
+        """The exit code of `pretrainkit WORDS`, whose output goes to `log`. May be called from several threads."""
+        with open(log, "wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pretrainkit", *words], stdout=file, stderr=subprocess.STDOUT
+            )
+            self._running.add(process)
+            code = process.wait()
+        self._running.discard(process)
+        return code
+
+    def stop(self) -> None:
+        """Let those that still run save and end."""
+        for process in list(self._running):
+            process.terminate()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A plan and its folder."""
+
+    plan: Plan
+    out: Path
+    num_jobs: int = 1
+    """Runs at a time."""
+    keeps_all: bool = False
+    """Whether runs that were not chosen keep their weights."""
+    say: Callable[[str], None] = field(default=lambda text: None)
+    """Told of every run that ended."""
+    worker: Worker = field(default_factory=Worker)
+
+    def run(self) -> list[Choice]:
+        """Everything but the submission: runs, choice, tables.
+
+        Raises:
+            InputError: The folder is of another sweep.
+            RunError: Runs failed; the others are done, and the same call tries those again.
+        """
+        self._claim()
+        chosen: dict[str, Choice] = {}
+        for stage in self.plan.stages:
+            cells = [cell for task in stage for cell in self.plan.cells(task)]
+            self._train([cell for cell in cells if not self._is_finished(cell)], chosen)
+            for task in stage:
+                chosen[task] = choose(task, {cell: self._metrics(cell) for cell in self.plan.cells(task)})
+                self._discard(chosen[task])
+        choices = [chosen[task] for task in self.plan.tasks]
+        _write(self.out / "results.json", json.dumps(as_json(choices), indent=2) + "\n")
+        _write(self.out / "results.md", as_markdown(choices))
+        _write(self.out / "results.html", as_html(choices))
+        return choices
+
+    def submit(self, choices: Iterable[Choice], device: str | None = None) -> tuple[Path, list[str]]:
+        """Let the chosen runs answer the test sets, and write the zip.
+
+        Returns:
+            The zip, and what is missing in it, for want of data or of a run.
+        """
+        by_task = {one.task: one for one in choices}
+        files, missing = {"WNLI.tsv": majority_wnli()}, []
+        for name in NUM_ROWS:
+            task, split = file_of(name)
+            trained = "mnli" if task.name == "ax" else task.name
+            run = by_task.get(trained)
+            if name == "WNLI.tsv" and run is None:
+                continue
+            if run is None:
+                missing.append(f"{name}: {trained} was not trained on")
+                continue
+            try:
+                lines = self._answers(run.cell, task.name, split, name, device)
+            except DataError as error:
+                missing.append(f"{name}: {str(error).splitlines()[0]}")
+                continue
+            files[name] = answers_as_tsv(task, lines)
+        stale, target = self.out / "submission.zip", self.out / "incomplete-submission.zip"
+        if not missing:
+            stale, target = target, stale
+        stale.unlink(missing_ok=True)
+        return write_submission(files, target), missing
+
+    def _answers(self, cell: Cell, task: str, split: str, name: str, device: str | None) -> list[dict[str, Any]]:
+        from pretrainkit import api
+        from pretrainkit.data.named_data import task_folders
+
+        out = self.out / "answers" / f"{Path(name).stem}.jsonl"
+        out.parent.mkdir(exist_ok=True)
+        folders = [f"data.task_folders={json.dumps(task_folders(self.plan.folders))}"] if self.plan.folders else []
+        run = self.out / cell.name
+        api.predict(run, out, task=task, split=split, overrides=folders, overwrite=True, device=device)
+        return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+    def _claim(self) -> None:
+        """Write what all runs share, or compare it with what is there."""
+        path = self.out / "sweep.json"
+        shared = {
+            "from": self.plan.origin,
+            "settings": list(self.plan.settings),
+            "intermediate_mnli": self.plan.has_intermediate_mnli,
+        }
+        if path.is_file():
+            earlier = json.loads(path.read_bytes())
+            if earlier != shared:
+                names = [name for name in shared if earlier.get(name) != shared[name]]
+                raise InputError(
+                    f"{self.out} holds another sweep: {', '.join(names)} differ\n"
+                    "  tasks, learning rates and seeds may be added; for other runs give another --out"
+                )
+            return
+        self.out.mkdir(parents=True, exist_ok=True)
+        _write(path, json.dumps(shared, indent=2) + "\n")
+
+    def _train(self, cells: list[Cell], chosen: Mapping[str, Choice]) -> None:
+        def train(cell: Cell) -> int:
+            folder = self.out / cell.name
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            origin = self.plan.origin
+            if self.plan.has_intermediate_mnli and cell.task in AFTER_MNLI:
+                origin = str(self.out / chosen["mnli"].cell.name)
+            return self.worker.run(self.plan.words(cell, self.out, origin), Path(f"{folder}.log"))
+
+        failed = []
+        with ThreadPoolExecutor(self.num_jobs) as pool:
+            jobs = {pool.submit(train, cell): cell for cell in cells}
+            try:
+                for number, job in enumerate(as_completed(jobs), 1):
+                    cell, code = jobs[job], job.result()
+                    if code or not self._is_finished(cell):
+                        failed.append(cell)
+                        self.say(f"{number}/{len(cells)} {cell.name} FAILED, see {self.out / cell.name}.log")
+                    else:
+                        score = self._metrics(cell)["score"]
+                        self.say(f"{number}/{len(cells)} {cell.name} score {score:.2f}")
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.worker.stop()
+        if failed:
+            log = Path(f"{self.out / failed[0].name}.log")
+            last = "\n".join(f"  {line}" for line in log.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:])
+            raise RunError(
+                f"{len(failed)} of {len(cells)} runs failed, the first: {failed[0].name}\n{last}\n"
+                "  the same command tries them again; all others are done"
+            )
+
+    def _is_finished(self, cell: Cell) -> bool:
+        return (self.out / cell.name / SUMMARY).is_file()
+
+    def _metrics(self, cell: Cell) -> Metrics:
+        """Held-out metrics at the end of a run."""
+        found = json.loads((self.out / cell.name / SUMMARY).read_bytes())
+        return {name.removeprefix("valid_"): value for name, value in found.items() if name.startswith("valid_")}
+
+    def _discard(self, choice: Choice) -> None:
+        """Remove the weights of the runs of a task that were not chosen."""
+        for cell in self.plan.cells(choice.task):
+            if cell != choice.cell and not self.keeps_all:
+                shutil.rmtree(self.out / cell.name / "checkpoints", ignore_errors=True)
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_file(path) as file:
+        file.write(text.encode())

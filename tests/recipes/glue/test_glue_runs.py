@@ -1,0 +1,163 @@
+"""From an encoder to a fine-tuned, evaluated, exported model that answers."""
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from glue_toys import QUICK
+
+from pretrainkit import api
+from pretrainkit.cli.main import main
+from pretrainkit.errors import InputError
+from pretrainkit.recipes.glue.answers import records_of
+
+
+def finetune(task, encoder, glue, out, *more):
+    folders = json.dumps({"glue": str(glue)})
+    config = api.load_config(f"glue/{task}", [f"init_from={encoder}", f"data.task_folders={folders}", *QUICK, *more])
+    return api.train(config, out, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def finished(encoder, glue, tmp_path_factory):
+    """A run on the toy SST-2, and its last metrics."""
+    out = tmp_path_factory.mktemp("sst2") / "run"
+    return out, finetune("sst2", encoder, glue, out, "data.num_epochs=6")
+
+
+def test_it_learns_what_the_words_say(finished):
+    assert finished[1]["valid_accuracy"] > 90
+
+
+def test_a_fine_tuned_run_needs_neither_encoder_nor_data_to_be_opened(finished):
+    opened = api.open_model(finished[0])
+    assert opened.config.model.classes == ("negative", "positive")
+    assert opened.tokenizer is not None
+
+
+def test_predictions_are_json_lines_with_probabilities(finished, tmp_path):
+    out = api.predict(finished[0], tmp_path / "answers.jsonl", split="test", device="cpu")
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["index"] for line in lines] == list(range(16))
+    for line in lines:
+        assert line["label"] == max(line["probabilities"], key=line["probabilities"].get)
+        assert sum(line["probabilities"].values()) == pytest.approx(1)
+
+
+def test_the_export_for_transformers_gives_equal_logits(finished, tmp_path, transformers):
+    api.export(finished[0], "huggingface", tmp_path / "hf")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    opened = api.open_model(finished[0])
+    source = opened.recipe.open_data(opened.config, "valid")
+    batch = {name: torch.from_numpy(array) for name, array in source.build(records_of(source, np.arange(6))).items()}
+    ends = batch["cu_seqlens"].tolist()
+    with torch.no_grad():
+        ours = opened.model(batch, 32)
+        for row, (begin, end) in enumerate(pairwise(ends)):
+            ids = batch["input_ids"][None, begin:end].long()
+            types = batch["token_type_ids"][None, begin:end].long()
+            logits = theirs(input_ids=ids, token_type_ids=types).logits
+            torch.testing.assert_close(logits[0], ours[row], atol=1e-5, rtol=1e-5)
+    assert theirs.config.id2label == {0: "negative", 1: "positive"}
+    assert tokenizer.mask_token == "[MASK]"
+
+
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [
+        ("cola", {"matthews_corrcoef"}),
+        ("qqp", {"accuracy", "f1"}),
+        ("stsb", {"pearson_corrcoef", "spearman_corrcoef"}),
+        ("mnli", {"accuracy", "mismatched_accuracy"}),
+        ("qnli", {"accuracy"}),
+        ("wnli", {"accuracy"}),
+    ],
+)
+def test_every_kind_of_task_trains_and_is_scored(task, names, encoder, glue, tmp_path):
+    metrics = finetune(task, encoder, glue, tmp_path / "run", "data.num_epochs=null", "num_steps=2")
+    found = {name.removeprefix("valid_") for name in metrics if name.startswith("valid_")}
+    assert names | {"score", "loss"} <= found
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_a_stopped_run_ends_as_one_that_was_not(encoder, glue, tmp_path):
+    settings = ("data.num_epochs=null", "num_steps=6", "checkpoint.every_steps=3", "checkpoint.keep_last=9")
+    whole = finetune("mrpc", encoder, glue, tmp_path / "whole", *settings)
+    short = (*settings[:1], "num_steps=3", *settings[2:], "schedule.name=constant")
+    finetune("mrpc", encoder, glue, tmp_path / "part", *short)
+    constant = finetune("mrpc", encoder, glue, tmp_path / "constant", *settings, "schedule.name=constant")
+    resumed = api.resume(tmp_path / "part", ["num_steps=6"], device="cpu")
+    assert resumed["loss"] == constant["loss"]
+    assert resumed["valid_loss"] == constant["valid_loss"]
+    assert whole["loss"] != constant["loss"]
+
+
+def test_tables_of_ones_own_have_their_classes_found(encoder, tmp_path):
+    rows = [{"claim": "the man was fine", "proof": "a house", "verdict": name} for name in ("yes", "no", "maybe")]
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows * 4)))
+    settings = [f"data.{split}={tmp_path}/{split}.jsonl" for split in ("train", "valid")]
+    config = api.load_config(
+        "glue/own",
+        [
+            f"init_from={encoder}",
+            *settings,
+            "data.texts=claim,proof",
+            "data.label=verdict",
+            "num_steps=1",
+            "data.num_epochs=null",
+            *QUICK,
+        ],
+    )
+    api.train(config, tmp_path / "run", device="cpu")
+    assert api.open_model(tmp_path / "run").config.model.classes == ("maybe", "no", "yes")
+    out = api.predict(tmp_path / "run", tmp_path / "out.jsonl", input=tmp_path / "valid.jsonl", device="cpu")
+    assert len(out.read_text().splitlines()) == 12
+
+
+def test_a_second_task_starts_from_the_encoder_of_the_first(finished, glue, tmp_path):
+    finetune(
+        "rte", finished[0], glue, tmp_path / "run", "data.num_epochs=null", "num_steps=1", "optimizer.peak_lr=1e-9"
+    )
+    before, after = (api.load_model(path).state_dict() for path in (finished[0], tmp_path / "run"))
+    for name in before:
+        if name.startswith("encoder."):
+            torch.testing.assert_close(after[name], before[name], atol=1e-6, rtol=0)
+
+
+def test_a_random_start_reads_no_weights(encoder, glue, tmp_path):
+    settings = ("data.num_epochs=null", "num_steps=1", "optimizer.peak_lr=1e-9")
+    finetune("rte", encoder, glue, tmp_path / "trained", *settings)
+    finetune("rte", encoder, glue, tmp_path / "random", *settings, "model.start=random", "seed=5")
+    trained, random = (api.load_model(tmp_path / name).state_dict() for name in ("trained", "random"))
+    name = "encoder.layers.0.attention.qkv.weight"
+    assert not torch.allclose(trained[name], random[name], atol=1e-4)
+
+
+def test_a_model_of_another_kind_of_task_is_refused_to_answer(finished, glue, tmp_path):
+    with pytest.raises(InputError, match="entailment"):
+        api.predict(finished[0], tmp_path / "out.jsonl", task="ax", device="cpu")
+
+
+def test_the_verb_predict_answers_another_split_of_the_task(finished, tmp_path):
+    argv = ["pretrainkit", "predict", str(finished[0]), "--split", "validation", "--device", "cpu"]
+    argv += ["--out", str(tmp_path / "out.jsonl")]
+    with mock.patch.object(sys, "argv", argv), pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    said = [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    folder = Path(api.open_model(finished[0]).config.data.task_folders["glue"])
+    truth = [line.split("\t")[1] for line in (folder / "SST-2" / "dev.tsv").read_text().splitlines()[1:]]
+    right = sum(one == ("negative", "positive")[int(label)] for one, label in zip(said, truth, strict=True))
+    assert 100 * right / len(truth) == pytest.approx(finished[1]["valid_accuracy"])
+
+
+def test_evaluating_a_run_again_gives_what_training_gave(finished):
+    metrics = api.evaluate(finished[0], device="cpu")
+    assert metrics == {name: finished[1][f"valid_{name}"] for name in metrics}

@@ -1,0 +1,149 @@
+"""What rows become before a model sees them."""
+
+import numpy as np
+import pytest
+from glue_toys import WORDS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrainkit import api
+from pretrainkit.data.source import BatchSource
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.glue.answers import records_of
+from pretrainkit.recipes.glue.config import GlueDataConfig
+from pretrainkit.recipes.glue.examples import classes_of, numbered, pair_lengths
+from pretrainkit.recipes.glue.presets import PRESETS
+from pretrainkit.recipes.glue.recipe import RECIPE
+from pretrainkit.recipes.glue.source import open_texts
+
+
+def cut_one_by_one(first, second, room):
+    while first + second > room:
+        if first > second:
+            first -= 1
+        else:
+            second -= 1
+    return first, second
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), min_size=1), st.integers(2, 130))
+def test_pairs_lose_tokens_of_the_longer_text_one_by_one(pairs, room):
+    first, second = np.array(pairs, np.int64).T
+    found = zip(*(kept.tolist() for kept in pair_lengths(first, second, room)), strict=True)
+    assert list(found) == [cut_one_by_one(*pair, room) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kept"), [((200, 10), (115, 10)), ((10, 200), (10, 115)), ((63, 63), (63, 62)), ((64, 130), (63, 62))]
+)
+def test_fact_39_of_128_tokens_no_text_is_lost(lengths, kept):
+    first, second = (np.array([length]) for length in lengths)
+    assert tuple(int(one[0]) for one in pair_lengths(first, second, 125)) == kept
+
+
+class Sized(BatchSource):
+    """So many examples that nobody looks at."""
+
+    def __init__(self, size):
+        self._size = size
+
+    sizes = property(lambda self: (self._size,))
+    fingerprint = "sized"
+
+    def lengths(self, records):
+        return np.ones(len(records), np.int64)
+
+    def build(self, records):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "num_steps", "num_warmup_steps"),
+    [
+        ("cola", 8_551, 801, 80),
+        ("sst2", 67_349, 6_313, 631),
+        ("mrpc", 3_668, 343, 34),
+        ("stsb", 5_749, 538, 53),
+        ("qqp", 363_846, 34_110, 3_411),
+        ("mnli", 392_702, 36_815, 3_681),
+        ("qnli", 104_743, 9_819, 981),
+        ("rte", 2_490, 233, 23),
+    ],
+)
+def test_fact_39_steps_and_warm_up(task, size, num_steps, num_warmup_steps):
+    config = PRESETS[task]()
+    loader = api.build_loader(config, Sized(size), rank=0, world_size=1)
+    config = api.with_num_steps(config, loader)
+    assert (config.total_steps, config.schedule.warmup_steps(config.total_steps)) == (num_steps, num_warmup_steps)
+
+
+def bound(task, encoder, glue, **data):
+    config = PRESETS[task]()
+    given = {"task_folders": {"glue": str(glue)}, **data}
+    config = config.model_copy(update={"init_from": str(encoder), "data": config.data.model_copy(update=given)})
+    return RECIPE.bind(api._with_encoder(RECIPE, config))
+
+
+def first_examples(config, split, num=2):
+    source = RECIPE.open_data(config, split)
+    return source.build(records_of(source, np.arange(num)))
+
+
+def test_fact_39_single_texts_have_control_tokens_and_type_0(encoder, glue):
+    batch = first_examples(bound("sst2", encoder, glue), "train")
+    text = (glue / "SST-2" / "train.tsv").read_text().splitlines()[1].split("\t")[0].split()
+    end = batch["lengths"][0]
+    assert [WORDS[i] for i in batch["input_ids"][:end]] == ["[CLS]", *text, "[SEP]"]
+    assert not batch["token_type_ids"].any()
+    assert batch["positions"][: end + 1].tolist() == [*range(end), 0]
+
+
+def test_fact_39_the_second_text_of_a_pair_has_type_1_with_its_end(encoder, glue):
+    batch = first_examples(bound("mrpc", encoder, glue), "train")
+    *_, first, second = (glue / "MRPC" / "train.tsv").read_text().splitlines()[1].split("\t")
+    end, num = batch["lengths"][0], len(first.split())
+    words = [WORDS[i] for i in batch["input_ids"][:end]]
+    assert words == ["[CLS]", *first.split(), "[SEP]", *second.split(), "[SEP]"]
+    assert batch["token_type_ids"][:end].tolist() == [0] * (num + 2) + [1] * (end - num - 2)
+
+
+def test_no_example_is_longer_than_asked(encoder, glue):
+    batch = first_examples(bound("mrpc", encoder, glue, max_seq_length=8), "train", 40)
+    assert batch["lengths"].max() == 8
+
+
+def test_fact_40_scores_of_similarity_stay_real_numbers(encoder, glue):
+    batch = first_examples(bound("stsb", encoder, glue), "train", 40)
+    assert batch["label"].dtype == np.float32
+    assert {round(score, 3) for score in batch["label"].tolist()} <= {0.0, 2.3, 2.5, 4.8}
+    assert (batch["label"] % 1 != 0).any()
+
+
+def test_mnli_is_held_out_twice(encoder, glue):
+    assert RECIPE.open_data(bound("mnli", encoder, glue), "valid").sizes == (24, 24)
+
+
+def test_labels_are_names_or_numbers_of_classes():
+    assert numbered(["b", "1", 0, None], ("a", "b")).tolist() == [1, 1, 0, -1]
+    assert classes_of(["10", "9", None]) == ("9", "10")
+    with pytest.raises(DataError, match="no class: c"):
+        numbered(["c"], ("a", "b"))
+
+
+def test_the_examples_follow_from_length_and_rows(encoder, glue):
+    config = bound("rte", encoder, glue)
+    shorter = config.model_copy(update={"data": config.data.model_copy(update={"max_seq_length": 16})})
+    reader = RECIPE._reader(config)
+    prints = {open_texts(one, reader, ["train"], needs_label=True).fingerprint for one in (config, config, shorter)}
+    assert len(prints) == 2
+
+
+def test_a_task_and_files_of_ones_own_exclude_each_other():
+    config = PRESETS["cola"]().model_copy(update={"data": GlueDataConfig(task="cola", texts=("a",))})
+    assert any("data.texts" in problem for problem in config.problems())
+
+
+def test_without_an_encoder_it_says_what_to_give(glue):
+    config = PRESETS["cola"]()
+    with pytest.raises(ConfigError, match="init_from=RUN"):
+        RECIPE.bind(config)

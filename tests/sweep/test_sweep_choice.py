@@ -1,0 +1,60 @@
+"""Plans, and which learning rate and run stand for a task."""
+
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrainkit.errors import ConfigError
+from pretrainkit.sweep.choice import choose
+from pretrainkit.sweep.plan import Cell, Plan
+from pretrainkit.sweep.tables import as_html, as_json, as_markdown, mean_score
+
+SCORES = st.dictionaries(
+    st.tuples(st.sampled_from([1e-5, 2e-5, 3e-5]), st.integers(0, 3)), st.floats(0, 100), min_size=1
+)
+
+
+@given(SCORES)
+def test_the_highest_median_is_chosen_and_of_its_runs_the_best(scores):
+    found = {Cell(task="rte", lr=lr, seed=seed): {"score": score} for (lr, seed), score in scores.items()}
+    choice = choose("rte", found)
+    by_lr = {lr: [s for (other, _), s in scores.items() if other == lr] for lr, _ in scores}
+    assert statistics.median(by_lr[choice.lr]) == max(map(statistics.median, by_lr.values()))
+    assert scores[choice.cell.lr, choice.cell.seed] == max(by_lr[choice.lr])
+    assert choice.mean["score"] == pytest.approx(statistics.fmean(by_lr[choice.lr]))
+
+
+def test_tables_show_mean_deviation_and_median():
+    found = {
+        Cell(task="rte", lr=2e-5, seed=seed): {"score": s, "accuracy": s, "loss": 1.0}
+        for seed, s in enumerate((50.0, 60.0, 64.0))
+    }
+    choice = choose("rte", found)
+    assert "| rte | 2e-05 | 3 | accuracy 58.00 ± 7.21 (60.00) | 58.00 |" in as_markdown([choice])
+    assert "<td>accuracy 58.00 ± 7.21 (60.00)</td>" in as_html([choice])
+    assert as_json([choice])["tasks"]["rte"]["median_score_by_lr"] == {"2e-05": 60.0}
+    assert mean_score([choice]) == pytest.approx(58)
+
+
+def test_every_learning_rate_has_every_seed():
+    plan = Plan(origin="run", tasks=("rte",), lrs=(1e-5, 2e-5), num_seeds=3)
+    assert [(cell.lr, cell.seed) for cell in plan.cells("rte")] == [(lr, s) for lr in plan.lrs for s in range(3)]
+    assert len({cell.name for cell in plan.cells("rte")}) == 6
+
+
+def test_small_tasks_wait_for_mnli_where_they_start_from_it():
+    plan = Plan(origin="run", tasks=("rte", "mnli", "cola"), has_intermediate_mnli=True)
+    assert plan.stages == [("mnli", "cola"), ("rte",)]
+    assert "--from other" in " ".join(plan.words(next(plan.cells("rte")), Path("out"), "other"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"tasks": ("ax",)}, {"tasks": ()}, {"lrs": (1e-5, 1e-5)}, {"tasks": ("rte",), "has_intermediate_mnli": True}],
+)
+def test_plans_that_cannot_be_carried_out_are_refused(settings):
+    with pytest.raises(ConfigError):
+        Plan(origin="run", **settings)

@@ -1,0 +1,104 @@
+"""A whole sweep on toys: it goes on where it was stopped, and ends in tables and a submission."""
+
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from pretrainkit.cli.main import main
+from pretrainkit.errors import InputError, RunError
+from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, problems_of
+from pretrainkit.sweep.plan import Plan
+from pretrainkit.sweep.runs import Sweep, Worker
+
+sys.path.append(str(Path(__file__).parents[1] / "recipes" / "glue"))
+from glue_toys import QUICK, write_encoder, write_glue
+
+TASKS = ("cola", "mrpc", "qqp", "sst2", "stsb", "mnli", "qnli", "rte")
+ROWS = dict.fromkeys(NUM_ROWS, 16) | {"AX.tsv": 8, "WNLI.tsv": 146}
+
+
+class Here(Worker):
+    """Runs command lines in this process, at most `limit` of them."""
+
+    def __init__(self, limit=10**9):
+        super().__init__()
+        self.limit, self.done = limit, []
+
+    def run(self, words, log):
+        if len(self.done) == self.limit:
+            raise KeyboardInterrupt
+        self.done.append(next(word for word in words[words.index("--out") + 1 :]))
+        code = 0
+        argv = mock.patch.object(sys, "argv", ["pretrainkit", *words])
+        with open(log, "w") as file, redirect_stdout(file), redirect_stderr(file), argv:
+            try:
+                main()
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return code
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("toys")
+    return write_encoder(folder / "bert"), write_glue(folder / "glue")
+
+
+def plan_of(toys, **more):
+    settings = tuple(word for word in QUICK if "peak_lr" not in word)
+    settings += ("num_steps=1", "data.num_epochs=null", "evaluate.every_epochs=null")
+    given = {"tasks": TASKS, "lrs": (1e-3,), "num_seeds": 1} | more
+    return Plan(origin=str(toys[0]), folders=(f"glue={toys[1]}",), settings=settings, device="cpu", **given)
+
+
+def test_a_killed_sweep_goes_on_and_ends_in_a_submission(toys, tmp_path):
+    plan, first, second = plan_of(toys, has_intermediate_mnli=True), Here(limit=3), Here()
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(plan, tmp_path / "out", worker=first).run()
+    sweep = Sweep(plan, tmp_path / "out", worker=second)
+    choices = sweep.run()
+    assert len(first.done) == 3
+    assert len(second.done) == len(TASKS) - 3
+    assert not set(first.done) & set(second.done)
+    assert [one.task for one in choices] == list(TASKS)
+    path, missing = sweep.submit(choices, "cpu")
+    assert missing == []
+    assert path.name == "submission.zip"
+    assert problems_of(path, ROWS) == []
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert set(found["tasks"]) == set(TASKS)
+    third = Here()
+    assert Sweep(plan, tmp_path / "out", worker=third).run() == choices
+    assert third.done == []
+
+
+def test_what_is_missing_is_named(toys, tmp_path):
+    sweep = Sweep(plan_of(toys, tasks=("rte",)), tmp_path / "out", worker=Here())
+    path, missing = sweep.submit(sweep.run(), "cpu")
+    assert path.name == "incomplete-submission.zip"
+    assert len(missing) == len(NUM_ROWS) - 2  # RTE, and WNLI by its majority
+
+
+def test_weights_of_runs_that_were_not_chosen_go(toys, tmp_path):
+    plan = plan_of(toys, tasks=("rte",), num_seeds=2)
+    (choice,) = Sweep(plan, tmp_path / "out", worker=Here()).run()
+    kept = [cell for cell in plan.cells("rte") if (tmp_path / "out" / cell.name / "checkpoints").is_dir()]
+    assert kept == [choice.cell]
+
+
+def test_another_sweep_in_the_same_folder_is_refused(toys, tmp_path):
+    Sweep(plan_of(toys, tasks=("rte",)), tmp_path / "out", worker=Here()).run()
+    plan = plan_of(toys, tasks=("rte",))
+    other = Plan(origin=plan.origin, settings=(*plan.settings, "data.max_seq_length=16"), folders=plan.folders)
+    with pytest.raises(InputError, match="settings differ"):
+        Sweep(other, tmp_path / "out", worker=Here()).run()
+
+
+def test_a_failed_run_is_named_with_what_it_said(toys, tmp_path):
+    plan = Plan(origin=str(toys[0]), tasks=("rte",), num_seeds=1, lrs=(1e-3,), folders=(f"glue={tmp_path}",))
+    with pytest.raises(RunError, match="no data of glue/rte"):
+        Sweep(plan, tmp_path / "out", worker=Here()).run()
