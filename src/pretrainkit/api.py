@@ -410,6 +410,7 @@ def _checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
     if step is not None:
         checkpoint = run.checkpoints / folder_name(step)
     if checkpoint is None or not checkpoint.is_dir():
+        run.config_tree()  # raises where this is no run at all
         raise CheckpointError(
             f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
             "  train it further, or give a checkpoint or an export that is whole"
