@@ -27,7 +27,7 @@ def demo(
     ] = None,
     num_steps: Annotated[
         int | None,
-        typer.Option(min=300, help="Optimizer updates, default 900 (bert), 420 (clip) or 300 of fine-tuning (t5)."),
+        typer.Option(min=200, help="Optimizer updates, default 900 (bert), 420 (clip) or 220 of fine-tuning (t5)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="End with one JSON object of the headline numbers.")] = False,
 ) -> None:

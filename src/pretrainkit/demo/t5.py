@@ -16,9 +16,9 @@ from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed
 from pretrainkit.errors import RunError
 
 VOCAB_SIZE = 2048
-NUM_PRETRAINING = 350
+NUM_PRETRAINING = 240
 """Updates of pretraining."""
-NUM_STEPS = 300
+NUM_STEPS = 220
 """Updates of fine-tuning."""
 CHECKPOINT_STEPS = 40
 KILL_AFTER_STEP = 70
