@@ -40,6 +40,13 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 3), (5, 1, 3), (1, 5, 3)])
+def test_an_image_of_one_pixel_in_width_or_height_is_resized_after_a_flip(shape):
+    image = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    for flipped in (image[::-1], image[:, ::-1], image[::-1, ::-1]):
+        assert np.array_equal(resize(flipped, 16, 16), resize(np.array(flipped.tolist(), np.uint8), 16, 16))
+
+
 @given(
     width=SIDES,
     height=SIDES,

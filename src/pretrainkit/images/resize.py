@@ -22,7 +22,9 @@ def resize(image_HW3: Pixels, width: int, height: int, kernel: Kernel = "bilinea
     from torch import from_numpy
 
     # A contiguous copy of a crop: torch would make its own with several threads, under the feet of the data workers.
-    owned_HW3 = np.require(image_HW3, np.uint8, ["C", "W"])
+    # A side of one pixel counts as contiguous also when it was flipped, and torch takes no negative strides.
+    is_owned = image_HW3.flags.c_contiguous and image_HW3.flags.writeable and min(image_HW3.strides) > 0
+    owned_HW3 = image_HW3 if is_owned else np.array(image_HW3, np.uint8, order="C")
     # unsqueeze, not [None] in NumPy: only its strides are what torch calls channels last, for which it has the kernel.
     image_13HW = from_numpy(owned_HW3).unsqueeze(0).permute(0, 3, 1, 2)
     resized_13HW = F.interpolate(image_13HW, size=(height, width), mode=kernel, antialias=True)
