@@ -129,7 +129,7 @@ class Ranks:
         def of(rank):
             try:
                 found[rank] = work(self.World(self, rank))
-            except BaseException:
+            except BaseException:  # whatever it is, the other rank must not wait for ever; it is raised on
                 self.barrier.abort()
                 raise
 

@@ -50,6 +50,6 @@ def _import_file(path: Path) -> None:
     sys.modules[name] = module  # first, so that what it defines can be pickled
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: a module half made must not be found by the next import; it is raised on
         del sys.modules[name]
         raise

@@ -63,8 +63,10 @@ class AttentionLayout(ABC):
             wanted_W: int64 indices into the stream.
             window: As for `attend`.
             dropout_rate: As for `attend`.
+
+        Only where `attends_from` says so.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} computes the queries of all tokens; ask attends_from first")
 
 
 @dataclass(frozen=True, eq=False)

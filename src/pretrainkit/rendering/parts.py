@@ -5,6 +5,7 @@ Dimensions: N texts, X columns, P pixels of a patch's side.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ from pretrainkit.rendering.offsets import original_spans, patch_spans
 from pretrainkit.rendering.rtl import is_rtl
 
 
-class Part:
+class Part(ABC):
     """What lies before one black patch."""
 
     end: int
@@ -28,20 +29,20 @@ class Part:
     word_starts: tuple[int, ...] | None = None
     """Index of the patch in which each word begins, then that of the black patch."""
 
+    @abstractmethod
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
         """Writes the columns from `begin` to `end`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spans(self) -> list[Span]:
         """Characters of each patch; of words, counted as if they were joined by spaces."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
         """What a further canvas would show: the place of its first character, and the text or words from there on.
 
         None where everything was shown. The place is not positive where the stride leaves no room for anything new.
         """
-        raise NotImplementedError
 
 
 class RunningPart(Part):

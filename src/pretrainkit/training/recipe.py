@@ -285,8 +285,8 @@ class Recipe(ABC):
         return config
 
     def load_encoder(self, config: Any, model: nn.Module, recipe: str, encoder_config: Any, trained: nn.Module) -> None:
-        """Copy what `model` stands on from the trained model of `with_encoder`."""
-        raise NotImplementedError
+        """Copy what `model` stands on from the trained model of `with_encoder`. Only where `stands_on_encoder`."""
+        raise InputError(f"recipe {self.name!r} stands on no encoder\n  init_from takes a model of its own")
 
     def has_own_vocabulary(self, config: Any) -> bool:
         """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""
