@@ -15,6 +15,7 @@ from pretrainkit.recipes.glue.kinds.texts import classes_of, numbered
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
 from pretrainkit.recipes.glue.source import open_texts
+from pretrainkit.running.initial import with_encoder
 from pretrainkit.training.token_reader import pair_lengths
 
 
@@ -82,7 +83,7 @@ def bound(task, encoder, glue, **data):
     config = PRESETS[task]()
     given = {"task_folders": {"glue": str(glue)}, **data}
     config = config.model_copy(update={"init_from": str(encoder), "data": config.data.model_copy(update=given)})
-    return RECIPE.bind(api._with_encoder(RECIPE, config))
+    return RECIPE.bind(with_encoder(RECIPE, config))
 
 
 def first_examples(config, split, num=2):
