@@ -93,6 +93,10 @@ class Glue(Recipe):
             classes = KINDS[task.kind].classes(places)
             if len(classes) < 2:
                 raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
+        config = KINDS[task.kind].bound(
+            config,
+            lambda: [read_place(*place, task, needs_label=True) for place in rows_of(config.data, task, "train")],
+        )
         length, most = config.data.max_seq_length, self._reader(config).max_positions
         if most is not None and length > most:
             raise ConfigError(

@@ -6,6 +6,7 @@ import torch
 
 from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.recipes.glue.config import GlueRun
+from pretrainkit.recipes.glue.heads.spans import SpanHead, SpanObjective
 from pretrainkit.recipes.glue.heads.tags import TagHead, TagObjective
 from pretrainkit.recipes.glue.heads.texts import TextHead, TextObjective
 from pretrainkit.recipes.glue.model import HeadedEncoder, encoder_of
@@ -18,11 +19,13 @@ _HEADS: Mapping[Kind, Callable[[TextEncoder, int, float], HeadedEncoder]] = {
     "classes": TextHead,
     "numbers": TextHead,
     "tags": TagHead,
+    "spans": SpanHead,
 }
 _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
     "classes": TextObjective,
     "numbers": TextObjective,
     "tags": TagObjective,
+    "spans": SpanObjective,
 }
 
 
