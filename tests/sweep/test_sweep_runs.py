@@ -100,7 +100,7 @@ def test_another_sweep_in_the_same_folder_is_refused(toys, tmp_path):
 
 def test_an_encoder_that_is_not_there_is_told_before_any_run(toys, tmp_path):
     worker = Here()
-    with pytest.raises(InputError, match="there is no folder .*nowhere"):
+    with pytest.raises(InputError, match="there is no folder"):
         Sweep(Plan(origin=str(tmp_path / "nowhere")), tmp_path / "out", worker=worker).run()
     assert not worker.done
 

@@ -129,10 +129,9 @@ class Sweep:
 
     def _claim(self) -> None:
         """Write what all runs share, or compare it with what is there."""
-        if not Path(self.plan.origin).exists():
-            raise InputError(
-                f"there is no folder {self.plan.origin}\n  give a run, a checkpoint or an export: --from RUN"
-            )
+        origin = self.plan.origin
+        if not Path(origin).exists():
+            raise InputError(f"there is no folder {origin}\n  give a run, a checkpoint or an export: --from RUN")
         path = self.out / "sweep.json"
         shared = {
             "from": origin,
