@@ -29,7 +29,7 @@ from pretrainkit.recipes.clip.huggingface_tower import HuggingFaceTower
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.tensors import projections, tower_state, with_prefix, without_prefix
 from pretrainkit.recipes.clip.timm_tower import PUBLISHED, TimmTower, registered
-from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+from pretrainkit.exporting.torchvision_shim import import_transformers
 
 State = Mapping[str, Tensor]
 
