@@ -159,7 +159,11 @@ def with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: 
 def _recipe_of_export(folder: Path) -> str:
     """The recipe that reads the `model_type` of a Hugging Face folder."""
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    for entry in entries().values():
-        if kind in entry.load().huggingface_types:
-            return entry.name
+    loaded = [entry.load() for entry in entries().values()]
+    for recipe in loaded:
+        if kind in recipe.huggingface_types:
+            return recipe.name
+    for recipe in loaded:
+        if kind is not None and recipe.reads_other_huggingface:
+            return recipe.name
     raise DataError(f"{folder}/config.json says model_type {kind!r}, which no recipe reads")

@@ -343,6 +343,11 @@ class Recipe(ABC):
         """The values of `model_type` in config.json that `import_huggingface` reads."""
         return ()
 
+    @property
+    def reads_other_huggingface(self) -> bool:
+        """Whether `import_huggingface` reads folders of a `model_type` that no recipe names."""
+        return False
+
     def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""
         raise InputError(f"recipe {self.name!r} has no Hugging Face form\n  use --format safetensors")

@@ -33,3 +33,7 @@ class TextEncoder(nn.Module, ABC):
     @abstractmethod
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         """(T, D): the hidden states of the tokens."""
+
+    def own_pooler(self) -> list[nn.Parameter]:
+        """Parameters that `forward` reads and `tokens` does not. Default: none."""
+        return []

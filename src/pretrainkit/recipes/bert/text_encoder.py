@@ -62,6 +62,9 @@ class BertTextEncoder(TextEncoder):
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         return self._hidden(read_texts(batch, max_length, batch["cu_seqlens"][:0].long()), None)
 
+    def own_pooler(self) -> list[nn.Parameter]:
+        return list(self.pooler.parameters())
+
     def _hidden(self, inputs: BertInputs, wanted_W: Tensor | None) -> Tensor:
         """(T, D), or (W, D): only the tokens `wanted_W` in the last block."""
         x_TD, _ = self.embeddings(inputs)

@@ -17,7 +17,7 @@ from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig
-from pretrainkit.recipes.huggingface.encoder import HuggingFaceEncoder, classifier_of, family_of, max_positions_of
+from pretrainkit.recipes.huggingface.encoder import HuggingFaceEncoder, classifier_of, family_of, is_behind_encoder, max_positions_of
 from pretrainkit.recipes.huggingface.reader import read_tokenizer
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.training.recipe import TextClassifier
@@ -89,13 +89,12 @@ def drawn_modules(model: Any, missing: set[str], folder: Path) -> tuple[str, ...
         CheckpointError: Something else is missing.
     """
     found = {key.rpartition(".")[0] for key in missing}
-    inside = set(model.base_model.modules())
-    inside -= set(model.base_model.pooler.modules()) if "pooler" in dict(model.base_model.named_children()) else set()
     absent = []
     for name in sorted(found):
         module = model.get_submodule(name)
         own = {f"{name}.{key}" for key, _ in module.named_parameters(recurse=False)}
-        if module in inside or not own <= missing or not isinstance(module, nn.Linear | nn.LayerNorm):
+        is_layer = isinstance(module, nn.Linear | nn.LayerNorm) and own <= missing
+        if not is_layer or not is_behind_encoder(model, module):
             absent += sorted(own & missing)
     if absent:
         raise CheckpointError(

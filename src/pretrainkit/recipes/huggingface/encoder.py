@@ -51,6 +51,12 @@ class HuggingFaceEncoder(TextEncoder):
         x_BSD = self.model.base_model(**self._padded(batch)).last_hidden_state
         return x_BSD[_examples(batch), batch["positions"].long()]
 
+    def own_pooler(self) -> list[nn.Parameter]:
+        base = self.model.base_model
+        inside = {id(parameter) for parameter in base.parameters()}
+        outside = [parameter for parameter in self.model.parameters() if id(parameter) not in inside]
+        return [*outside, *(p for module in _poolers(base) for p in module.parameters())]
+
     def _padded(self, batch: Batch) -> dict[str, Tensor]:
         """The examples as rows, (B, S), for transformers."""
         lengths_B = batch["cu_seqlens"].diff().long()
@@ -74,6 +80,11 @@ def _examples(batch: Batch) -> Tensor:
     ends = batch["cu_seqlens"].long()
     tokens = torch.arange(len(batch["input_ids"]), device=ends.device)
     return torch.searchsorted(ends[1:], tokens, right=True)
+
+
+def _poolers(base: Any) -> list[nn.Module]:
+    """What the encoder itself has behind its hidden states; transformers calls it so in all families."""
+    return [module for name, module in base.named_children() if name == "pooler"]
 
 
 def classifier_of(model: Any) -> tuple[str, nn.Linear]:
@@ -127,6 +138,12 @@ def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
             f"{origin} is a {kind!r}, whose examples cannot be told from padding\n  give an encoder of another family"
         )
     return config, found
+
+
+def is_behind_encoder(model: Any, module: nn.Module) -> bool:
+    """Whether a module of a classification model lies between the hidden states and the classifier."""
+    base = model.base_model
+    return module not in set(base.modules()) or any(module in set(pooler.modules()) for pooler in _poolers(base))
 
 
 def max_positions_of(model: Any) -> int | None:
