@@ -106,6 +106,22 @@ class TextClassifier:
     """In front of the head."""
 
 
+@dataclass(frozen=True)
+class ImportedTextClassifier:
+    """A text encoder with a linear head, as transformers saved it."""
+
+    config: RunConfig
+    """Of the encoder."""
+    encoder: Mapping[str, Tensor]
+    """The state dict of the text encoder of a model with that config."""
+    head: Mapping[str, Tensor]
+    """weight and bias."""
+    classes: tuple[str, ...]
+    """Names by number; empty where the head gives a number."""
+    max_positions: int | None
+    """Most tokens of an example."""
+
+
 class Recipe(ABC):
     """One folder of `recipes/`, or a third party's entry point in the group `pretrainkit.recipes`."""
 
@@ -274,6 +290,17 @@ class Recipe(ABC):
         raise InputError(
             f"recipe {self.name!r} has no Hugging Face form of its encoder with a head\n  use --format safetensors"
         )
+
+    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+        """Read a folder that `export_text_classifier` wrote, or transformers."""
+        raise InputError(
+            f"recipe {self.name!r} reads no classifiers of transformers\n  give the encoder they were trained from"
+        )
+
+    @property
+    def reads_text_classifiers(self) -> bool:
+        """Whether `import_huggingface` reads the encoders of other recipes with a classifier on them."""
+        return False
 
     @property
     def stands_on_encoder(self) -> bool:
