@@ -51,11 +51,10 @@ class HuggingFaceEncoder(TextEncoder):
         x_BSD = self.model.base_model(**self._padded(batch)).last_hidden_state
         return x_BSD[_examples(batch), batch["positions"].long()]
 
-    def own_pooler(self) -> list[nn.Parameter]:
-        base = self.model.base_model
-        inside = {id(parameter) for parameter in base.parameters()}
-        outside = [parameter for parameter in self.model.parameters() if id(parameter) not in inside]
-        return [*outside, *(p for module in _poolers(base) for p in module.parameters())]
+    def freeze_pooling(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            if is_behind_encoder(self.model, self.model.get_submodule(name.rpartition(".")[0])):
+                parameter.requires_grad_(False)
 
     def _padded(self, batch: Batch) -> dict[str, Tensor]:
         """The examples as rows, (B, S), for transformers."""
