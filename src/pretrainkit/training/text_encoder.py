@@ -38,5 +38,5 @@ class TextEncoder(nn.Module, ABC):
         """(T, D): what a head on words or places in the text reads. Default: `tokens`."""
         return self.tokens(batch, max_length)
 
-    def freeze_pooling(self) -> None:  # noqa: B027 (optional)
+    def freeze_pooling(self) -> None:
         """Called where `forward` is not used: what it alone needs is not trained. Default: there is no such thing."""

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
+from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
@@ -74,10 +74,7 @@ def classifier_config(
     is_bert = isinstance(config, BertModelConfig)
     values["architectures"] = [f"{'Bert' if is_bert else 'ModernBert'}ForSequenceClassification"]
     values["classifier_dropout"] = model.dropout
-    names = dict(enumerate(model.classes or ("LABEL_0",)))
-    values["id2label"] = {str(number): name for number, name in names.items()}
-    values["label2id"] = {name: number for number, name in names.items()}
-    values["problem_type"] = "single_label_classification" if model.classes else "regression"
+    values |= class_settings(model.classes)
     if not is_bert:
         values["classifier_pooling"] = "cls"
     return values
@@ -108,19 +105,10 @@ def read_classifier(
     wanted = [*names.values(), *(name for three in split.values() for name in three), *_HEAD]
     if missing := [name for name in wanted if name not in state]:
         raise CheckpointError(
-            f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n  copy it again"
+            f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n"
+            "  copy it again"
         )
     encoder = {ours: state[theirs] for ours, theirs in names.items()}
     encoder |= {ours: torch.cat([state[name] for name in three]) for ours, three in split.items()}
     head = {name.removeprefix("classifier."): state[name] for name in _HEAD}
-    return config, encoder, head, classes_of(values, num_outputs=len(head["weight"]))
-
-
-def classes_of(values: Mapping[str, Any], *, num_outputs: int) -> tuple[str, ...]:
-    """Names of the classes by number, from a `config.json`; none where one number is meant."""
-    if values.get("problem_type") == "multi_label_classification":
-        raise CheckpointError("config.json says several classes may hold at once, which has no place here\n  give another")
-    if num_outputs == 1:
-        return ()
-    names = values.get("id2label") or {}
-    return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(num_outputs))
+    return config, encoder, head, class_names(values, len(head["weight"]))

@@ -3,7 +3,8 @@
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import CheckpointError, DataError, InputError
+from pretrainkit.errors import CheckpointError, DataError
+from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
-from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
-from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig
-from pretrainkit.recipes.huggingface.encoder import HuggingFaceEncoder, classifier_of, family_of, is_behind_encoder, max_positions_of
+from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
+from pretrainkit.recipes.huggingface.encoder import (
+    HuggingFaceEncoder,
+    classifier_of,
+    family_of,
+    is_behind_encoder,
+    max_positions_of,
+)
 from pretrainkit.recipes.huggingface.reader import read_tokenizer
-from pretrainkit.tokenizers.load import load_tokenizer
-from pretrainkit.training.recipe import TextClassifier
+from pretrainkit.training.recipe import ImportedTextClassifier, TextClassifier
 
 logger = logging.getLogger(__name__)
 
@@ -58,14 +66,16 @@ def read_folder(folder: Path) -> Read:
     """
     architecture = _architecture(folder)
     found, kind = family_of(architecture, str(folder))
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _quiet():
         torch.manual_seed(0)  # what is missing is drawn; see `draw`
         try:
             model, report = kind.from_pretrained(
                 str(folder), config=found, dtype=torch.float32, output_loading_info=True, local_files_only=True
             )
         except (OSError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"transformers cannot load the weights in {folder}: {error}\n  copy it again") from error
+            raise CheckpointError(
+                f"transformers cannot load the weights in {folder}: {error}\n  copy it again"
+            ) from error
     name, linear = classifier_of(model)
     missing = set(report["missing_keys"])
     has_classifier = f"{name}.weight" not in missing
@@ -80,6 +90,24 @@ def read_folder(folder: Path) -> Read:
         architecture=architecture, max_positions=positions, drawn=drawn, second_type=_second_type(folder, encoder)
     )
     return Read(config, encoder.state_dict(), classifier)
+
+
+def read_classifier(folder: Path) -> ImportedTextClassifier:
+    """A folder of `AutoModelForSequenceClassification`, all of it.
+
+    Raises:
+        CheckpointError: It has no classifier, or one of classes that may hold together.
+    """
+    found = read_folder(folder)
+    if set(found.classifier) != {"weight", "bias"}:
+        raise CheckpointError(f"{folder} has no linear classifier with a bias\n  give the encoder it was trained from")
+    return ImportedTextClassifier(
+        HuggingFaceRun(model=found.config),
+        found.encoder,
+        found.classifier,
+        class_names(found.config.architecture, len(found.classifier["weight"])),
+        found.config.max_positions,
+    )
 
 
 def drawn_modules(model: Any, missing: set[str], folder: Path) -> tuple[str, ...]:
@@ -121,13 +149,10 @@ def write_classifier(
     """
     encoder = trained.encoder
     assert isinstance(encoder, HuggingFaceEncoder)
-    names = trained.classes or ("LABEL_0",)
     values = {
         **config.architecture,
         "architectures": [type(encoder.model).__name__],
-        "id2label": {str(number): name for number, name in enumerate(names)},
-        "label2id": {name: number for number, name in enumerate(names)},
-        "problem_type": "single_label_classification" if trained.classes else "regression",
+        **class_settings(trained.classes),
         "dtype": "float32",
     }
     state = {name.removeprefix("model."): tensor for name, tensor in encoder.state_dict().items()}
@@ -137,6 +162,21 @@ def write_classifier(
         (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         if tokenizer is not None:
             _copy_tokenizer(tokenizer, folder)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bars and tables of transformers: what matters of them is said by us."""
+    logging_ = import_transformers().logging
+    verbosity, has_bar = logging_.get_verbosity(), logging_.is_progress_bar_enabled()
+    logging_.set_verbosity_error()
+    logging_.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging_.set_verbosity(verbosity)
+        if has_bar:
+            logging_.enable_progress_bar()
 
 
 def _copy_tokenizer(origin: Path, folder: Path) -> None:

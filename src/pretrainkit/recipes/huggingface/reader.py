@@ -1,11 +1,12 @@
 """The tokenizer of a transformers folder, and the control tokens it puts around texts. Torch-free."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pretrainkit.errors import DataError
-from pretrainkit.tokenizers.folder import TOKENIZER_JSON
+from pretrainkit.tokenizers.folder import CONFIG_JSON, TOKENIZER_JSON
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.training.token_reader import ControlTokens, TokenReader
 
@@ -68,7 +69,14 @@ def template_of(folder: Path) -> Template:
         between=tuple(pair.ids[first_end:second_begin]),
         after=tuple(pair.ids[second_end:]),
     )
-    return Template(control, pair.type_ids[second_begin])
+    return Template(control, pair.type_ids[second_begin] if _gives_types(folder) else 0)
+
+
+def _gives_types(folder: Path) -> bool:
+    """Whether the encoder is told types, as far as the tokenizer's settings say."""
+    path = folder / CONFIG_JSON
+    names = json.loads(path.read_bytes()).get("model_input_names") if path.is_file() else None
+    return names is None or "token_type_ids" in names
 
 
 def text_reader(folder: Path, max_positions: int | None) -> TokenReader:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.huggingface.config import HuggingFaceRun
-from pretrainkit.training.recipe import Recipe, Split, TextClassifier
+from pretrainkit.training.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,6 +65,11 @@ class HuggingFace(Recipe):
 
         write_classifier(config.model, model, tokenizer, out)
 
+    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+        from pretrainkit.recipes.huggingface.convert import read_classifier
+
+        return read_classifier(folder)
+
     @property
     def reads_other_huggingface(self) -> bool:
         return True
@@ -79,7 +84,8 @@ class HuggingFace(Recipe):
 
 def _refuse() -> NoReturn:
     raise InputError(
-        "encoders of transformers are not trained by themselves\n  train one further: pretrainkit finetune TASK --from FOLDER"
+        "encoders of transformers are not trained by themselves\n"
+        "  train one further: pretrainkit finetune TASK --from FOLDER"
     )
 
 

@@ -16,7 +16,7 @@ def build_model(config: GlueRun) -> HeadedEncoder:
     assert config.model.classes is not None  # bound
     rate = encoder.dropout_rate if config.model.dropout is None else config.model.dropout
     with SkipInitialisation():
-        model = TextHead(encoder, max(1, len(config.model.classes)), rate)
+        model = TextHead(encoder, max(1, len(config.model.classes)), rate, config.model.pooling)
     if torch.get_default_device().type != "meta":
         initialise_layer(model.head, config.model.initializer_range)
     return model
