@@ -527,7 +527,7 @@ def difference_from_huggingface(path: str | Path) -> float:
     """
     from tempfile import TemporaryDirectory
 
-    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
     opened = open_model(path)
     import_transformers()

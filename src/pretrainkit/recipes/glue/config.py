@@ -47,8 +47,12 @@ class GlueModelConfig(Config):
     number."""
     start: Literal["trained", "random"] = "trained"
     """Where the encoder's weights come from. random: drawn anew, to see what pretraining is worth."""
+    pooling: Literal["cls", "mean", "max"] | None = None
+    """Tasks of a class or number per example: what stands for an example. null: the encoder's own vector, such as that
+    of BERT's pooler. cls: the first token's hidden state. mean, max: over all its tokens."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """On the vector in front of the head; null: the encoder's rate for hidden states."""
+    """On the vector in front of the head; null: the encoder's rate for hidden states. Encoders of recipe huggingface
+    have a dropout of their own there, which stays: their rate counts as 0."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
     """The head starts from a normal distribution of this scale, cut at two scales."""
 

@@ -159,11 +159,26 @@ class Glue(Recipe):
 
         return Answers(config, model, self._reader(config), request, precision)
 
+    @property
+    def reads_text_classifiers(self) -> bool:
+        return True
+
+    def import_huggingface(self, folder: Path) -> tuple[GlueRun, Mapping[str, Any]]:
+        """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`."""
+        from pretrainkit.recipes.glue.imported import read_classifier
+
+        return read_classifier(self, folder)
+
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
         """As the encoder's recipe writes it, such as `BertForSequenceClassification`."""
         from pretrainkit.recipes.glue.model import encoder_of
 
         recipe, encoder_config = encoder_of(config.model)
+        if config.model.pooling is not None:
+            raise InputError(
+                f"model.pooling={config.model.pooling}, but transformers pools in the encoder's own way\n"
+                "  use --format safetensors, or fine-tune with model.pooling=null"
+            )
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
 
