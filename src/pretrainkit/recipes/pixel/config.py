@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 from pretrainkit.recipes.pixel.data_config import PixelDataConfig
+from pretrainkit.recipes.pixel.text_config import PixelTextConfig
 from pretrainkit.training.run import Rate, RunConfig
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish"]
@@ -125,6 +126,8 @@ class PixelRun(RunConfig):
     """What is predicted."""
     data: PixelDataConfig
     """What the model is fed."""
+    text: PixelTextConfig = PixelTextConfig()
+    """How the trained model reads texts under another head; pretraining does not read it."""
 
     @property
     def has_held_out_data(self) -> bool:

@@ -53,13 +53,18 @@ class PixelEncoder(nn.Module):
 
     def embed(self, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
         """uint8 patches and their positions to (V, D)."""
-        weight = self.patch.weight
-        if patches_VF.shape[1] != weight.shape[1]:
-            weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
-        x_VD = F.linear(patches_VF.to(weight.dtype) / 255, weight, self.patch.bias)
-        is_class_token_V1 = (positions_V == 0)[:, None]
-        x_VD = torch.where(is_class_token_V1, self.class_token.to(x_VD.dtype), x_VD)
+        x_VD = patch_vectors(self.patch, self.class_token, patches_VF, positions_V)
         return x_VD + self.position_embedding[positions_V]
+
+
+def patch_vectors(patch: nn.Linear, class_token: Tensor, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
+    """uint8 patches to (V, D), before positions are added; `class_token` (D,) where the position is 0."""
+    weight = patch.weight
+    if patches_VF.shape[1] != weight.shape[1]:
+        weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
+    x_VD = F.linear(patches_VF.to(weight.dtype) / 255, weight, patch.bias)
+    is_class_token_V1 = (positions_V == 0)[:, None]
+    return torch.where(is_class_token_V1, class_token.to(x_VD.dtype), x_VD)
 
 
 class PixelDecoder(nn.Module):
