@@ -265,9 +265,9 @@ class Recipe(ABC):
         return config, tokenizer
 
     def build_text_encoder(self, config: Any, model: nn.Module) -> TextEncoder:
-        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`, but for what
-        is trained here alone. What the model lacks, such as a pooler, is drawn from torch's global generator (on "meta":
-        has no values). `config` may be one of `as_text_encoder`, and so another than the model was built from."""
+        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`, but for
+        what is trained here alone. What the model lacks, such as a pooler, is drawn from torch's global generator (on
+        "meta": has no values). `config` may be one of `as_text_encoder`, another than the model was built from."""
         raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
 
     def text_encoder_flops(self, config: Any, lengths_B: np.ndarray) -> float:

@@ -84,15 +84,19 @@ class Pixel(Recipe):
     def as_text_encoder(
         self, config: PixelRun, tokenizer: Path | None, max_length: int
     ) -> tuple[PixelRun, Path | None]:
-        """Tables of positions become as long as texts, and a renderer that is to draw otherwise is made."""
+        """Tables of positions become as long as texts; a renderer that is to draw otherwise, or a font, becomes a
+        folder of its own."""
         from pretrainkit.recipes.pixel.text_reader import changed_renderer
 
         model, data, text = config.model, config.data, config.text
-        if text.renderer and tokenizer is not None:
+        if tokenizer is not None and (text.renderer or tokenizer.is_file()):
             tokenizer = changed_renderer(tokenizer, text.renderer)
-        fitted = model.model_copy(update={"max_patches": max_length, "grid_width": model.position_grid_width})
-        data = data.model_copy(update={"max_patches": min(data.max_patches, max_length)})
-        return config.model_copy(update={"model": fitted, "data": data}), tokenizer
+        update = {
+            "model": model.model_copy(update={"max_patches": max_length, "grid_width": model.position_grid_width}),
+            "data": data.model_copy(update={"max_patches": min(data.max_patches, max_length)}),
+            "text": text.model_copy(update={"renderer": {}}),
+        }
+        return config.model_copy(update=update), tokenizer
 
     def build_text_encoder(self, config: PixelRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.pixel.text_encoder import build_text_encoder

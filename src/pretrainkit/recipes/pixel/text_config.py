@@ -23,8 +23,8 @@ class PixelTextConfig(Config):
     """The encoder without masks and without the decoder, as glue trains it further."""
 
     pooling: Pooling = "mean"
-    """Patches to one vector. mean, max: over the patches of the text with its end patch. pma:K: attention of one learned
-    query with K heads. cls: the tanh of a linear layer on the class token, as BERT's."""
+    """Patches to one vector. mean, max: over the patches of the text with its end patch. pma:K: attention of one
+    learned query with K heads. cls: the tanh of a linear layer on the class token, as BERT's."""
     pooling_linear: bool = True
     """Before mean and max: a linear layer and GELU on each patch."""
     pooling_norm: bool = True

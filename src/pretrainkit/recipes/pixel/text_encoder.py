@@ -12,7 +12,7 @@ from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.inputs import layout_of
 from pretrainkit.recipes.pixel.model import PixelForPretraining, patch_vectors
-from pretrainkit.recipes.pixel.pooling import ClassPooling, PatchPooling, build_pooling
+from pretrainkit.recipes.pixel.pooling import ClassPooling, build_pooling
 from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.training.objective import Batch
 from pretrainkit.training.text_encoder import TextEncoder
@@ -62,7 +62,9 @@ class PixelTextEncoder(TextEncoder):
             patches_TF, positions_T = patches_TF.new_zeros(1, patches_TF.shape[1]), positions_T.new_zeros(1)
             starts = torch.arange(2, dtype=torch.int32, device=starts.device)
         layout = layout_of(starts, max_length + 1, len(positions_T))
-        x_TD = patch_vectors(self.patch, self.class_token, patches_TF, positions_T) + self.position_embedding[positions_T]
+        x_TD = (
+            patch_vectors(self.patch, self.class_token, patches_TF, positions_T) + self.position_embedding[positions_T]
+        )
         x_TD = dropout(x_TD, self.embedding_dropout_rate, is_training=self.training)
         for layer in self.layers[:-1]:
             x_TD = layer(x_TD, layout)

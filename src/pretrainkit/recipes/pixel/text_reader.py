@@ -24,6 +24,7 @@ from pretrainkit.recipes.pixel.clean_up import clean_up
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
+from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rendering.page import Page, Text
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.training.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
@@ -145,9 +146,7 @@ class DrawnPassages(DrawnExamples, ReadPassages):
         self._begin = np.array([begin for _, begin, _ in windows], np.int64)
         super().__init__(renderer, [text for _, _, text in windows])
 
-    def _windows(
-        self, renderer: Renderer, pair: tuple[str, str], stride: int
-    ) -> Iterable[tuple[int, tuple[str, str]]]:
+    def _windows(self, renderer: Renderer, pair: tuple[str, str], stride: int) -> Iterable[tuple[int, tuple[str, str]]]:
         """(first character of the context, what is drawn)."""
         question, context = pair
         begin = 0
@@ -238,13 +237,13 @@ def _opened(folder: Path) -> tuple[Renderer, str]:
     return renderer, describe(renderer)["fingerprint"]
 
 
-def changed_renderer(folder: Path, changes: Mapping[str, Any]) -> Path:
-    """The folder, in the cache, of a renderer with some other settings.
+def changed_renderer(path: Path, changes: Mapping[str, Any]) -> Path:
+    """The folder, in the cache, of the renderer or font at `path` with some other settings.
 
     Raises:
         ConfigError, DataError: A setting is not known, or a font is missing.
     """
-    renderer = load_renderer(folder, **changes)
+    renderer = open_renderer(path, **changes)
     found = describe(renderer)["fingerprint"]
     out = cache_folder() / "renderers" / found
     save_renderer(renderer, out)
