@@ -55,6 +55,9 @@ class PixelTextEncoder(TextEncoder):
         x_TD = self._hidden(batch, max_length, None)
         return x_TD[: len(batch["positions"])]
 
+    def freeze_pooling(self) -> None:
+        self.pooling.requires_grad_(False)
+
     def _hidden(self, batch: Batch, max_length: int, wanted_W: Tensor | None) -> Tensor:
         """(T, D), or (W, D): only the tokens `wanted_W` in the last block."""
         patches_TF, positions_T, starts = batch["patches"], batch["positions"], batch["cu_seqlens"]

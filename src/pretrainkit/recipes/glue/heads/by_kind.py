@@ -14,7 +14,7 @@ def build_model(config: GlueRun) -> HeadedEncoder:
     recipe, encoder_config = encoder_of(config.model)
     encoder = recipe.build_text_encoder(encoder_config, recipe.build_model(encoder_config))
     assert config.model.classes is not None  # bound
-    rate = encoder.dropout_rate if config.model.dropout is None else config.model.dropout
+    rate = encoder.pooled_dropout_rate if config.model.dropout is None else config.model.dropout
     with SkipInitialisation():
         model = TextHead(encoder, max(1, len(config.model.classes)), rate)
     if torch.get_default_device().type != "meta":
