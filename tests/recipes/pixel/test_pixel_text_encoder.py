@@ -58,6 +58,17 @@ def test_without_masks_it_sees_what_pretraining_sees(
     torch.testing.assert_close(found, expected)
 
 
+def test_rotary_models_see_what_pretraining_sees() -> None:
+    run = small_run(positions="rotary")
+    model = build(run.model).eval()
+    pixels, num_text, is_masked = pictures(0, [9, 16])
+    seen = {k: torch.from_numpy(v) for k, v in pack(pixels, num_text, np.zeros_like(is_masked)).items()}
+    encoder = build_text_encoder(run, model).eval()
+    assert "position_embedding" not in dict(encoder.named_parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(encoder.tokens(texts(0, [9, 16]), 16), model.encoder(read_batch(seen, 16)))
+
+
 def by_hand(encoder: PixelTextEncoder, own: Tensor, pooling: str) -> Tensor:
     """The vector of one text from its hidden states, (S, D), class token first."""
     head = encoder.pooling

@@ -91,8 +91,9 @@ class Pixel(Recipe):
         model, data, text = config.model, config.data, config.text
         if tokenizer is not None and (text.renderer or tokenizer.is_file()):
             tokenizer = changed_renderer(tokenizer, text.renderer)
+        grid_width = model.position_grid_width if model.positions == "grid" else None
         update = {
-            "model": model.model_copy(update={"max_patches": max_length, "grid_width": model.position_grid_width}),
+            "model": model.model_copy(update={"max_patches": max_length, "grid_width": grid_width}),
             "data": data.model_copy(update={"max_patches": min(data.max_patches, max_length)}),
             "text": text.model_copy(update={"renderer": {}}),
         }

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.inputs import layout_of
-from pretrainkit.recipes.pixel.model import PixelForPretraining, patch_vectors
+from pretrainkit.recipes.pixel.model import PixelForPretraining, patch_vectors, rotation_of
 from pretrainkit.recipes.pixel.pooling import ClassPooling, build_pooling
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.positions import fitted_table
 from pretrainkit.training.objective import Batch
 from pretrainkit.training.text_encoder import TextEncoder
 
@@ -22,15 +22,21 @@ class PixelTextEncoder(TextEncoder):
     """Patches, positions, blocks, norm and pooling. The table of positions is a copy of the trained model's, for it is
     trained here and may be of another length."""
 
-    def __init__(self, model: PixelForPretraining, positions: Tensor, pooling: nn.Module, config: PixelRun) -> None:
+    def __init__(
+        self, model: PixelForPretraining, positions: Tensor | None, pooling: nn.Module, config: PixelRun
+    ) -> None:
+        """`positions`: (1 + patches, D); None: positions are rotary."""
         super().__init__()
+        self.model_config = config.model
         encoder, text = model.encoder, config.text
         self.width = config.model.hidden_size
         self.dropout_rate = config.model.hidden_dropout
         given = text.embedding_dropout
         self.embedding_dropout_rate = config.model.hidden_dropout if given is None else given
         self.patch, self.class_token = encoder.patch, encoder.class_token
-        self.position_embedding = nn.Parameter(positions, requires_grad=text.train_positions)
+        self.position_embedding = (
+            None if positions is None else nn.Parameter(positions, requires_grad=text.train_positions)
+        )
         self.layers, self.final_norm = encoder.layers, encoder.final_norm
         self.pooling = pooling
 
@@ -66,33 +72,30 @@ class PixelTextEncoder(TextEncoder):
             starts = torch.arange(2, dtype=torch.int32, device=starts.device)
         layout = layout_of(starts, max_length + 1, len(positions_T))
         x_TD = patch_vectors(self.patch, self.class_token, patches_TF, positions_T)
-        x_TD = x_TD + self.position_embedding[positions_T]
+        if self.position_embedding is not None:
+            x_TD = x_TD + self.position_embedding[positions_T]
         x_TD = dropout(x_TD, self.embedding_dropout_rate, is_training=self.training)
+        rotation = rotation_of(self.model_config, positions_T, self.width // self.model_config.num_heads)
         for layer in self.layers[:-1]:
-            x_TD = layer(x_TD, layout)
-        return self.final_norm(self.layers[-1](x_TD, layout, wanted_W))
+            x_TD = layer(x_TD, layout, rotation=rotation)
+        return self.final_norm(self.layers[-1](x_TD, layout, wanted_W, rotation))
 
 
 def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTextEncoder:
-    """The parts of `model` for texts of at most `config.model.max_patches` patches, and a fresh pooling.
-
-    A table of positions of another length is cut, or goes on by the formula that made it.
-    """
-    table = model.encoder.position_embedding.detach()
+    """The parts of `model` for texts of at most `config.model.max_patches` patches, and a fresh pooling."""
     wanted = config.model
-    if len(table) != 1 + wanted.max_patches:
-        longer = position_table(wanted.max_patches, wanted.hidden_size, model.config.position_grid_width).to(table)
-        kept = min(len(table), len(longer))
-        table = torch.cat((table[:kept], longer[kept:]))
     pooling = build_pooling(
         config.text,
         wanted.hidden_size,
         wanted.layer_norm_epsilon,
         wanted.hidden_dropout,
         wanted.initializer_range,
-        table.device,
+        model.encoder.class_token.device,
     )
-    return PixelTextEncoder(model, table.clone(), pooling, config)
+    table = model.encoder.position_embedding
+    if table is not None:
+        table = fitted_table(table.detach(), wanted.max_patches, model.config.position_grid_width)
+    return PixelTextEncoder(model, table, pooling, config)
 
 
 def encoder_flops(config: PixelRun, lengths_B: np.ndarray) -> float:
