@@ -26,7 +26,7 @@ class Glue(Recipe):
     """A text encoder of any recipe under a new head."""
 
     name = "glue"
-    summary = "Fine-tuning of text encoders: the tasks of GLUE, and tables of your own."
+    summary = "Fine-tuning of text encoders: the tasks of GLUE, tables of your own, labels of words."
 
     @property
     def config_class(self) -> type[GlueRun]:
@@ -77,7 +77,7 @@ class Glue(Recipe):
         """Find the classes, and check the lengths."""
         from pretrainkit.recipes.glue.kinds.by_name import KINDS
         from pretrainkit.recipes.glue.model import encoder_of
-        from pretrainkit.recipes.glue.source import read_place, rows_of, task_of
+        from pretrainkit.recipes.glue.source import names_in, read_place, rows_of, task_of
 
         encoder_of(config.model)
         task = task_of(config.data)
@@ -88,7 +88,7 @@ class Glue(Recipe):
             )
         classes = config.model.classes
         if classes is None:
-            classes = task.classes
+            classes = task.classes if config.data.labels is None else names_in(config.data.labels)
         if classes is None and KINDS[task.kind].has_classes:
             places = [
                 read_place(source, split, task, needs_label=True)
@@ -170,6 +170,11 @@ class Glue(Recipe):
         recipe, encoder_config = encoder_of(config.model)
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
+
+    def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:
+        from pretrainkit.recipes.glue.sample import sample
+
+        return sample(config, model, source, num)
 
     def generate(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
