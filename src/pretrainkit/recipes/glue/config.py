@@ -38,10 +38,13 @@ class EncoderConfig(Config):
 class GlueModelConfig(Config):
     """An encoder and a linear head on its vector of each example."""
 
-    neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "dropout", "initializer_range"})
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "encoder_settings", "dropout", "initializer_range"})
 
     encoder: EncoderConfig | None = None
     """Filled in from init_from when the run starts."""
+    encoder_settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the encoder that are other than in the run it comes from, by the names of its recipe, such as {model:
+    {hidden_dropout: 0.1}} or, of pixel, {text: {pooling: max}}. Read when fine-tuning starts."""
     classes: tuple[str, ...] | None = None
     """Names of the classes by number, filled in from the task or found in the training data; empty: the model gives one
     number."""

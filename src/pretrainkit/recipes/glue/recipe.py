@@ -42,28 +42,32 @@ class Glue(Recipe):
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
         """A fine-tuned model lends its encoder, so that tasks can follow one another."""
+        from pretrainkit.recipes.glue.encoder import fitted
+
         if recipe == self.name:
             encoder = encoder_config.model.encoder
         else:
             empty = encoder_config.data.model_copy(update={"train": (), "valid": ()})
             described = encoder_config.model_copy(update={"data": empty, "init_from": None})
             encoder = EncoderConfig(recipe=recipe, config=described.model_dump(mode="json"))
-        given = config.data.tokenizer or (None if tokenizer is None else str(tokenizer))
+        given = tokenizer if config.data.tokenizer is None else Path(config.data.tokenizer)
+        encoder, given = fitted(encoder, config, given)
         return config.model_copy(
             update={
                 "model": config.model.model_copy(update={"encoder": encoder}),
-                "data": config.data.model_copy(update={"tokenizer": given}),
+                "data": config.data.model_copy(update={"tokenizer": given and str(given)}),
             }
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
         """Of a fine-tuned model with the same classes the head, too."""
-        from pretrainkit.recipes.registry import find_recipe
+        from pretrainkit.recipes.glue.model import encoder_of
 
         if config.model.start == "random":
             return
         if recipe != self.name:
-            _copy(find_recipe(recipe).build_text_encoder(encoder_config, trained), model.encoder, config)
+            reader, own = encoder_of(config.model)
+            _copy(reader.build_text_encoder(own, trained), model.encoder, config)
             return
         _copy(trained.encoder, model.encoder, config)
         if encoder_config.model.classes == config.model.classes:
