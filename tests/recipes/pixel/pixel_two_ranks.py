@@ -1,6 +1,6 @@
 """Run by test_pixel_two_ranks.py on two processes: trains, and goes on.
 
-Arguments: FOLDER SETTINGS... For each strategy the run `FOLDER/STRATEGY` is made, and `FOLDER/half-STRATEGY` is resumed.
+Arguments: FOLDER SETTINGS... For each strategy `FOLDER/STRATEGY` is made, and `FOLDER/half-STRATEGY` is resumed.
 """
 
 import os

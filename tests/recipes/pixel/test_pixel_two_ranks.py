@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from two_processes import run_two
 
 import pretrainkit
 from pretrainkit.training.checkpoint import read_weights
+from two_processes import run_two
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
