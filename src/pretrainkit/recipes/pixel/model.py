@@ -58,7 +58,10 @@ class PixelEncoder(nn.Module):
         weight = self.patch.weight
         if patches_VF.shape[1] != weight.shape[1]:
             weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
-        x_VD = F.linear(patches_VF.to(weight.dtype) / 255, weight, self.patch.bias)
+        values_VF = patches_VF.to(weight.dtype) / 255
+        if self.config.pixel_zero == "white":
+            values_VF = 1 - values_VF
+        x_VD = F.linear(values_VF, weight, self.patch.bias)
         is_class_token_V1 = (positions_V == 0)[:, None]
         x_VD = torch.where(is_class_token_V1, self.class_token.to(x_VD.dtype), x_VD)
         return x_VD if self.position_embedding is None else x_VD + self.position_embedding[positions_V]
