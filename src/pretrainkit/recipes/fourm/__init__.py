@@ -1,0 +1,1 @@
+"""Any-to-any masked modelling over many modalities."""
