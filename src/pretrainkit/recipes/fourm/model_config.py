@@ -8,9 +8,6 @@ from pretrainkit.config.base import Config
 from pretrainkit.recipes.fourm.modality import Modalities
 from pretrainkit.training.run import NonNegativeInt, Rate
 
-POSITION_TABLE = 512
-"""Rows of the table of positions in sequences."""
-
 Variant = Literal["gelu", "swiglu", "swiglu-qknorm"]
 
 
