@@ -56,7 +56,7 @@ def random_batch(
     rng = np.random.default_rng(seed)
     batch: dict[str, np.ndarray] = {}
     for side, num_slots in (("encoder", num_inputs), ("decoder", num_targets)):
-        rows = [_row(rng, modalities, side, num_slots, num_segments) for _ in range(num_rows)]
+        rows = [_row(rng, row, modalities, side, num_slots, num_segments) for row in range(num_rows)]
         batch[f"{side}_length"] = np.array([len(row) for row in rows], np.int32)
         names = ("segment", "modality", "position", "ids", "target")
         for column, name in enumerate(names[: 5 if side == "decoder" else 4]):
@@ -75,26 +75,29 @@ def random_batch(
 
 
 def _row(
-    rng: np.random.Generator, modalities: Sequence[Modality], side: str, num_slots: int, num_segments: int
+    rng: np.random.Generator, row: int, modalities: Sequence[Modality], side: str, num_slots: int, num_segments: int
 ) -> list[tuple[int, int, int, int, int]]:
     tokens: list[tuple[int, int, int, int, int]] = []
     for segment in range(num_segments):
         for number, modality in enumerate(modalities):
             if not (modality.is_input if side == "encoder" else modality.is_target):
                 continue
-            num = int(rng.integers(0, min(modality.max_tokens, 5) + 1))
-            if modality.kind in ("pixels", "image"):
-                places = np.sort(rng.permutation(modality.max_tokens)[:num])
-            else:
-                places = np.arange(num) % modality.max_length
+            num = int(rng.integers(0, min(modality.max_tokens // 2, 5) + 1))
             ids = rng.integers(0, modality.vocab_size or 1, num)
-            if modality.kind == "pixels":
-                ids = places
-            elif modality.kind == "vectors":
-                ids = rng.integers(-1, modality.max_tokens, num)
-            elif side == "decoder" and modality.kind == "image":
-                ids = np.zeros(num, np.int64)
             true = rng.integers(0, modality.vocab_size or 1, num)
+            if modality.kind in ("pixels", "image"):
+                # The same on both sides, so that no token of an image is given and asked for.
+                order = np.random.default_rng((row, segment, number)).permutation(modality.max_tokens)
+                places = np.sort(order[:num] if side == "encoder" else order[-num:] if num else order[:0])
+                ids = places if modality.kind == "pixels" else ids if side == "encoder" else np.zeros(num, np.int64)
+            else:
+                places = np.arange(num)
+            if modality.kind == "vectors":
+                ids = rng.integers(-1, modality.max_tokens, num)
+            elif side == "decoder" and modality.kind == "sequence":
+                text = rng.integers(0, modality.vocab_size or 1, num + 1)
+                ids, true = text[:-1], text[1:]
+                places = np.where(places < modality.max_length, places, 0)
             tokens += zip([segment] * num, [number] * num, places.tolist(), ids.tolist(), true.tolist(), strict=True)
     return tokens[:num_slots]
 
