@@ -250,6 +250,8 @@ def _tiled(encoder: Slots, decoder: Slots, config: FourMModelConfig) -> Layouts:
 def _runs(number: Tensor) -> dict[int, slice]:
     """Equal numbers that stand together."""
     values = number.numpy()
+    if not len(values):
+        return {}
     starts = np.flatnonzero(np.diff(values, prepend=-1))
     stops = np.append(starts[1:], len(values))
     runs = {int(values[a]): slice(a, b) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)}

@@ -127,7 +127,7 @@ class FourM(nn.Module):
         counted apart; tables and single vectors normal; tables that are also heads uniform."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                _xavier(module.weight, num_parts=_parts(name))
+                _xavier(module.weight, num_parts=_parts(name, self.config))
                 if module.bias is not None:
                     module.bias.zero_()
             elif isinstance(module, nn.LayerNorm):
@@ -143,9 +143,9 @@ class FourM(nn.Module):
             vector.normal_(std=_DEVIATION)
 
 
-def _parts(name: str) -> int:
+def _parts(name: str, config: FourMModelConfig) -> int:
     """Matrices that lie one above another in a linear layer, which are drawn as if they were alone."""
-    return {"qkv": 3, "key_value": 2}.get(name.rpartition(".")[2], 1)
+    return {"qkv": 3, "key_value": 2, "up": 2 if config.gated else 1}.get(name.rpartition(".")[2], 1)
 
 
 def _xavier(weight: Tensor, *, num_parts: int = 1) -> None:
