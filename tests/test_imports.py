@@ -14,6 +14,7 @@ LEVELS = [
     {"cli"},
     {"demo", "sweep"},
     {"api"},
+    {"running"},
     {"recipes"},
     {"eval", "exporting", "report"},
     {"training"},
@@ -32,7 +33,19 @@ SIDEWAYS = {
 }
 """Arrows between rooms of one level that are meant."""
 
-TORCH_FREE = ("config", "corpus", "images", "rendering", "launch", "formats", "data", "rng.py", "errors.py", "api.py")
+TORCH_FREE = (
+    "config",
+    "corpus",
+    "images",
+    "rendering",
+    "launch",
+    "formats",
+    "data",
+    "rng.py",
+    "errors.py",
+    "running",
+    "api.py",
+)
 """No module here may import torch when it is imported itself."""
 
 

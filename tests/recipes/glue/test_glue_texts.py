@@ -15,6 +15,7 @@ from pretrainkit.recipes.glue.examples import classes_of, numbered, pair_lengths
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
 from pretrainkit.recipes.glue.source import open_texts
+from pretrainkit.running.initial import with_encoder
 
 
 def cut_one_by_one(first, second, room):
@@ -81,7 +82,7 @@ def bound(task, encoder, glue, **data):
     config = PRESETS[task]()
     given = {"task_folders": {"glue": str(glue)}, **data}
     config = config.model_copy(update={"init_from": str(encoder), "data": config.data.model_copy(update=given)})
-    return RECIPE.bind(api._with_encoder(RECIPE, config))
+    return RECIPE.bind(with_encoder(RECIPE, config))
 
 
 def first_examples(config, split, num=2):

@@ -1,4 +1,5 @@
-"""The published modalities, at any resolution. Torch-free.
+"""The published modalities, at any resolution, and three of our own that need no image tokenizer (colours, depths and
+classes of patches: coarse, but made in an instant). Torch-free.
 
 Source: 4M (https://arxiv.org/abs/2312.06647), table of modalities; 4M-21 (https://arxiv.org/abs/2406.09406), table of
 modalities and appendix on tokenizers. Vocabularies, lengths and names are those of the released models; that
@@ -25,6 +26,10 @@ def _image(name: str, vocab_size: int, patch_size: int = 16, *, has_learned_posi
     )
 
 
+def _without_tokenizer(name: str, vocab_size: int, folder: str, reader: str) -> Modality:
+    return _image(name, vocab_size).model_copy(update={"folder": folder, "reader": reader})
+
+
 def _sequence(name: str, length: int, reader: str, num_positions: int | None = None) -> Modality:
     return Modality(
         name=name,
@@ -36,7 +41,7 @@ def _sequence(name: str, length: int, reader: str, num_positions: int | None = N
     )
 
 
-_PUBLISHED = {
+_KNOWN = {
     modality.key: modality
     for modality in (
         Modality(
@@ -67,27 +72,32 @@ _PUBLISHED = {
         _image("tok_imagebind@224", 8192, 14),
         _image("tok_dinov2_global", 8192, 56, has_learned_positions=True),
         _image("tok_imagebind_global", 8192, 56, has_learned_positions=True),
+        _without_tokenizer("map_rgb@224", 512, "rgb", "colors"),
+        _without_tokenizer("map_depth@224", 256, "depth", "depth"),
+        _without_tokenizer("map_semseg@224", 256, "semseg", "classes"),
     )
 }
+_OWN = ("map_rgb", "map_depth", "map_semseg")
+
 
 _MOD7 = ("rgb", "caption", "det", "tok_rgb", "tok_depth", "tok_normal", "tok_semseg", "tok_clip")
-MOD7 = tuple(sorted(_PUBLISHED[key].name for key in _MOD7))
+MOD7 = tuple(sorted(_KNOWN[key].name for key in _MOD7))
 """Of 4M-7: 8 inputs, 7 targets; in the order of the original."""
-MOD21 = tuple(sorted(modality.name for modality in _PUBLISHED.values()))
+MOD21 = tuple(sorted(modality.name for key, modality in _KNOWN.items() if key not in _OWN))
 """Of the released 4M-21: 19 inputs, 17 targets."""
 
 
 def published(name: str) -> Modality:
-    """The published modality of a name, or the same at another resolution, as in `tok_rgb@448`.
+    """The modality of a published name, or the same at another resolution, as in `tok_rgb@448`.
 
     Raises:
         ConfigError: No such modality, or the resolution is no number of whole patches.
     """
     key, at, size = name.partition("@")
-    found = _PUBLISHED.get(key)
-    if found is None or not at and "@" in found.name or at and "@" not in found.name:
+    found = _KNOWN.get(key)
+    if found is None or (not at and "@" in found.name) or (at and "@" not in found.name):
         raise ConfigError(
-            f"there is no modality {name!r}\n  published ones: {', '.join(MOD21)}, at other resolutions too; "
+            f"there is no modality {name!r}\n  there are {', '.join(sorted(m.name for m in _KNOWN.values()))}, at other resolutions too; "
             "one of your own is named as module:OBJECT or path/of/a/file.py:OBJECT"
         )
     if not at or name == found.name:

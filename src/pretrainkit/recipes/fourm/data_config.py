@@ -1,5 +1,6 @@
 """Which samples a run is fed, and what of them is given and asked for. Torch-free."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
@@ -70,9 +71,19 @@ class FourMSetConfig(SourceConfig):
     """In place of `masking.mixture`; null: that one."""
 
 
+_COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
+"""Those outside of brackets and braces."""
+
+
+def _as_sets(value: object) -> object:
+    if isinstance(value, str):
+        value = [part for part in _COMMA.split(value) if part]
+    return as_sources(value)
+
+
 FourMSets = Annotated[
     tuple[FourMSetConfig, ...],
-    BeforeValidator(as_sources, json_schema_input_type=str | tuple[str | FourMSetConfig, ...]),
+    BeforeValidator(_as_sets, json_schema_input_type=str | tuple[str | FourMSetConfig, ...]),
 ]
 
 

@@ -290,9 +290,7 @@ class _Slots:
         self.batch["decoder_end"][at] = np.where(is_text_F, slot_F + 1, begin_F + piece.length_R[pair_F])
 
 
-def _pick(
-    keys_R: rng.Keys, size: int, num_in: NDArray[np.int64], num_out: NDArray[np.int64]
-) -> NDArray[np.uint8]:
+def _pick(keys_R: rng.Keys, size: int, num_in: NDArray[np.int64], num_out: NDArray[np.int64]) -> NDArray[np.uint8]:
     """(R, P): 1 at `num_in` random places of each row, 2 at `num_out` others, 0 elsewhere."""
     draws_RP = rng.bits(keys_R, size)
     draws_RP &= ~_PLACE
@@ -324,9 +322,7 @@ def _within(length_R: NDArray[np.int64]) -> Ids:
 def _joined(parts: Sequence[Ragged]) -> Ragged:
     units = None
     if any(part.unit_F is not None for part in parts):
-        units = np.concatenate(
-            [_within(part.length_R) if part.unit_F is None else part.unit_F for part in parts]
-        )
+        units = np.concatenate([_within(part.length_R) if part.unit_F is None else part.unit_F for part in parts])
     return Ragged(
         np.concatenate([part.ids_F for part in parts]), np.concatenate([part.length_R for part in parts]), units
     )

@@ -109,7 +109,9 @@ def hide_spans(
     sentinel_places = place_F[opens_F] - 1
     whole_T[sentinel_places] = sentinel_F[opens_F]
     whole_T[begin_R + whole_R - 1] = first_sentinel + num_runs_R
-    cut_R, target_length_R = _cut(rng.fold(keys_R, _CUT), whole_R, limit_R, num_runs_R, sentinel_places - begin_R[row_F[opens_F]])
+    cut_R, target_length_R = _cut(
+        rng.fold(keys_R, _CUT), whole_R, limit_R, num_runs_R, sentinel_places - begin_R[row_F[opens_F]]
+    )
     return Hidden(
         input_ids_I=input_ids_I,
         input_from_I=input_from_I,
@@ -131,11 +133,15 @@ def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> I
             run = behind[token] = []
         else:
             run.append(token)
-    merged = [found for token in input_ids.tolist() for found in behind.get(token, () if token in sentinels else (token,))]
+    merged = [
+        found for token in input_ids.tolist() for found in behind.get(token, () if token in sentinels else (token,))
+    ]
     return np.array(merged, np.int32)
 
 
-def _keep(sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _keep(
+    sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     """(F,) True where a token is kept; the inputs of every sequence fit its budget."""
     is_kept_F = np.zeros(len(sequences.ids_F), np.bool_)
     keep_R, attempt_R = _skip_hopeless(sequences, keep_R, budget_R)

@@ -1,0 +1,32 @@
+"""Configs, resolved with all recipes that there are, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.config.loader import Resolved, resolve
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.registry import Recipes
+from pretrainkit.training.run import RunConfig
+
+
+def resolve_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
+    """The config of a preset, YAML file or mapping with `path=value` overrides, and where each value came from.
+
+    Raises:
+        ConfigError: Every problem found.
+    """
+    return resolve(source, overrides, Recipes())
+
+
+def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Any:
+    """As `resolve_config`, the config alone: `load_config("bert/tiny", ["data.batch_size=64"])`."""
+    return resolve_config(source, overrides).config
+
+
+def check_config(config: RunConfig, world_size: int = 1) -> None:
+    """Refuse combinations that cannot work on `world_size` ranks. Raises ConfigError with all of them."""
+    if problems := config.problems(world_size):
+        raise ConfigError(problems)

@@ -1,0 +1,153 @@
+"""Evaluating on held-out data: what is held out, and metrics of a model on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.config.loader import Origins
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.running.configs import load_config
+from pretrainkit.running.kept_tokenizer import require_same_tokenizer
+from pretrainkit.running.opened import Opened
+from pretrainkit.training.recipe import Evaluation, Recipe
+from pretrainkit.training.run import RunConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.dist.env import World
+
+EVALUATED = ("data", "evaluate", "precision")
+"""Parts of a config that held-out metrics depend on, besides the model."""
+
+
+def evaluation_config(
+    opened: Opened, path: str | Path, data: str | None, overrides: Iterable[str], num_examples: int | None
+) -> Any:
+    """The config of a trained model for evaluating it, on `data` where some is given.
+
+    Raises:
+        ConfigError, DataError: There is no held-out data, or it does not fit the model.
+    """
+    overrides = list(overrides)
+    config = _only_held_out(opened.recipe, overridden(opened, overrides), overrides)
+    if data is not None:
+        config = _with_held_out(opened.recipe, config, data, overrides)
+    if not config.has_held_out_data:
+        raise DataError(
+            f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
+        )
+    if num_examples is not None:
+        config = config.model_copy(update={"evaluate": config.evaluate.limited_to(num_examples)})
+    require_same_tokenizer(opened, path, config.data.valid)
+    return config
+
+
+def build_evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None) -> list[Evaluation]:
+    """Held-out losses, and what else the recipe evaluates."""
+    from pretrainkit.training.precision import resolve_precision
+
+    precision = resolve_precision(config.precision, world.device)
+    held_out = _evaluator(recipe, config, world, precision)
+    return [
+        *recipe.more_evaluations(config, world, precision, folder),
+        Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
+    ]
+
+
+def evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for evaluation in evaluations:
+        found |= evaluation.run(model, tag)
+    return found
+
+
+def overridden(opened: Opened, overrides: Iterable[str]) -> Any:
+    """The config of a trained model with other settings of what it is used on."""
+    overrides, config = list(overrides), opened.config
+    if fixed := [word for word in overrides if word.split(".")[0] not in ("evaluate", "data", "precision")]:
+        raise ConfigError(
+            f"{', '.join(fixed)}: a trained model is what it is\n"
+            "  evaluation can change settings of evaluate, data and precision"
+        )
+    if overrides:
+        config = load_config(config.model_dump(mode="json"), overrides)
+    return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
+
+
+def refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:
+    """Presets say when to evaluate, whether or not there is something to evaluate on; who asks for it must have it."""
+    asked = [
+        f"evaluate.{name}={value}"
+        for name in ("every_steps", "every_epochs")
+        if (value := getattr(config.evaluate, name)) is not None and origins.get(f"evaluate.{name}") == "command line"
+    ]
+    if asked and not config.has_held_out_data:
+        raise ConfigError(
+            f"{asked[0]}, but there is nothing to evaluate on\n  give held-out data, data.valid=..., or leave it out"
+        )
+
+
+def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
+    """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
+
+    Every one of them is scored once, in the same batches, whatever the number of ranks.
+    """
+    import numpy as np
+
+    from pretrainkit.data.order import Order
+    from pretrainkit.eval.evaluator import dealt
+    from pretrainkit.eval.evaluator import evaluate as evaluate_batches
+
+    if (own := recipe.build_evaluator(config, world, precision)) is not None:
+        return own
+    source = recipe.open_data(config, "valid")
+    objective = recipe.build_objective(config)
+    order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
+    num_examples, size = min(config.evaluate.num_examples, sum(source.sizes)), config.evaluate.batch_size
+    numbers, num_counted = dealt(-(-num_examples // size), world)
+
+    def held_out() -> Iterator[dict[str, np.ndarray]]:
+        for number in numbers:
+            yield source.build(order.records(np.arange(number * size, min((number + 1) * size, num_examples))))
+
+    return lambda model: evaluate_batches(
+        objective, model, held_out(), precision=precision, world=world, num_counted=num_counted
+    )
+
+
+def _with_held_out(recipe: Recipe, config: Any, data: str, overrides: Iterable[str]) -> Any:
+    """The config with `data` held out, in place of whatever it says is."""
+    if both := [*_held_out_words(recipe, overrides).values()]:
+        raise ConfigError(f"--data {data} and {both[0]} both say what to evaluate on\n  give one of them")
+    update = _without_held_out(recipe, config) | {"valid": _sources(config, data)}
+    return config.model_copy(update={"data": config.data.model_copy(update=update)})
+
+
+def _only_held_out(recipe: Recipe, config: Any, overrides: Iterable[str]) -> Any:
+    """The config with what an override says is held out in place of what the run said."""
+    given = {name: word for name, word in _held_out_words(recipe, overrides).items() if getattr(config.data, name)}
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given.values())} both say what to evaluate on\n  give one of them")
+    if not given:
+        return config
+    update = {name: empty for name, empty in _without_held_out(recipe, config).items() if name not in given}
+    return config.model_copy(update={"data": config.data.model_copy(update=update)})
+
+
+def _held_out_words(recipe: Recipe, overrides: Iterable[str]) -> dict[str, str]:
+    """Those of `Recipe.held_out_fields` that are overridden, and the words that do."""
+    words = {word.split("=")[0].removeprefix("data."): word for word in overrides if word.startswith("data.")}
+    return {name: words[name] for name in recipe.held_out_fields if name in words}
+
+
+def _without_held_out(recipe: Recipe, config: Any) -> dict[str, Any]:
+    """Fields of the data's config that say nothing is held out."""
+    return {name: type(config.data).model_fields[name].default for name in recipe.held_out_fields}
+
+
+def _sources(config: Any, path: str) -> Any:
+    return type(config.data).model_validate({**config.data.model_dump(), "valid": path}).valid

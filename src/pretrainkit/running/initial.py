@@ -1,0 +1,72 @@
+"""What a run starts from: fresh models, and weights of others."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.config.base import architecture
+from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.running.kept_tokenizer import require_same_tokenizer
+from pretrainkit.running.opened import existing_folder, open_model, read_model
+from pretrainkit.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.dist.env import World
+
+_log = logging.getLogger(__name__)
+
+
+def with_encoder(recipe: Recipe, config: Any) -> Any:
+    """The config of a recipe that stands on an encoder, with what it is; a config that was bound before says that."""
+    if not recipe.stands_on_encoder or config.init_from is None or config.model.encoder is not None:
+        return config
+    found, _, tokenizer = read_model(existing_folder(config.init_from), config.init.step, None, config.init.averaged)
+    return recipe.with_encoder(config, found.recipe, found, tokenizer if tokenizer.is_dir() else None)
+
+
+def fresh_model(recipe: Recipe, config: Any, world: World, *, filled_later: bool) -> nn.Module:
+    """The model on this rank's device; without values where a checkpoint brings them, so that a resumed run needs no
+    published weights that it started from."""
+    import torch
+
+    from pretrainkit.dist.weights import allocate
+
+    if not filled_later:
+        return recipe.build_model(config).to(world.device)
+    with torch.device("meta"):
+        model = recipe.build_model(config)
+    return allocate(model, str(world.device))
+
+
+def load_initial(model: nn.Module, config: Any) -> None:
+    """Copy the weights of `init_from` into a fresh model, for data of the same tokenizer."""
+    from pretrainkit.dist.weights import copy_beginnings
+    from pretrainkit.training.initial import plan_initial
+
+    # A run that is still training may have saved since its step was looked at.
+    step = config.first_step if config.init.restore == "all" else config.init.step
+    opened = open_model(config.init_from, step=step, averaged=config.init.averaged)
+    if find_recipe(config.recipe).stands_on_encoder:
+        recipe = find_recipe(config.recipe)
+        recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)
+        return
+    found = opened.model.state_dict()
+    wanted, given = (
+        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
+    )
+    plan = plan_initial(
+        wanted,
+        given,
+        config.init,
+        f"init_from={config.init_from}",
+        (architecture(config.model), architecture(opened.config.model)),
+    )
+    if not config.init.grow:
+        require_same_tokenizer(opened, config.init_from, config.data.train)
+    copy_beginnings(model, {name: found[source] for name, source in plan.sources.items()})
+    for what, names in (("stay as they were drawn", plan.drawn), ("of the checkpoint are not read", plan.ignored)):
+        if names:
+            _log.warning("init_from: %d tensors %s, such as %s", len(names), what, ", ".join(names[:3]))

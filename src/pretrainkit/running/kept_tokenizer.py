@@ -1,0 +1,76 @@
+"""The tokenizer of a run: kept beside its weights, and the same as that of the data it is used on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from pretrainkit.errors import DataError
+from pretrainkit.running.opened import Opened
+from pretrainkit.training.folder import RunFolder
+from pretrainkit.training.recipe import Recipe
+from pretrainkit.training.run import RunConfig, SourceConfig
+
+_NOT_OF_TOKENIZERS = (
+    ".*",
+    "*.safetensors",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+    "onnx",
+    "*.onnx",
+)
+"""Files of weights, as they lie beside tokenizers."""
+
+
+def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:
+    """Refuse token shards whose ids mean other pieces than the model's. Without copies of both, nothing is known."""
+    own = _tokenizer_fingerprint(opened.tokenizer) if opened.tokenizer is not None else None
+    for source in sources:
+        theirs = _tokenizer_fingerprint(Path(source.path) / "tokenizer")
+        if own is not None and theirs is not None and own != theirs:
+            raise DataError(
+                f"{source.path} was made with another tokenizer ({theirs[:12]}) than the model in {path} ({own[:12]})\n"
+                "  encode the text with the model's: "
+                f"pretrainkit tokenizer encode CORPUS --tokenizer {opened.tokenizer} --out FOLDER"
+            )
+
+
+def keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
+    """Copy the tokenizer of the training data into the run, so that the run can be used when the data is gone."""
+    from pretrainkit.exporting.folder import new_folder
+
+    target = folder.path / "tokenizer"
+    if origin is not None and origin.is_dir() and not target.exists():
+        with new_folder(target) as aside:  # the folder may be that of a whole model
+            shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
+
+
+def with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The config with the run's own copy of its tokenizer where the original is gone."""
+    kept = folder.path / "tokenizer"
+    try:
+        recipe.tokenizer_folder(config)
+    except DataError:
+        if not kept.is_dir():
+            raise
+        return recipe.with_tokenizer(config, kept.resolve())
+    return config
+
+
+def tokenizer_given(folder: Path) -> Path:
+    if _tokenizer_fingerprint(folder) is None:
+        raise DataError(f"{folder} is no folder of a tokenizer\n  give one with tokenizer.json or sentencepiece.model")
+    return folder
+
+
+def _tokenizer_fingerprint(folder: Path) -> str | None:
+    from pretrainkit.tokenizers.folder import MODEL, TOKENIZER_JSON, model_fingerprint
+
+    is_there = any((folder / name).is_file() for name in (MODEL, TOKENIZER_JSON))
+    return model_fingerprint(folder) if is_there else None

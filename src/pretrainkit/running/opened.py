@@ -1,0 +1,165 @@
+"""Trained models, from run folders, checkpoints and exports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.config.base import architecture
+from pretrainkit.errors import CheckpointError, DataError, InputError
+from pretrainkit.recipes.registry import entries, find_recipe
+from pretrainkit.running.configs import load_config
+from pretrainkit.training.folder import RunFolder
+from pretrainkit.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A trained model with all that is needed to use it."""
+
+    model: nn.Module
+    """In evaluation mode, float32, on CPU."""
+    config: Any
+    """Its recipe's config, bound to its data."""
+    recipe: Recipe
+    tokenizer: Path | None
+    """Folder of its tokenizer, where it was found beside the model."""
+
+    def generate(self, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
+        """What the model answers to each prompt; see `pretrainkit.api.generate`."""
+        for name in options:
+            if name not in self.recipe.generate_options:
+                raise InputError(
+                    f"recipe {self.recipe.name!r} has no option {name!r} to generate with\n"
+                    f"  it has {', '.join(self.recipe.generate_options)}"
+                )
+        return self.recipe.generate(self.config, self.model, self._tokenizer(), list(prompts), **options)
+
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
+        """How likely the model holds each answer to be: the log-probability of the second text given the first."""
+        return self.recipe.score(self.config, self.model, self._tokenizer(), list(pairs))
+
+    def _tokenizer(self) -> Path | None:
+        if self.tokenizer is None and not self.recipe.has_own_vocabulary(self.config):
+            raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
+        return self.tokenizer
+
+
+def open_model(
+    path: str | Path, *, step: int | None = None, recipe: str | None = None, averaged: bool = False
+) -> Opened:
+    """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
+
+    Args:
+        path: The folder.
+        step: Of a run folder: this checkpoint instead of the newest valid one.
+        recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
+        averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
+
+    Raises:
+        CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
+    """
+    path = existing_folder(path)
+    config, weights, tokenizer = read_model(path, step, recipe, averaged)
+    found = find_recipe(config.recipe)
+    model = with_weights(found, config, weights, path)
+    return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
+
+
+def load_model(path: str | Path) -> nn.Module:
+    """The trained model of a run, checkpoint or export: a plain `nn.Module` in evaluation mode on CPU."""
+    return open_model(path).model
+
+
+def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool) -> tuple[Any, Mapping[str, Any], Path]:
+    """(config, weights, folder where the tokenizer would be)."""
+    from pretrainkit.dist.weights import require_same_architecture
+    from pretrainkit.exporting.native import WEIGHTS
+    from pretrainkit.exporting.safetensors import read_tensors
+    from pretrainkit.training.checkpoint import read_weights
+    from pretrainkit.training.checkpoint_files import read_checkpoint
+
+    is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
+    if averaged and is_export:
+        raise CheckpointError(f"{path} is an export: it holds one set of weights\n  ask the run it came from")
+    if (path / "config.json").is_file():  # Hugging Face
+        reader = find_recipe(recipe or _recipe_of_export(path))
+        config, weights = reader.import_huggingface(path)
+        return config, weights, path
+    if (path / WEIGHTS).is_file():  # our own export
+        return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
+    run, checkpoint = checkpoint_of(path, step)
+    config = load_config(run.config_tree())
+    weights = read_weights(checkpoint)
+    saved = read_checkpoint(checkpoint).meta.get("architecture", {})
+    require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
+    if averaged:
+        weights |= read_weights(checkpoint, "ema.")
+    return config, weights, run.path / "tokenizer"
+
+
+def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
+    """(run, checkpoint) of a run folder, where None is the newest step, or of a checkpoint in it."""
+    from pretrainkit.exporting.native import WEIGHTS
+    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
+
+    if not path.is_dir():
+        raise DataError(f"there is no folder {path}\n  give a run or a checkpoint (RUN/checkpoints/step-…)")
+    if (path / WEIGHTS).is_file():
+        raise CheckpointError(
+            f"{path} holds weights alone\n  give a run, or a checkpoint in it (RUN/checkpoints/step-…)"
+        )
+    is_checkpoint = (path / "meta.json").is_file()
+    run = RunFolder(path.parent.parent if is_checkpoint else path)
+    checkpoint = path if is_checkpoint else newest_valid(run.checkpoints)
+    if step is not None:
+        checkpoint = run.checkpoints / folder_name(step)
+    if checkpoint is None or not checkpoint.is_dir():
+        run.config_tree()  # raises where this is no run at all
+        raise CheckpointError(
+            f"{path} has no valid checkpoint{'' if step is None else f' of step {step}'}\n"
+            "  train it further, or give a checkpoint or an export that is whole"
+        )
+    return run, checkpoint
+
+
+def existing_folder(path: str | Path) -> Path:
+    """Raises DataError where there is no such folder."""
+    if not Path(path).is_dir():
+        raise DataError(f"there is no folder {path}\n  give a run, a checkpoint (RUN/checkpoints/step-…) or an export")
+    return Path(path)
+
+
+def with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
+    """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
+    import torch
+
+    from pretrainkit.dist.weights import allocate, require_same_tensors
+
+    with torch.device("meta"):
+        model = recipe.build_model(config)
+    allocate(model, "cpu")
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in weights}
+    require_same_tensors(wanted, {name: tuple(weights[name].shape) for name in wanted}, str(path))
+    missing, unexpected = model.load_state_dict(dict(weights), strict=False)
+    if missing or unexpected:
+        raise CheckpointError(
+            f"the weights in {path} do not fit recipe {config.recipe!r}\n"
+            f"  missing: {missing[:4]}\n  unexpected: {unexpected[:4]}"
+        )
+    return model.eval()
+
+
+def _recipe_of_export(folder: Path) -> str:
+    """The recipe that reads the `model_type` of a Hugging Face folder."""
+    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    for entry in entries().values():
+        if kind in entry.load().huggingface_types:
+            return entry.name
+    raise DataError(f"{folder}/config.json says model_type {kind!r}, which no recipe reads")

@@ -1,0 +1,154 @@
+"""A run: everything between a config and its last metrics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from pretrainkit.config.loader import Origins
+from pretrainkit.config.paths import absolute_paths
+from pretrainkit.errors import CheckpointError, ConfigError, InputError
+from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.running.configs import check_config
+from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
+from pretrainkit.running.initial import fresh_model, load_initial, with_encoder
+from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokenizer
+from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
+from pretrainkit.running.opened import checkpoint_of, load_model
+from pretrainkit.training.folder import RunFolder, environment, json_value
+from pretrainkit.training.recipe import Recipe
+from pretrainkit.training.run import RunConfig
+from pretrainkit.training.watch import Watcher
+
+
+def run_training(
+    config: RunConfig, folder: RunFolder, origins: Origins, watcher: Watcher, device: str | None, *, resuming: bool
+) -> dict[str, float]:
+    """Everything between a config and the last metrics, for `train` and `resume`."""
+    recipe = find_recipe(config.recipe)
+    if resuming:
+        config = with_kept_tokenizer(recipe, config, folder)
+    else:
+        refuse_idle_evaluation(config, origins)
+        config = with_first_step(config)
+    config = with_extra_steps(config)
+    config = checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
+
+    import torch
+
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.training.precision import resolve_precision
+    from pretrainkit.training.trainer import Trainer, initial_seed
+
+    world = init_world(device)
+    try:
+        source = recipe.open_data(config, "train")
+        loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
+        config = with_num_steps(config, loader)
+        evaluations = build_evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
+        torch.manual_seed(initial_seed(config.seed))
+        model = fresh_model(recipe, config, world, filled_later=resuming)
+        if config.init_from is not None and not resuming:
+            load_initial(model, config)
+        precision = resolve_precision(config.precision, world.device)
+        if not resuming:
+            world.on_main(folder.prepare)
+        start = (lambda: load_model(folder.path).to(world.device)) if resuming else (lambda: model)
+        cached = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
+        if cached is not source:
+            source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
+        objective = recipe.build_objective(config)
+        try:
+            trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher)
+            if config.init_from is not None and config.init.restore == "all" and not resuming:
+                trainer.go_on_from(checkpoint_of(Path(config.init_from), config.first_step)[1])
+        except InputError:  # such as a disk without room for one checkpoint
+            if world.is_main and not resuming:
+                folder.discard()
+            raise
+        if resuming and not trainer.restore():
+            raise CheckpointError(
+                f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
+                "  restore one from a copy, or train again in another folder"
+            )
+        if trainer.stopped_early is not None:
+            raise InputError(
+                f"{folder.path} ended early at step {trainer.step}: {trainer.stopped_early}\n"
+                f"  to go on all the same: pretrainkit resume {quote(str(folder.path))} evaluate.early_stopping=null"
+            )
+        if trainer.step >= config.total_steps:
+            raise InputError(
+                f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
+                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
+            )
+        summary_of_data = source.summary() if world.is_main else {}
+        world.on_main(lambda: _record(folder, config, origins, summary_of_data, trainer.step if resuming else 0))
+        if world.is_main:
+            watcher.started(
+                {
+                    "folder": str(folder.path),
+                    "parameters": trainer.num_parameters,
+                    "device": str(world.device),
+                    "ranks": world.world_size,
+                    "precision": trainer.precision.name,
+                    "peak": trainer.peak.describe(),
+                    "examples": sum(source.sizes),
+                    "epochs": loader.epochs_for(config.total_steps - loader.first_step),
+                    "first_step": trainer.step,
+                    "num_steps": config.total_steps,
+                    "mixture": summary_of_data.get("mixture", []),
+                    "num_examples": (config.total_steps - loader.first_step) * config.data.batch_size,
+                }
+            )
+        metrics = trainer.fit()
+        if world.is_main and config.has_held_out_data:
+            summary = {
+                "parameters": trainer.num_parameters,
+                "steps": trainer.step,
+                **metrics,
+                **recipe.baselines(config),
+            }
+            folder.write_json("summary.json", {name: json_value(value) for name, value in summary.items()})
+        # What is held out may be classes of images alone, which are no examples of the training.
+        if (
+            world.is_main
+            and config.has_held_out_data
+            and any(config.data.model_dump(include={*recipe.held_out_fields}).values())
+        ):
+            # A forward pass of a sharded model needs all ranks; what was saved last is whole.
+            is_sharded = config.parallel.strategy == "fsdp2"
+            trained = load_model(folder.path) if is_sharded else trainer.plain_model
+            samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
+            folder.write_json("samples.json", samples)
+        return metrics
+    finally:
+        world.close()
+
+
+def checked(recipe: Recipe, config: Any) -> Any:
+    """The config bound to its data, or ConfigError and DataError with what does not fit on this number of ranks."""
+    world_size = os.environ.get("WORLD_SIZE", "1")
+    num_ranks = int(world_size) if world_size.isdecimal() else 1  # init_world complains about what is no number
+    check_config(config, num_ranks)
+    if not config.has_training_data:
+        raise ConfigError(
+            "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"
+            "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
+        )
+    if config.parallel.strategy == "fsdp2" and num_ranks == 1:
+        raise ConfigError("parallel.strategy=fsdp2 needs more than one rank\n  start with --launch local --nproc 2")
+    config = recipe.bind(with_encoder(recipe, config))
+    check_config(config, num_ranks)
+    return config
+
+
+def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mapping[str, Any], step: int) -> None:
+    """Write what this run is: config, where its values came from, data, code; when it goes on, one entry more."""
+    provenance = folder.provenance() or {"data": data, **environment()}
+    if step:
+        provenance.setdefault("resumed", []).append({"step": step, **environment()})
+    folder.record(config, {**provenance, "sources": origins})
+    keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))
