@@ -7,7 +7,7 @@ from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
 from pretrainkit.recipes.fourm.lengths import LengthConfig
-from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
+from pretrainkit.recipes.fourm.mixtures import PUBLISHED
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig, gated_width, published_model
 from pretrainkit.training.run import (
@@ -26,31 +26,36 @@ _EVERYTHING_BUT_NORMS_DECAYS = (ParameterGroup(pattern="mask_token", weight_deca
 
 
 def tiny_modalities(size: int = 64, patch_size: int = 8) -> tuple[Modality, ...]:
-    """Small pictures and short texts: pixels, tokens of colours, depth and classes, captions and boxes."""
+    """Small pictures and short texts, made of plain folders without image tokenizers: photographs `rgb` as pixels and as
+    the colours of patches, maps `depth` and `seg`, captions and boxes."""
 
-    def image(key: str, vocab_size: int) -> Modality:
+    def image(key: str, vocab_size: int, reader: str, folder: str) -> Modality:
         return Modality(
             name=f"{key}@{size}",
             kind="image",
             vocab_size=vocab_size,
             image_size=size,
             patch_size=patch_size,
-            reader="tokens",
+            folder=folder,
+            reader=reader,
         )
 
-    pixels = published("rgb@224").model_copy(
-        update={"name": f"rgb@{size}", "image_size": size, "patch_size": patch_size}
+    pixels = {"name": f"rgb@{size}", "image_size": size, "patch_size": patch_size}
+    return (
+        published("caption").model_copy(update={"length": 32}),
+        image("colors", 512, "colors", "rgb"),
+        image("depth", 64, "depth", "depth"),
+        published("det").model_copy(update={"length": 64}),
+        published("rgb@224").model_copy(update=pixels),
+        image("seg", 256, "classes", "seg"),
     )
-    caption = published("caption").model_copy(update={"length": 32})
-    boxes = published("det").model_copy(update={"length": 64})
-    return (caption, boxes, pixels, image("tok_depth", 256), image("tok_rgb", 512), image("tok_semseg", 256))
 
 
 def tiny() -> FourMRun:
     """4 + 4 layers x 192 for pictures of 64 x 64 pixels: for tests and try-outs on a CPU.
 
-    4.1 M parameters in encoder and decoder. Reads pixels, writes tokens of colours, depth and classes, captions and
-    boxes; what the data lack is left out with model.modalities=... 1 500 steps of 32 examples of 64 + 64 tokens.
+    4.2 M parameters in encoder and decoder. Reads pixels, reads and writes colours, depth and classes of patches,
+    captions and boxes; data need not have them all. 1 500 steps of 32 examples of 64 + 64 tokens.
     """
     width, num_layers = 192, 4
     return FourMRun(
@@ -63,11 +68,7 @@ def tiny() -> FourMRun:
             num_heads=width // 64,
             intermediate_size=gated_width(width),
         ),
-        masking=MaskingConfig(
-            num_input_tokens=64,
-            num_target_tokens=64,
-            mixture=(Component(inputs={"rgb": 1000.0, "*": 0.0}, targets={"*": 0.5}), Component(inputs={"*": 0.5}, targets={"*": 0.5})),
-        ),
+        masking=MaskingConfig(num_input_tokens=64, num_target_tokens=64),
         data=FourMDataConfig(batch_size=32),
         optimizer=OptimizerConfig(peak_lr=1e-3, beta2=0.95, epsilon=1e-8, weight_decay=0.05),
         schedule=ScheduleConfig(name="cosine", num_warmup_steps=75),
