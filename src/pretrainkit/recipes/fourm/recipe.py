@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.presets import PRESETS
-from pretrainkit.training.recipe import Recipe, Split
+from pretrainkit.training.recipe import ImageEncoder, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,6 +60,36 @@ class FourM(Recipe):
         from pretrainkit.recipes.fourm.objective import FourMObjective
 
         return FourMObjective(config)
+
+    def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
+        """The encoder with all patches of an image, and nothing else; the mean of its output over them."""
+        from pretrainkit.recipes.fourm.image_tower import ImageTower
+
+        tower = ImageTower.of(model)
+        assert tower.modality.image_size is not None
+        return ImageEncoder(tower, tower.features, tower.modality.image_size)
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        return ("4m",)
+
+    def import_file(self, path: Path, format: str, config: FourMRun | None) -> ImportedModel:
+        """The config is `config`, or that of fourm/b-7 with the model of the file; the data is missing."""
+        from pretrainkit.recipes.fourm.original import read_original
+
+        model, state = read_original(path, None if config is None else config.model)
+        base = PRESETS["b-7"]() if config is None else config
+        return ImportedModel(base.model_copy(update={"model": model}), state)
+
+    @property
+    def export_formats(self) -> tuple[str, ...]:
+        return ("4m",)
+
+    def export_file(self, config: FourMRun, model: Any, format: str, out: Path) -> None:
+        """A .safetensors file by the published names, with the config in its header."""
+        from pretrainkit.recipes.fourm.original import write_original
+
+        write_original(out, model)
 
 
 RECIPE = FourM()
