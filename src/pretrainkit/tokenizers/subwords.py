@@ -103,10 +103,10 @@ def train_multimodal(
     pieces = [piece for piece, _ in sorted(learned.get_vocab().items(), key=lambda item: item[1]) if piece not in taken]
     alphabet = sum(len(piece.removeprefix(_INSIDE)) == 1 for piece in pieces)
     if len(pieces) < room or alphabet > room:
+        possible = len(reserved) + min(max(alphabet, room), len(pieces))
         raise DataError(
             f"--vocab-size is {vocab_size}, of which {len(reserved)} are reserved, but this text yields {alphabet} to "
-            f"{len(pieces)} pieces\n  use --vocab-size {len(reserved) + min(max(alphabet, room), len(pieces))}, or count "
-            "the words of other text"
+            f"{len(pieces)} pieces\n  use --vocab-size {possible}, or count the words of other text"
         )
     vocabulary = {piece: number for number, piece in enumerate([*reserved, *pieces[:room]])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=TOKENS["unk"]))

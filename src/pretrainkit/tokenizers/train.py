@@ -20,8 +20,8 @@ class TokenizerSettings:
     """What tokenizer to train."""
 
     kind: Kind = "unigram"
-    """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa. multimodal:
-    WordPiece with sentinels, numbers and class names, as in 4M."""
+    """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa.
+    multimodal: WordPiece with sentinels, numbers and class names, as in 4M."""
     vocab_size: int = unigram.DEFAULT_VOCAB_SIZE
     """Pieces in all."""
     layout: unigram.Layout = "bert"

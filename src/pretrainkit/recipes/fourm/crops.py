@@ -79,7 +79,7 @@ def draw_part(crop: CropConfig, height: int, width: int, rng: np.random.Generato
     is_flipped = bool(rng.random() < crop.flip)
     for _ in range(_TRIES):
         area = height * width * rng.uniform(*crop.scale)
-        ratio = math.exp(rng.uniform(*map(math.log, crop.ratio)))
+        ratio = math.exp(rng.uniform(math.log(crop.ratio[0]), math.log(crop.ratio[1])))
         drawn_width, drawn_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < drawn_width <= width and 0 < drawn_height <= height:
             top = int(rng.integers(height - drawn_height, endpoint=True))

@@ -65,7 +65,7 @@ class FourMSetConfig(SourceConfig):
     """In messages; null: the last part of the path."""
     modalities: tuple[str, ...] | None = None
     """Names of those that are used; null: all of the model's that it has."""
-    folders: dict[str, str] = {}
+    folders: dict[str, str] = Field(default={})
     """Folder of a modality where it is not the usual one, by name: {"tok_semseg@224": "semseg_tokens"}."""
     mixture: Mixture | None = None
     """In place of `masking.mixture`; null: that one."""
@@ -90,9 +90,9 @@ FourMSets = Annotated[
 class FourMDataConfig(DataConfig):
     """What the model is fed: samples whose modalities belong together."""
 
-    train: FourMSets = ()  # type: ignore[assignment]
+    train: FourMSets = ()
     """To train on: one path, several separated by commas, or a list of {path, weight, …}."""
-    valid: FourMSets = ()  # type: ignore[assignment]
+    valid: FourMSets = ()
     """Held out; the same kinds of paths."""
     order: Literal["shuffle", "sequential"] = "shuffle"
     """shuffle: every sample independently permuted, anew each epoch. sequential: as stored."""

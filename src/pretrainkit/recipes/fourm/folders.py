@@ -102,7 +102,7 @@ def folders_of(path: str) -> frozenset[str]:
     except OSError as error:
         raise DataError(
             f"the data set {path} cannot be read: {error.strerror or error}\n"
-            "  give a folder with a folder for each modality, or tar files: FOLDER/[rgb,caption]/shard-{00000..00009}.tar"
+            "  give a folder with a folder for each modality, or tar files as in FOLDER/[rgb,caption]/{00..09}.tar"
         ) from error
 
 

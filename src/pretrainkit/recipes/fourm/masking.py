@@ -5,11 +5,11 @@ places of an image, F tokens end to end.
 
 A draw divides budgets of input and target tokens among modalities (`budgets.py`), picks disjoint random places of
 images and hides spans of sequences (`sequences.py`). Of short texts and small images it uses less than their budget:
-with the published mixture of 21 modalities the original leaves a third of the encoder's slots empty. Giving what is left
-to other modalities would shift their shares towards images. Instead the empty slots are filled by further draws of the same
-sample from the same mixture, with the empty slots as budget: *segments* that know nothing of each other, of one to
-three tens of tokens mostly. Every segment follows the published law for its budget, so components occur as often as
-before.
+with the published mixture of 21 modalities the original leaves a third of the encoder's slots empty. Giving what is
+left to other modalities would shift their shares towards images. Instead the empty slots are filled by further draws of
+the same sample from the same mixture, with the empty slots as budget: *segments*, which know nothing of each other.
+Every segment follows the published law for its budget, so components occur as often as before, and the shares of
+modalities stay within one point.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from pretrainkit.recipes.fourm.sequences import Ids, Ragged, hide_spans, spans
 _COMPONENT, _NUM_INPUTS, _NUM_TARGETS, _INPUTS, _TARGETS, _PLACES, _SPANS, _KEEP = range(8)
 """Streams of a segment's key."""
 _HELD_BACK = 0.15
-"""Target tokens that a draw leaves to the next ones, for each slot of the encoder that it leaves empty. With 0 the decoder
-is full first, and 91 % of the encoder with the published mixture of 21 modalities; with this 98 % and 96 %."""
+"""Target tokens that a draw leaves to the next ones, for each slot of the encoder that it leaves empty. With 0 the
+decoder is full first, and 91 % of the encoder with the published mixture of 21 modalities; with this 98 % and 96 %."""
 _PLACE = np.uint64((1 << 14) - 1)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, PositiveFloat
+from pydantic import BeforeValidator, Field, PositiveFloat
 
 from pretrainkit.config.base import Config
 from pretrainkit.errors import ConfigError
@@ -26,12 +26,12 @@ class Component(Config):
 
     weight: PositiveFloat = 1.0
     """How often it is drawn, relative to the others."""
-    inputs: dict[str, NonNegativeFloat] = {_ALL: 1.0}
+    inputs: dict[str, NonNegativeFloat] = Field(default={_ALL: 1.0})
     """Concentration of the Dirichlet distribution of inputs by modality: small values give few modalities at a time,
     large ones equal parts. Unnamed ones: that of *, or 0, which is never."""
-    targets: dict[str, NonNegativeFloat] = {_ALL: 1.0}
+    targets: dict[str, NonNegativeFloat] = Field(default={_ALL: 1.0})
     """The same for targets. * leaves out what can be no target."""
-    keep: dict[str, Keep] = {}
+    keep: dict[str, Keep] = Field(default={})
     """Of sequences among the inputs, the share of tokens that is kept before the budget cuts: random: uniform in
     [0, 1]. all: everything. binary: all or nothing. Unnamed ones: that of *, or random."""
 

@@ -133,9 +133,9 @@ def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> I
             run = behind[token] = []
         else:
             run.append(token)
-    merged = [
-        found for token in input_ids.tolist() for found in behind.get(token, () if token in sentinels else (token,))
-    ]
+    merged: list[int] = []
+    for token in input_ids.tolist():
+        merged += behind.get(token, []) if token in sentinels else [token]
     return np.array(merged, np.int32)
 
 

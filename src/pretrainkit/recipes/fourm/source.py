@@ -242,7 +242,7 @@ class FourMSource(BatchSource):
                     if ids is not None:
                         row[:] = _checked_image(ids, modality)
             elif modality.kind == "vectors":
-                lengths = np.array([0 if one is None else len(one) for one in found], np.int64)
+                lengths = np.array([0 if one is None else len(np.asarray(one)) for one in found], np.int64)
                 sequences[number] = Ragged(_counted(lengths), lengths)
             elif modality.kind == "sequence":
                 sequences[number] = self._sequences(found, modality)
@@ -441,7 +441,7 @@ def bind(config: Any) -> Any:
     if shared:
         raise DataError(f"data.valid names data that is in data.train: {', '.join(sorted(shared))}\n  give other data")
     for split in ("train", "valid") if data.valid else ("train",):
-        source = open_source(config, split)  # type: ignore[arg-type]
+        source = open_source(config, split)
         first = [0] * len(source.sets)
         source.build(
             Records(
