@@ -75,11 +75,19 @@ class Bert(Recipe):
 
     def text_reader(self, config: BertRun, tokenizer: Path) -> TextReader:
         from pretrainkit.tokenizers.load import load_tokenizer
-        from pretrainkit.training.text_reader import TextReader
+        from pretrainkit.training.token_reader import ControlTokens, TokenReader
 
         found = load_tokenizer(tokenizer)
         cls, sep = (found.special.cls,), (found.special.sep,)
-        return TextReader(found.encode_flat, cls, sep, sep, found.fingerprint, config.model.max_positions)
+        return TokenReader(
+            found.encode_flat,
+            ControlTokens(cls, sep, sep),
+            found.fingerprint,
+            config.model.max_positions,
+            word_prefix=found.word_prefix,
+            unknown=found.special.unk,
+            encode_with_offsets=found.encode_with_offsets,
+        )
 
     def build_text_encoder(self, config: BertRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.bert.text_encoder import build_text_encoder

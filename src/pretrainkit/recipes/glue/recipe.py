@@ -26,7 +26,7 @@ class Glue(Recipe):
     """A text encoder of any recipe under a new head."""
 
     name = "glue"
-    summary = "Fine-tuning of text encoders: the tasks of GLUE, and tables of your own."
+    summary = "Fine-tuning of text encoders: the tasks of GLUE, tables of your own, labels of words."
 
     @property
     def config_class(self) -> type[GlueRun]:
@@ -71,9 +71,9 @@ class Glue(Recipe):
 
     def bind(self, config: GlueRun) -> GlueRun:
         """Find the classes, and check the lengths."""
-        from pretrainkit.recipes.glue.examples import classes_of, read_rows
+        from pretrainkit.recipes.glue.kinds.by_name import KINDS
         from pretrainkit.recipes.glue.model import encoder_of
-        from pretrainkit.recipes.glue.source import rows_of, task_of
+        from pretrainkit.recipes.glue.source import names_in, read_place, rows_of, task_of
 
         encoder_of(config.model)
         task = task_of(config.data)
@@ -84,13 +84,13 @@ class Glue(Recipe):
             )
         classes = config.model.classes
         if classes is None:
-            classes = task.classes
-        if classes is None and task.kind == "classes":
-            rows = [
-                read_rows(source, split, task, needs_label=True)
+            classes = task.classes if config.data.labels is None else names_in(config.data.labels)
+        if classes is None and KINDS[task.kind].has_classes:
+            places = [
+                read_place(source, split, task, needs_label=True)
                 for source, split in rows_of(config.data, task, "train")
             ]
-            classes = classes_of([label for part in rows for label in part.labels])
+            classes = KINDS[task.kind].classes(places)
             if len(classes) < 2:
                 raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
         length, most = config.data.max_seq_length, self._reader(config).max_positions
@@ -143,14 +143,14 @@ class Glue(Recipe):
         )
 
     def build_model(self, config: GlueRun) -> nn.Module:
-        from pretrainkit.recipes.glue.model import build
+        from pretrainkit.recipes.glue.heads.by_kind import build_model
 
-        return build(config.model)
+        return build_model(config)
 
     def build_objective(self, config: GlueRun) -> GlueObjective:
-        from pretrainkit.recipes.glue.objective import GlueObjective
+        from pretrainkit.recipes.glue.heads.by_kind import build_objective
 
-        return GlueObjective(config)
+        return build_objective(config)
 
     def open_inference(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, request: InferenceRequest, precision: Precision
@@ -166,6 +166,11 @@ class Glue(Recipe):
         recipe, encoder_config = encoder_of(config.model)
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
+
+    def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:
+        from pretrainkit.recipes.glue.sample import sample
+
+        return sample(config, model, source, num)
 
     def generate(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
