@@ -38,17 +38,24 @@ class EncoderConfig(Config):
 class GlueModelConfig(Config):
     """An encoder and a linear head on its vector of each example."""
 
-    neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "dropout", "initializer_range"})
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "encoder_settings", "dropout", "initializer_range"})
 
     encoder: EncoderConfig | None = None
     """Filled in from init_from when the run starts."""
+    encoder_settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the encoder that are other than in the run it comes from, by the names of its recipe, such as {model:
+    {hidden_dropout: 0.1}} or, of pixel, {text: {pooling: max}}. Read when fine-tuning starts."""
     classes: tuple[str, ...] | None = None
     """Names of the classes by number, filled in from the task or found in the training data; empty: the model gives one
     number."""
     start: Literal["trained", "random"] = "trained"
     """Where the encoder's weights come from. random: drawn anew, to see what pretraining is worth."""
+    pooling: Literal["cls", "mean", "max"] | None = None
+    """Tasks of a class or number per example: what stands for an example. null: the encoder's own vector, such as that
+    of BERT's pooler. cls: the first token's hidden state. mean, max: over all its tokens."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """On the vector in front of the head; null: the encoder's rate for hidden states."""
+    """On the vector in front of the head; null: the encoder's rate for hidden states. Encoders of recipe huggingface
+    have a dropout of their own there, which stays: their rate counts as 0."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
     """The head starts from a normal distribution of this scale, cut at two scales."""
 

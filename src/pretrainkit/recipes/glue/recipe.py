@@ -42,28 +42,32 @@ class Glue(Recipe):
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
         """A fine-tuned model lends its encoder, so that tasks can follow one another."""
+        from pretrainkit.recipes.glue.encoder import fitted
+
         if recipe == self.name:
             encoder = encoder_config.model.encoder
         else:
             empty = encoder_config.data.model_copy(update={"train": (), "valid": ()})
             described = encoder_config.model_copy(update={"data": empty, "init_from": None})
             encoder = EncoderConfig(recipe=recipe, config=described.model_dump(mode="json"))
-        given = config.data.tokenizer or (None if tokenizer is None else str(tokenizer))
+        given = tokenizer if config.data.tokenizer is None else Path(config.data.tokenizer)
+        encoder, given = fitted(encoder, config, given)
         return config.model_copy(
             update={
                 "model": config.model.model_copy(update={"encoder": encoder}),
-                "data": config.data.model_copy(update={"tokenizer": given}),
+                "data": config.data.model_copy(update={"tokenizer": given and str(given)}),
             }
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
         """Of a fine-tuned model with the same classes the head, too."""
-        from pretrainkit.recipes.registry import find_recipe
+        from pretrainkit.recipes.glue.model import encoder_of
 
         if config.model.start == "random":
             return
         if recipe != self.name:
-            _copy(find_recipe(recipe).build_text_encoder(encoder_config, trained), model.encoder, config)
+            reader, own = encoder_of(config.model)
+            _copy(reader.build_text_encoder(own, trained), model.encoder, config)
             return
         _copy(trained.encoder, model.encoder, config)
         if encoder_config.model.classes == config.model.classes:
@@ -163,11 +167,26 @@ class Glue(Recipe):
 
         return Answers(config, model, self._reader(config), request, precision)
 
+    @property
+    def reads_text_classifiers(self) -> bool:
+        return True
+
+    def import_huggingface(self, folder: Path) -> tuple[GlueRun, Mapping[str, Any]]:
+        """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`."""
+        from pretrainkit.recipes.glue.imported import read_classifier
+
+        return read_classifier(self, folder)
+
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
         """As the encoder's recipe writes it, such as `BertForSequenceClassification`."""
         from pretrainkit.recipes.glue.model import encoder_of
 
         recipe, encoder_config = encoder_of(config.model)
+        if config.model.pooling is not None:
+            raise InputError(
+                f"model.pooling={config.model.pooling}, but transformers pools in the encoder's own way\n"
+                "  use --format safetensors, or fine-tune with model.pooling=null"
+            )
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
 
