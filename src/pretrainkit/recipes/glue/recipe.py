@@ -14,6 +14,7 @@ from pretrainkit.training.recipe import Evaluator, Recipe, Split, TextClassifier
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.glue.objective import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
@@ -159,6 +160,12 @@ class Glue(Recipe):
         from pretrainkit.recipes.glue.heads.by_kind import build_objective
 
         return build_objective(config)
+
+    def open_rows(self, config: GlueRun, path: str, split: str) -> TaskSource:
+        from pretrainkit.recipes.glue.kinds.by_name import KINDS
+        from pretrainkit.recipes.glue.source import task_of
+
+        return KINDS[task_of(config.data).kind].open(path, split)
 
     def open_inference(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, request: InferenceRequest, precision: Precision
