@@ -28,3 +28,12 @@ def sample_data() -> Path:
     if not folder.is_dir():
         pytest.skip("sample data not present: set PRETRAINKIT_SAMPLE_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def latin_font(tmp_path_factory) -> str:
+    """The font that Pillow brings: Latin only."""
+    fonts = pytest.importorskip("PIL.ImageFont")
+    path = tmp_path_factory.mktemp("fonts") / "latin.ttf"
+    path.write_bytes(fonts.load_default(12).font_bytes)
+    return str(path)

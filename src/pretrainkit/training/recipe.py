@@ -275,9 +275,15 @@ class Recipe(ABC):
         """How the encoder of `build_text_encoder` wants its texts; `tokenizer` is the folder of the model's."""
         raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
 
+    def as_text_encoder(self, config: Any, tokenizer: Path | None, max_length: int) -> tuple[Any, Path | None]:
+        """The config of an encoder for texts of at most `max_length` slots, and the folder of what its reader needs, as
+        a run that trains it further keeps them. Default: as they are."""
+        return config, tokenizer
+
     def build_text_encoder(self, config: Any, model: nn.Module) -> TextEncoder:
-        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`. What it
-        lacks, such as a pooler, is drawn from torch's global generator (on "meta": has no values)."""
+        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`, but for
+        what is trained here alone. What the model lacks, such as a pooler, is drawn from torch's global generator (on
+        "meta": has no values). `config` may be one of `as_text_encoder`, another than the model was built from."""
         raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
 
     def text_encoder_flops(self, config: Any, lengths_B: np.ndarray) -> float:

@@ -22,6 +22,11 @@ class TextEncoder(nn.Module, ABC):
     dropout_rate: float
     """Of its hidden states: what a head in front of which nothing else is said drops, too."""
 
+    @property
+    def pooled_dropout_rate(self) -> float:
+        """The same for the vectors of `forward`."""
+        return self.dropout_rate
+
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""

@@ -26,7 +26,7 @@ class Glue(Recipe):
     """A text encoder of any recipe under a new head."""
 
     name = "glue"
-    summary = "Fine-tuning of text encoders: the tasks of GLUE, and tables of your own."
+    summary = "Fine-tuning of text encoders: the tasks of GLUE, tables of your own, labels of words."
 
     @property
     def config_class(self) -> type[GlueRun]:
@@ -42,28 +42,32 @@ class Glue(Recipe):
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
         """A fine-tuned model lends its encoder, so that tasks can follow one another."""
+        from pretrainkit.recipes.glue.encoder import fitted
+
         if recipe == self.name:
             encoder = encoder_config.model.encoder
         else:
             empty = encoder_config.data.model_copy(update={"train": (), "valid": ()})
             described = encoder_config.model_copy(update={"data": empty, "init_from": None})
             encoder = EncoderConfig(recipe=recipe, config=described.model_dump(mode="json"))
-        given = config.data.tokenizer or (None if tokenizer is None else str(tokenizer))
+        given = tokenizer if config.data.tokenizer is None else Path(config.data.tokenizer)
+        encoder, given = fitted(encoder, config, given)
         return config.model_copy(
             update={
                 "model": config.model.model_copy(update={"encoder": encoder}),
-                "data": config.data.model_copy(update={"tokenizer": given}),
+                "data": config.data.model_copy(update={"tokenizer": given and str(given)}),
             }
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
         """Of a fine-tuned model with the same classes the head, too."""
-        from pretrainkit.recipes.registry import find_recipe
+        from pretrainkit.recipes.glue.model import encoder_of
 
         if config.model.start == "random":
             return
         if recipe != self.name:
-            _copy(find_recipe(recipe).build_text_encoder(encoder_config, trained), model.encoder, config)
+            reader, own = encoder_of(config.model)
+            _copy(reader.build_text_encoder(own, trained), model.encoder, config)
             return
         _copy(trained.encoder, model.encoder, config)
         if encoder_config.model.classes == config.model.classes:
@@ -73,7 +77,7 @@ class Glue(Recipe):
         """Find the classes, and check the lengths."""
         from pretrainkit.recipes.glue.kinds.by_name import KINDS
         from pretrainkit.recipes.glue.model import encoder_of
-        from pretrainkit.recipes.glue.source import read_place, rows_of, task_of
+        from pretrainkit.recipes.glue.source import names_in, read_place, rows_of, task_of
 
         encoder_of(config.model)
         task = task_of(config.data)
@@ -84,7 +88,7 @@ class Glue(Recipe):
             )
         classes = config.model.classes
         if classes is None:
-            classes = task.classes
+            classes = task.classes if config.data.labels is None else names_in(config.data.labels)
         if classes is None and KINDS[task.kind].has_classes:
             places = [
                 read_place(source, split, task, needs_label=True)
@@ -181,6 +185,11 @@ class Glue(Recipe):
             )
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
+
+    def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:
+        from pretrainkit.recipes.glue.sample import sample
+
+        return sample(config, model, source, num)
 
     def generate(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any

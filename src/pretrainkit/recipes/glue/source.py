@@ -4,7 +4,9 @@ Dimensions: B examples.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,12 +72,13 @@ def task_of(data: GlueDataConfig) -> TextTask:
     """The task that a config names, or that its columns make."""
     if data.task is not None:
         return named_task(data.task)
+    usual = LABEL_COLUMNS if data.kind in ("classes", "numbers") else ()
     return TextTask(
         name="own",
         texts=tuple((name,) for name in data.texts),
-        label=LABEL_COLUMNS if data.label is None else (data.label,),
+        label=usual if data.label is None else (data.label,),
         kind=data.kind,
-        metrics=(accuracy,) if data.kind == "classes" else (pearson, spearman),
+        metrics=(pearson, spearman) if data.kind == "numbers" else (accuracy,),
     )
 
 
@@ -123,3 +126,20 @@ def read_place(source: TaskSource, split: str, task: TextTask, *, needs_label: b
     if not kind.count(rows):
         raise DataError(f"there are no rows in {split} of task {task.name}\n  leave it out, or give other files")
     return rows
+
+
+def names_in(path: str) -> tuple[str, ...]:
+    """The lines of a file, each the name of a class.
+
+    Raises:
+        DataError: It cannot be read, names one twice, or fewer than two.
+    """
+    try:
+        names = [line.strip() for line in Path(path).expanduser().read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}\n  give a text file with a class in each line") from error
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice or len(names) < 2:
+        what = f"names {twice[0]} twice" if twice else f"names {len(names)} classes"
+        raise DataError(f"{path} {what}\n  give each of at least two classes a line of its own")
+    return tuple(names)

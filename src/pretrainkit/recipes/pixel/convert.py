@@ -24,7 +24,7 @@ from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.inputs import read_batch
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.positions import fitted_table, position_table
 
 _logger = logging.getLogger(__name__)
 State = Mapping[str, Tensor]
@@ -172,14 +172,14 @@ def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, 
 def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tuple[PixelModelConfig, dict[str, Tensor]]:
     """The model for texts of another length: position tables are cut, or go on by the formula that made them.
 
-    The number of patches in a row of their grid stays as it is, so what was learnt of a position holds.
+    The number of patches in a row of their grid stays as it is, so what was learnt of a position holds. Rotary
+    positions have no table.
     """
     found = dict(state)
+    if config.positions == "rotary":
+        return config.model_copy(update={"max_patches": max_patches}), found
     for name in _TABLES:
-        table = state[name]
-        longer = position_table(max_patches, table.shape[1], config.position_grid_width).to(table)
-        kept = min(len(table), len(longer))
-        found[name] = torch.cat((table[:kept], longer[kept:]))
+        found[name] = fitted_table(state[name], max_patches, config.position_grid_width)
     update = {"max_patches": max_patches, "grid_width": config.position_grid_width}
     return config.model_copy(update=update), found
 
@@ -265,8 +265,13 @@ def write_huggingface(
         model_type: pixel, or vit_mae for transformers itself.
 
     Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
+        InputError: The model has no such form, or `out` exists and is not an empty folder, or cannot be written.
     """
+    if config.model.positions != "grid":
+        raise InputError(
+            f"a model with model.positions={config.model.positions} has no Hugging Face form: PIXEL and ViTMAE add fixed "
+            "positions\n  use --format safetensors, or train with model.positions=grid"
+        )
     values = to_huggingface_config(config, model_type)
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", to_huggingface_state(state, config.model))
