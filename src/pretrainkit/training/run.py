@@ -312,6 +312,10 @@ class EvaluateConfig(Config):
     """Examples of `data.valid` to use, at most all."""
     batch_size: PositiveInt = 64
     """Examples per forward pass and rank."""
+    num_samples: NonNegativeInt = 0
+    """Held-out examples that are shown with the model's answers after every evaluation: in TensorBoard and Weights &
+    Biases where those are on, and over time in the report. After the last step some are shown in any case. Not while a
+    model is sharded (fsdp2)."""
 
     def limited_to(self, num_examples: int) -> Self:
         """The same with at most so many examples of each set."""

@@ -54,9 +54,9 @@ class PixelModelConfig(Config):
     rotary_theta: PositiveFloat = 10_000.0
     """Base of the wavelengths of rotary positions; only read with them."""
     grid_width: PositiveInt | None = None
-    """Only with positions=grid. Patch i has the sine-cosine position (i mod grid_width, i div grid_width), as in the square images of the masked
-    autoencoder; null: the root of max_patches, rounded down. A model that was made for 529 patches keeps 23 whatever
-    its length becomes."""
+    """Only with positions=grid. Patch i has the sine-cosine position (i mod grid_width, i div grid_width), as in the
+    square images of the masked autoencoder; null: the root of max_patches, rounded down. A model that was made for 529
+    patches keeps 23 whatever its length becomes."""
     activation: Activation = "gelu"
     """Of the feed-forward layers; gelu is the exact one."""
     hidden_dropout: DropoutRate = 0.1
@@ -70,6 +70,10 @@ class PixelModelConfig(Config):
     that of the other norms."""
     initializer_range: PositiveFloat = 0.02
     """Deviation of normal initial weights."""
+    pixel_zero: Literal["black", "white"] = "black"
+    """What the embedding of patches sees as 0. black: as published; paper is then a large constant in every patch,
+    which each update of the weights moves. white: ink alone counts. The weights are those of a model with black after
+    an exact change, which exports make."""
     patch_initialization: Literal["xavier", "normal"] = "xavier"
     """Of the layer that embeds patches. xavier: as the original's driver leaves it, with biases from
     uniform(-D^-0.5, D^-0.5) for D = values of a patch. normal: as all other layers, with biases 0."""

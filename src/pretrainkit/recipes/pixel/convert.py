@@ -133,7 +133,11 @@ def to_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Te
     for ours, names in _split_tensors(config).items():
         found |= zip(names, state[ours].chunk(3), strict=True)
     P = config.patch_size
-    weight = state[f"{_PATCH[0]}.weight"].unflatten(1, (P, P, NUM_CHANNELS))
+    weight = state[f"{_PATCH[0]}.weight"]
+    if config.pixel_zero == "white":  # W (1 - x) + b = -W x + (b + W 1)
+        found[f"{_PATCH[1]}.bias"] = found[f"{_PATCH[1]}.bias"] + weight.sum(1)
+        weight = -weight
+    weight = weight.unflatten(1, (P, P, NUM_CHANNELS))
     found[f"{_PATCH[1]}.weight"] = weight.permute(0, 3, 1, 2)
     return found
 
@@ -269,8 +273,8 @@ def write_huggingface(
     """
     if config.model.positions != "grid":
         raise InputError(
-            f"a model with model.positions={config.model.positions} has no Hugging Face form: PIXEL and ViTMAE add fixed "
-            "positions\n  use --format safetensors, or train with model.positions=grid"
+            f"a model with model.positions={config.model.positions} has no Hugging Face form: PIXEL and ViTMAE add "
+            "fixed positions\n  use --format safetensors, or train with model.positions=grid"
         )
     values = to_huggingface_config(config, model_type)
     with new_folder(out) as folder:
