@@ -93,7 +93,7 @@ def load_renderer(
     values["font_file"] = str(path.parent / Path(str(stored.get("font_file", ""))).name)
     values["fallback_fonts"] = [str(path.parent / FALLBACKS_NAME / name) for name in values.get("fallback_fonts", [])]
     if extras is not None and on_change != "ignore":
-        changed = difference(extras.get("rendering", {}), describe(Renderer(_validated(values, path))))
+        changed = difference(extras.get("rendering", {}), describe(Renderer(validated(values, path))))
         if changed:
             message = (
                 f"{path.parent} is not rendered as it was: {changed}\n"
@@ -102,7 +102,7 @@ def load_renderer(
             if on_change == "error":
                 raise DataError(message)
             warnings.warn(message, stacklevel=2)
-    return Renderer(_validated(values | changes, path))
+    return Renderer(validated(values | changes, path))
 
 
 def is_renderer(folder: Path) -> bool:
@@ -139,7 +139,16 @@ def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:
     return values | {"engine": engine, "parity": True}
 
 
-def _validated(values: dict[str, Any], path: Path) -> RendererConfig:
+def validated(values: dict[str, Any], path: Path) -> RendererConfig:
+    """The config with these values.
+
+    Args:
+        values: Of its fields.
+        path: File in the folder to be named where they are wrong.
+
+    Raises:
+        ConfigError: A field or a value is not known.
+    """
     try:
         return RendererConfig.model_validate(values)
     except ValidationError as error:

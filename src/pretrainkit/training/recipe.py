@@ -106,6 +106,22 @@ class TextClassifier:
     """In front of the head."""
 
 
+@dataclass(frozen=True)
+class ImportedTextClassifier:
+    """A text encoder with a linear head, as transformers saved it."""
+
+    config: RunConfig
+    """Of the encoder."""
+    encoder: Mapping[str, Tensor]
+    """The state dict of the text encoder of a model with that config."""
+    head: Mapping[str, Tensor]
+    """weight and bias."""
+    classes: tuple[str, ...]
+    """Names by number; empty where the head gives a number."""
+    max_positions: int | None
+    """Most tokens of an example."""
+
+
 class Recipe(ABC):
     """One folder of `recipes/`, or a third party's entry point in the group `pretrainkit.recipes`."""
 
@@ -281,6 +297,17 @@ class Recipe(ABC):
             f"recipe {self.name!r} has no Hugging Face form of its encoder with a head\n  use --format safetensors"
         )
 
+    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+        """Read a folder that `export_text_classifier` wrote, or transformers."""
+        raise InputError(
+            f"recipe {self.name!r} reads no classifiers of transformers\n  give the encoder they were trained from"
+        )
+
+    @property
+    def reads_text_classifiers(self) -> bool:
+        """Whether `import_huggingface` reads the encoders of other recipes with a classifier on them."""
+        return False
+
     @property
     def stands_on_encoder(self) -> bool:
         """Whether `init_from` names a model, maybe of another recipe, whose encoder a model of this one stands on."""
@@ -348,6 +375,11 @@ class Recipe(ABC):
     def huggingface_types(self) -> tuple[str, ...]:
         """The values of `model_type` in config.json that `import_huggingface` reads."""
         return ()
+
+    @property
+    def reads_other_huggingface(self) -> bool:
+        """Whether `import_huggingface` reads folders of a `model_type` that no recipe names."""
+        return False
 
     def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""

@@ -97,6 +97,10 @@ class Glue(Recipe):
             classes = KINDS[task.kind].classes(places)
             if len(classes) < 2:
                 raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
+        config = KINDS[task.kind].bound(
+            config,
+            lambda: [read_place(*place, task, needs_label=True) for place in rows_of(config.data, task, "train")],
+        )
         length, most = config.data.max_seq_length, self._reader(config).max_positions
         if most is not None and length > most:
             raise ConfigError(
@@ -163,11 +167,26 @@ class Glue(Recipe):
 
         return Answers(config, model, self._reader(config), request, precision)
 
+    @property
+    def reads_text_classifiers(self) -> bool:
+        return True
+
+    def import_huggingface(self, folder: Path) -> tuple[GlueRun, Mapping[str, Any]]:
+        """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`."""
+        from pretrainkit.recipes.glue.imported import read_classifier
+
+        return read_classifier(self, folder)
+
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
         """As the encoder's recipe writes it, such as `BertForSequenceClassification`."""
         from pretrainkit.recipes.glue.model import encoder_of
 
         recipe, encoder_config = encoder_of(config.model)
+        if config.model.pooling is not None:
+            raise InputError(
+                f"model.pooling={config.model.pooling}, but transformers pools in the encoder's own way\n"
+                "  use --format safetensors, or fine-tune with model.pooling=null"
+            )
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
 

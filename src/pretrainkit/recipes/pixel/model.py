@@ -19,7 +19,7 @@ from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.nn.linear import BiasedLinear
 from pretrainkit.nn.rotary import Rotation, rotation
-from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig
+from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig, Zero
 from pretrainkit.recipes.pixel.inputs import PixelInputs
 from pretrainkit.recipes.pixel.positions import position_table
 
@@ -55,19 +55,17 @@ class PixelEncoder(nn.Module):
 
     def embed(self, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
         """uint8 patches and their positions to (V, D)."""
-        x_VD = patch_vectors(self.config, self.patch, self.class_token, patches_VF, positions_V)
+        x_VD = patch_vectors(self.patch, self.class_token, patches_VF, positions_V, self.config.pixel_zero)
         return x_VD if self.position_embedding is None else x_VD + self.position_embedding[positions_V]
 
 
-def patch_vectors(
-    config: PixelModelConfig, patch: nn.Linear, class_token: Tensor, patches_VF: Tensor, positions_V: Tensor
-) -> Tensor:
+def patch_vectors(patch: nn.Linear, class_token: Tensor, patches_VF: Tensor, positions_V: Tensor, zero: Zero) -> Tensor:
     """uint8 patches to (V, D), before positions are added; `class_token` (D,) where the position is 0."""
     weight = patch.weight
     if patches_VF.shape[1] != weight.shape[1]:
         weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
     values_VF = patches_VF.to(weight.dtype) / 255
-    if config.pixel_zero == "white":
+    if zero == "white":
         values_VF = 1 - values_VF
     x_VD = F.linear(values_VF, weight, patch.bias)
     is_class_token_V1 = (positions_V == 0)[:, None]

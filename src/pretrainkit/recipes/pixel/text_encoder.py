@@ -71,7 +71,7 @@ class PixelTextEncoder(TextEncoder):
             patches_TF, positions_T = patches_TF.new_zeros(1, patches_TF.shape[1]), positions_T.new_zeros(1)
             starts = torch.arange(2, dtype=torch.int32, device=starts.device)
         layout = layout_of(starts, max_length + 1, len(positions_T))
-        x_TD = patch_vectors(self.model_config, self.patch, self.class_token, patches_TF, positions_T)
+        x_TD = patch_vectors(self.patch, self.class_token, patches_TF, positions_T, self.model_config.pixel_zero)
         if self.position_embedding is not None:
             x_TD = x_TD + self.position_embedding[positions_T]
         x_TD = dropout(x_TD, self.embedding_dropout_rate, is_training=self.training)
