@@ -339,6 +339,9 @@ class InitConfig(Config):
     of a run or checkpoint go on, so that the learning rate does too."""
     step: PositiveInt | None = None
     """Of a run: the checkpoint after so many updates; null: the newest."""
+    recipe: str | None = None
+    """Of a Hugging Face folder: who reads it, such as huggingface, which takes any encoder as transformers computes it;
+    null: the recipe that knows its model_type."""
     averaged: bool = False
     """The average of the weights that ema_decay keeps, in place of the last ones."""
     rename: tuple[InitRename, ...] = ()

@@ -3,14 +3,18 @@
 from pretrainkit.eval.metrics.answers import normalize_squad, normalize_trivia_qa, span_squad, squad, trivia_qa
 from pretrainkit.eval.metrics.classes import accuracy, f1_invalid_wrong, matthews, mean_multiclass_f1
 from pretrainkit.eval.metrics.correlation import pearson, spearman
+from pretrainkit.eval.metrics.entities import are_entity_labels, entities, entity_f1
 from pretrainkit.eval.metrics.grouped import deduplicated_squad, multirc_f1_and_exact_match
 from pretrainkit.eval.metrics.referents import same_referent, wsc_accuracy
 from pretrainkit.eval.metrics.texts import bleu, exact_match, rouge
 
 __all__ = [
     "accuracy",
+    "are_entity_labels",
     "bleu",
     "deduplicated_squad",
+    "entities",
+    "entity_f1",
     "exact_match",
     "f1_invalid_wrong",
     "matthews",

@@ -11,12 +11,14 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 from pretrainkit.recipes.pixel.data_config import PixelDataConfig
+from pretrainkit.recipes.pixel.text_config import PixelTextConfig
 from pretrainkit.training.run import Rate, RunConfig
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish"]
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
 FourMultiple = Annotated[int, Field(gt=0, multiple_of=4)]
 
+Zero = Literal["black", "white"]
 NUM_CHANNELS = 3
 """Colours of a pixel in the model. Grey text has three equal ones."""
 
@@ -69,7 +71,7 @@ class PixelModelConfig(Config):
     that of the other norms."""
     initializer_range: PositiveFloat = 0.02
     """Deviation of normal initial weights."""
-    pixel_zero: Literal["black", "white"] = "black"
+    pixel_zero: Zero = "black"
     """What the embedding of patches sees as 0. black: as published; paper is then a large constant in every patch,
     which each update of the weights moves. white: ink alone counts. The weights are those of a model with black after
     an exact change, which exports make."""
@@ -135,6 +137,8 @@ class PixelRun(RunConfig):
     """What is predicted."""
     data: PixelDataConfig
     """What the model is fed."""
+    text: PixelTextConfig = PixelTextConfig()
+    """How the trained model reads texts under another head; pretraining does not read it."""
 
     @property
     def has_held_out_data(self) -> bool:

@@ -24,7 +24,7 @@ from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.inputs import read_batch
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.positions import fitted_table, position_table
 
 _logger = logging.getLogger(__name__)
 State = Mapping[str, Tensor]
@@ -183,10 +183,7 @@ def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tup
     if config.positions == "rotary":
         return config.model_copy(update={"max_patches": max_patches}), found
     for name in _TABLES:
-        table = state[name]
-        longer = position_table(max_patches, table.shape[1], config.position_grid_width).to(table)
-        kept = min(len(table), len(longer))
-        found[name] = torch.cat((table[:kept], longer[kept:]))
+        found[name] = fitted_table(state[name], max_patches, config.position_grid_width)
     update = {"max_patches": max_patches, "grid_width": config.position_grid_width}
     return config.model_copy(update=update), found
 

@@ -19,7 +19,7 @@ from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.nn.linear import BiasedLinear
 from pretrainkit.nn.rotary import Rotation, rotation
-from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig
+from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig, Zero
 from pretrainkit.recipes.pixel.inputs import PixelInputs
 from pretrainkit.recipes.pixel.positions import position_table
 
@@ -48,23 +48,28 @@ class PixelEncoder(nn.Module):
     def forward(self, inputs: PixelInputs) -> Tensor:
         """(V, D), normalised."""
         x_VD = self.embed(inputs.patches_VF, inputs.visible_positions_V)
-        turned = _rotation(self.config, inputs.visible_positions_V, x_VD.shape[1] // self.config.num_heads)
+        turned = rotation_of(self.config, inputs.visible_positions_V, x_VD.shape[1] // self.config.num_heads)
         for layer in self.layers:
             x_VD = layer(x_VD, inputs.visible_layout, rotation=turned)
         return self.final_norm(x_VD)
 
     def embed(self, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
         """uint8 patches and their positions to (V, D)."""
-        weight = self.patch.weight
-        if patches_VF.shape[1] != weight.shape[1]:
-            weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
-        values_VF = patches_VF.to(weight.dtype) / 255
-        if self.config.pixel_zero == "white":
-            values_VF = 1 - values_VF
-        x_VD = F.linear(values_VF, weight, self.patch.bias)
-        is_class_token_V1 = (positions_V == 0)[:, None]
-        x_VD = torch.where(is_class_token_V1, self.class_token.to(x_VD.dtype), x_VD)
+        x_VD = patch_vectors(self.patch, self.class_token, patches_VF, positions_V, self.config.pixel_zero)
         return x_VD if self.position_embedding is None else x_VD + self.position_embedding[positions_V]
+
+
+def patch_vectors(patch: nn.Linear, class_token: Tensor, patches_VF: Tensor, positions_V: Tensor, zero: Zero) -> Tensor:
+    """uint8 patches to (V, D), before positions are added; `class_token` (D,) where the position is 0."""
+    weight = patch.weight
+    if patches_VF.shape[1] != weight.shape[1]:
+        weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
+    values_VF = patches_VF.to(weight.dtype) / 255
+    if zero == "white":
+        values_VF = 1 - values_VF
+    x_VD = F.linear(values_VF, weight, patch.bias)
+    is_class_token_V1 = (positions_V == 0)[:, None]
+    return torch.where(is_class_token_V1, class_token.to(x_VD.dtype), x_VD)
 
 
 class PixelDecoder(nn.Module):
@@ -90,7 +95,7 @@ class PixelDecoder(nn.Module):
         x_TE = hidden_TE.index_copy(0, inputs.visible_slots_V, x_VE)
         if self.position_embedding is not None:
             x_TE = x_TE + self.position_embedding[inputs.positions_T]
-        turned = _rotation(self.config, inputs.positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
+        turned = rotation_of(self.config, inputs.positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
         for layer in self.layers[:-1]:
             x_TE = layer(x_TE, inputs.layout, rotation=turned)
         x_KE = self.layers[-1](x_TE, inputs.layout, inputs.target_slots_K, turned)
@@ -144,7 +149,7 @@ def _table(config: PixelModelConfig, width: int) -> nn.Parameter | None:
     return nn.Parameter(torch.zeros(1 + config.max_patches, width), requires_grad=False)
 
 
-def _rotation(config: PixelModelConfig, positions_T: Tensor, head_width: int) -> Rotation | None:
+def rotation_of(config: PixelModelConfig, positions_T: Tensor, head_width: int) -> Rotation | None:
     """Angles of the positions that have some."""
     if config.positions == "grid":
         return None
