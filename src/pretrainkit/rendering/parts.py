@@ -54,8 +54,7 @@ class RunningPart(Part):
         self.geometry, self.column = drawer.geometry, column
         self.text = self.whole = drawer.prepared(text, is_word=False)
         self.is_backward = direction == "rtl"
-        is_as_read = self.is_backward or not is_rtl(self.text)
-        self.follows_original = drawer.config.parity and drawer.config.engine == "pango" and is_as_read
+        self.is_original_pango = drawer.config.parity and drawer.config.engine == "pango"
         self.lines = drawer.lines([self.text], direction=direction)
         self.end = self._end()
         P = self.geometry.patch
@@ -90,7 +89,7 @@ class RunningPart(Part):
     def spans(self) -> list[Span]:
         P = self.geometry.patch
         first, edges_T2 = self.column // P, self.lines.edges(0)
-        if self.follows_original:
+        if self.is_original_pango and (self.is_backward or not is_rtl(self.text)):
             width = int(self.lines.widths_N[0]) + LEFT_MARGIN
             limits = first, P, self.geometry.last
             if self.is_backward:
