@@ -72,7 +72,7 @@ def train(
     kind: Annotated[
         KindName,
         typer.Option(
-            help="unigram is SentencePiece; bpe is byte-level; multimodal is WordPiece with sentinels, numbers and class names."
+            help="unigram is SentencePiece; bpe is byte-level; multimodal has sentinels, numbers and class names."
         ),
     ] = KindName.unigram,
     layout: Annotated[
@@ -103,8 +103,8 @@ def train(
     json_output: Json = False,
 ) -> None:
     """Train a tokenizer from word counts. Equal counts and options give equal files."""
-    from pretrainkit.tokenizers.folder import refuse_existing
     from pretrainkit.tokenizers.coco_classes import read_classes
+    from pretrainkit.tokenizers.folder import refuse_existing
     from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
     settings = TokenizerSettings(
