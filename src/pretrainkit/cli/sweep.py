@@ -1,16 +1,44 @@
 """`pretrainkit sweep`."""
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from pretrainkit.errors import InputError
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def with_repeated_option(words: Iterable[str], option: str) -> Iterator[str]:
+    """`--lr 5e-5 4e-5` as `--lr 5e-5 --lr 4e-5`: every number that follows a number of the option is one more."""
+    goes_on = False
+    for before, word in pairwise(["", *words]):
+        goes_on = before == option or (goes_on and _is_number(before))
+        if goes_on and before != option and _is_number(word):
+            yield option
+        yield word
+
+
+class _SweepCommand(TyperCommand):
+    """Takes several learning rates behind one --lr."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(with_repeated_option(args, "--lr")))
+
+
+@app.command(cls=_SweepCommand)
 def sweep(
     what: Annotated[str, typer.Argument(metavar="glue", help="What to sweep over.")],
     settings: Annotated[
@@ -28,7 +56,9 @@ def sweep(
     ] = None,
     lr: Annotated[
         list[float] | None,
-        typer.Option("--lr", help="Peak learning rate; may be repeated. Default: 5e-5, 4e-5, 3e-5, 2e-5."),
+        typer.Option(
+            "--lr", metavar="RATE ...", help="Peak learning rates. Default: 5e-5 4e-5 3e-5 2e-5.", show_default=False
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs for each learning rate.")] = 3,
     data: Annotated[

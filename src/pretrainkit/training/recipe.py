@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource, Records
+    from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
@@ -104,6 +105,22 @@ class TextClassifier:
     """Names by number; empty where the head gives a number."""
     dropout: float
     """In front of the head."""
+
+
+@dataclass(frozen=True)
+class ImportedTextClassifier:
+    """A text encoder with a linear head, as transformers saved it."""
+
+    config: RunConfig
+    """Of the encoder."""
+    encoder: Mapping[str, Tensor]
+    """The state dict of the text encoder of a model with that config."""
+    head: Mapping[str, Tensor]
+    """weight and bias."""
+    classes: tuple[str, ...]
+    """Names by number; empty where the head gives a number."""
+    max_positions: int | None
+    """Most tokens of an example."""
 
 
 class Recipe(ABC):
@@ -259,9 +276,15 @@ class Recipe(ABC):
         """How the encoder of `build_text_encoder` wants its texts; `tokenizer` is the folder of the model's."""
         raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
 
+    def as_text_encoder(self, config: Any, tokenizer: Path | None, max_length: int) -> tuple[Any, Path | None]:
+        """The config of an encoder for texts of at most `max_length` slots, and the folder of what its reader needs, as
+        a run that trains it further keeps them. Default: as they are."""
+        return config, tokenizer
+
     def build_text_encoder(self, config: Any, model: nn.Module) -> TextEncoder:
-        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`. What it
-        lacks, such as a pooler, is drawn from torch's global generator (on "meta": has no values)."""
+        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`, but for
+        what is trained here alone. What the model lacks, such as a pooler, is drawn from torch's global generator (on
+        "meta": has no values). `config` may be one of `as_text_encoder`, another than the model was built from."""
         raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
 
     def text_encoder_flops(self, config: Any, lengths_B: np.ndarray) -> float:
@@ -274,6 +297,17 @@ class Recipe(ABC):
         raise InputError(
             f"recipe {self.name!r} has no Hugging Face form of its encoder with a head\n  use --format safetensors"
         )
+
+    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+        """Read a folder that `export_text_classifier` wrote, or transformers."""
+        raise InputError(
+            f"recipe {self.name!r} reads no classifiers of transformers\n  give the encoder they were trained from"
+        )
+
+    @property
+    def reads_text_classifiers(self) -> bool:
+        """Whether `import_huggingface` reads the encoders of other recipes with a classifier on them."""
+        return False
 
     @property
     def stands_on_encoder(self) -> bool:
@@ -310,6 +344,12 @@ class Recipe(ABC):
         """The log-probability of each second text given the first. Arguments are those of `generate`."""
         raise InputError(f"recipe {self.name!r} scores no texts\n  load the model in Python: load_model(RUN)")
 
+    def open_rows(self, config: Any, path: str, split: str) -> TaskSource:
+        """A file of examples for `open_inference`, as the only split of a source. Default: a file of rows."""
+        from pretrainkit.data.row_files import open_rows
+
+        return open_rows(path, split)
+
     def open_inference(
         self,
         config: Any,
@@ -342,6 +382,11 @@ class Recipe(ABC):
     def huggingface_types(self) -> tuple[str, ...]:
         """The values of `model_type` in config.json that `import_huggingface` reads."""
         return ()
+
+    @property
+    def reads_other_huggingface(self) -> bool:
+        """Whether `import_huggingface` reads folders of a `model_type` that no recipe names."""
+        return False
 
     def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""

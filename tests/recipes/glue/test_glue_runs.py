@@ -58,7 +58,7 @@ def test_the_export_for_transformers_gives_equal_logits(finished, tmp_path, tran
     batch = {name: torch.from_numpy(array) for name, array in source.build(records_of(source, np.arange(6))).items()}
     ends = batch["cu_seqlens"].tolist()
     with torch.no_grad():
-        ours = opened.model(batch, 32)
+        ours = opened.model(batch, 32)[0]
         for row, (begin, end) in enumerate(pairwise(ends)):
             ids = batch["input_ids"][None, begin:end].long()
             types = batch["token_type_ids"][None, begin:end].long()

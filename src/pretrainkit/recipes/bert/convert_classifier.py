@@ -5,14 +5,26 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from pretrainkit.errors import CheckpointError
+from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
-from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
-from pretrainkit.recipes.bert.convert import TOKENIZER_FILES, encoder_names, split_tensors, to_huggingface_config
+from pretrainkit.recipes.bert.convert import (
+    TOKENIZER_FILES,
+    encoder_names,
+    from_huggingface_config,
+    in_full_names,
+    split_tensors,
+    to_huggingface_config,
+)
 from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.training.recipe import TextClassifier
+
+_HEAD = ("classifier.weight", "classifier.bias")
 
 
 def write_classifier(
@@ -40,17 +52,18 @@ def write_classifier(
 def classifier_state(model: TextClassifier, config: BertModelConfig | ModernModelConfig) -> dict[str, Tensor]:
     """In Hugging Face's names."""
     state = model.encoder.state_dict()
-    pooler = {"pooler.dense": "bert.pooler.dense"}
-    if isinstance(config, ModernModelConfig):
-        pooler = {"pooler.dense": "head.dense", "pooler.norm": "head.norm"}
-    names = encoder_names(config)
-    names |= {
-        name: name.replace(ours, theirs) for ours, theirs in pooler.items() for name in state if name.startswith(ours)
-    }
+    names = encoder_names(config) | _pooler_names(config)
     found = {theirs: state[ours] for ours, theirs in names.items()}
     for ours, three in split_tensors(config).items():
         found |= zip(three, state[ours].chunk(3))
     return found | {f"classifier.{name}": tensor for name, tensor in model.head.state_dict().items()}
+
+
+def _pooler_names(config: BertModelConfig | ModernModelConfig) -> dict[str, str]:
+    """Our names of the pooler's tensors to Hugging Face's."""
+    if isinstance(config, ModernModelConfig):
+        return {"pooler.dense.weight": "head.dense.weight", "pooler.norm.weight": "head.norm.weight"}
+    return {f"pooler.dense.{kind}": f"bert.pooler.dense.{kind}" for kind in ("weight", "bias")}
 
 
 def classifier_config(
@@ -61,10 +74,41 @@ def classifier_config(
     is_bert = isinstance(config, BertModelConfig)
     values["architectures"] = [f"{'Bert' if is_bert else 'ModernBert'}ForSequenceClassification"]
     values["classifier_dropout"] = model.dropout
-    names = dict(enumerate(model.classes or ("LABEL_0",)))
-    values["id2label"] = {str(number): name for number, name in names.items()}
-    values["label2id"] = {name: number for number, name in names.items()}
-    values["problem_type"] = "single_label_classification" if model.classes else "regression"
+    values |= class_settings(model.classes)
     if not is_bert:
         values["classifier_pooling"] = "cls"
     return values
+
+
+def read_classifier(
+    folder: Path,
+) -> tuple[BertModelConfig | ModernModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
+    """What `write_classifier` wrote, or transformers: (config, encoder's tensors, head's, names of the classes).
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model is of another kind.
+    """
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_bytes())
+        config = from_huggingface_config(values)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    if values.get("classifier_pooling", "cls") != "cls":
+        raise CheckpointError(
+            f"{path} has classifier_pooling {values['classifier_pooling']!r}; this recipe reads 'cls' alone\n"
+            "  read it as transformers computes it: init.recipe=huggingface"
+        )
+    state = in_full_names(read_tensors(folder), config)
+    names = encoder_names(config) | _pooler_names(config)
+    split = split_tensors(config)
+    wanted = [*names.values(), *(name for three in split.values() for name in three), *_HEAD]
+    if missing := [name for name in wanted if name not in state]:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n"
+            "  copy it again"
+        )
+    encoder = {ours: state[theirs] for ours, theirs in names.items()}
+    encoder |= {ours: torch.cat([state[name] for name in three]) for ours, three in split.items()}
+    head = {name.removeprefix("classifier."): state[name] for name in _HEAD}
+    return config, encoder, head, class_names(values, len(head["weight"]))

@@ -162,7 +162,7 @@ class T5(Recipe):
         import numpy as np
 
         from pretrainkit.recipes.t5.texts import vocabulary_of
-        from pretrainkit.training.text_reader import TextReader
+        from pretrainkit.training.token_reader import ControlTokens, TokenReader
 
         vocabulary = vocabulary_of(config, tokenizer)
 
@@ -172,7 +172,14 @@ class T5(Recipe):
             return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
         end = (vocabulary.eos_id,)
-        return TextReader(encode, (), end, end, vocabulary.fingerprint)
+        return TokenReader(
+            encode,
+            ControlTokens((), end, end),
+            vocabulary.fingerprint,
+            word_prefix=vocabulary.word_prefix,
+            unknown=vocabulary.unk_id,
+            encode_with_offsets=vocabulary.encode_with_offsets,
+        )
 
     def build_text_encoder(self, config: T5Run, model: Any) -> TextEncoder:
         from pretrainkit.recipes.t5.text_encoder import T5TextEncoder
