@@ -350,6 +350,10 @@ class Recipe(ABC):
 
         return open_rows(path, split)
 
+    def tasks_of_mixture(self, config: Any, tokenizer: Any, name: str, split: str) -> tuple[str, ...] | None:
+        """The tasks of a mixture that have the split, for `open_inference` one by one; None where it is no mixture."""
+        return None
+
     def open_inference(
         self,
         config: Any,

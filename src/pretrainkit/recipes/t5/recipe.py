@@ -148,6 +148,11 @@ class T5(Recipe):
 
         return score(config, model, tokenizer, pairs)
 
+    def tasks_of_mixture(self, config: T5Run, tokenizer: Path | None, name: str, split: str) -> tuple[str, ...] | None:
+        from pretrainkit.recipes.t5.inference import tasks_of_mixture
+
+        return tasks_of_mixture(config, tokenizer, name, split)
+
     def open_inference(
         self, config: T5Run, model: Any, tokenizer: Path | None, request: InferenceRequest, precision: Precision
     ) -> Inference:
