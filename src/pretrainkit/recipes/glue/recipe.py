@@ -61,8 +61,9 @@ class Glue(Recipe):
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
-        """Of a fine-tuned model with the same classes the head, too."""
+        """Of a fine-tuned model with the same kind of task and classes the head, too."""
         from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import task_of
 
         if config.model.start == "random":
             return
@@ -71,7 +72,8 @@ class Glue(Recipe):
             _copy(reader.build_text_encoder(own, trained), model.encoder, config)
             return
         _copy(trained.encoder, model.encoder, config)
-        if encoder_config.model.classes == config.model.classes:
+        is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
+        if is_alike and encoder_config.model.classes == config.model.classes:
             _copy(trained.head, model.head, config)
 
     def bind(self, config: GlueRun) -> GlueRun:
