@@ -51,7 +51,7 @@ def finetune(place: Path, out: Path, *more: str) -> dict:
 
 
 def test_it_learns_what_letters_look_like(folder: Path, tmp_path: Path) -> None:
-    assert finetune(folder, tmp_path / "run", "num_steps=30")["valid_accuracy"] > 90
+    assert finetune(folder, tmp_path / "run", "num_steps=30", "checkpoint.every_steps=30")["valid_accuracy"] > 90
 
 
 def test_a_run_goes_on_exactly(folder: Path, tmp_path: Path) -> None:

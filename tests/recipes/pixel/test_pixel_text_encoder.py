@@ -58,13 +58,14 @@ def test_without_masks_it_sees_what_pretraining_sees(
     torch.testing.assert_close(found, expected)
 
 
-def test_rotary_models_see_what_pretraining_sees() -> None:
-    run = small_run(positions="rotary")
+@pytest.mark.parametrize("changed", [{"positions": "rotary"}, {"pixel_zero": "white"}])
+def test_models_of_every_kind_see_what_pretraining_sees(changed: dict[str, str]) -> None:
+    run = small_run(**changed)
     model = build(run.model).eval()
     pixels, num_text, is_masked = pictures(0, [9, 16])
     seen = {k: torch.from_numpy(v) for k, v in pack(pixels, num_text, np.zeros_like(is_masked)).items()}
     encoder = build_text_encoder(run, model).eval()
-    assert "position_embedding" not in dict(encoder.named_parameters())
+    assert ("position_embedding" in dict(encoder.named_parameters())) == (run.model.positions == "grid")
     with torch.no_grad():
         torch.testing.assert_close(encoder.tokens(texts(0, [9, 16]), 16), model.encoder(read_batch(seen, 16)))
 
