@@ -105,6 +105,9 @@ class TextClassifier:
     """Names by number; empty where the head gives a number."""
     dropout: float
     """In front of the head."""
+    reads: Literal["examples", "words", "spans"] = "examples"
+    """What the head reads: the encoder's vector of an example, the features of a word's first slot, or those of every
+    slot, for which it gives scores that an answer begins and ends there."""
 
 
 @dataclass(frozen=True)
