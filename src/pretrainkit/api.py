@@ -382,7 +382,8 @@ def infer(
         out: A file such as answers.jsonl.
         task: Name of a task; its module is one of the run's `data.modules`, or of `modules`.
         split: Of the task.
-        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`.
+        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`, or another that the
+            model was trained on, such as .conllu.
         overrides: Settings `data....=` and `precision....=` other than in its config.
         modules: More modules that define tasks.
         shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
@@ -401,7 +402,6 @@ def infer(
         InputError: The recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
     """
     from pretrainkit.corpus.parallel import Quiet
-    from pretrainkit.data.row_files import open_rows
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
     from pretrainkit.eval.infer import write_lines
@@ -412,12 +412,13 @@ def infer(
         raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
     if chunk_batches < 1:
         raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
-    asked = InferenceRequest(task=task, split=split, rows=None if input is None else open_rows(input, split), **request)
     from pretrainkit.data.user_modules import import_modules
 
     import_modules(modules)
     opened = open_model(path, averaged=averaged)
     config = overridden(opened, overrides)
+    rows = None if input is None else opened.recipe.open_rows(config, str(input), split)
+    asked = InferenceRequest(task=task, split=split, rows=rows, **request)
     if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(config):
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
     world = init_world(device)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource, Records
+    from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
@@ -342,6 +343,12 @@ class Recipe(ABC):
     def score(self, config: Any, model: nn.Module, tokenizer: Any, pairs: list[tuple[str, str]]) -> list[float]:
         """The log-probability of each second text given the first. Arguments are those of `generate`."""
         raise InputError(f"recipe {self.name!r} scores no texts\n  load the model in Python: load_model(RUN)")
+
+    def open_rows(self, config: Any, path: str, split: str) -> TaskSource:
+        """A file of examples for `open_inference`, as the only split of a source. Default: a file of rows."""
+        from pretrainkit.data.row_files import open_rows
+
+        return open_rows(path, split)
 
     def open_inference(
         self,

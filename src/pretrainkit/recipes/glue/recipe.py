@@ -14,6 +14,7 @@ from pretrainkit.training.recipe import Evaluator, Recipe, Split, TextClassifier
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.glue.objective import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
@@ -60,8 +61,9 @@ class Glue(Recipe):
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
-        """Of a fine-tuned model with the same classes the head, too."""
+        """Of a fine-tuned model with the same kind of task and classes the head, too."""
         from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import task_of
 
         if config.model.start == "random":
             return
@@ -70,7 +72,8 @@ class Glue(Recipe):
             _copy(reader.build_text_encoder(own, trained), model.encoder, config)
             return
         _copy(trained.encoder, model.encoder, config)
-        if encoder_config.model.classes == config.model.classes:
+        is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
+        if is_alike and encoder_config.model.classes == config.model.classes:
             _copy(trained.head, model.head, config)
 
     def bind(self, config: GlueRun) -> GlueRun:
@@ -159,6 +162,12 @@ class Glue(Recipe):
         from pretrainkit.recipes.glue.heads.by_kind import build_objective
 
         return build_objective(config)
+
+    def open_rows(self, config: GlueRun, path: str, split: str) -> TaskSource:
+        from pretrainkit.recipes.glue.kinds.by_name import KINDS
+        from pretrainkit.recipes.glue.source import task_of
+
+        return KINDS[task_of(config.data).kind].open(path, split)
 
     def open_inference(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, request: InferenceRequest, precision: Precision
