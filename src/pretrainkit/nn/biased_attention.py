@@ -267,9 +267,7 @@ def _head_groups(tile: _Tile, num_heads: int) -> list[slice]:
     return [slice(first, min(first + num, num_heads)) for first in range(0, num_heads, num)]
 
 
-def _shares(
-    q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, is_hidden_QP: Tensor | None, scale: float
-) -> Tensor:
+def _shares(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, is_hidden_QP: Tensor | None, scale: float) -> Tensor:
     """Softmax over the keys, at least float32, (H, Q, P), some queries at a time."""
     num_queries, num_keys = q_HQK.shape[1], k_HPK.shape[1]
     if is_hidden_QP is not None or num_queries * num_keys <= _SCORES_AT_A_TIME:

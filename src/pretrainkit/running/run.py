@@ -18,6 +18,7 @@ from pretrainkit.running.initial import fresh_model, load_initial, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokenizer
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
 from pretrainkit.running.opened import checkpoint_of, load_model
+from pretrainkit.running.probing import build_probes
 from pretrainkit.training.folder import RunFolder, environment, json_value
 from pretrainkit.training.recipe import Recipe
 from pretrainkit.training.run import RunConfig
@@ -53,11 +54,13 @@ def run_training(
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
         evaluations = build_evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
+        precision = resolve_precision(config.precision, world.device)
+        if config.evaluate.probes:
+            evaluations += build_probes(recipe, config, recipe.tokenizer_folder(config), world, precision)
         torch.manual_seed(initial_seed(config.seed))
         model = fresh_model(recipe, config, world, filled_later=resuming)
         if config.init_from is not None and not resuming:
             load_initial(model, config)
-        precision = resolve_precision(config.precision, world.device)
         if not resuming:
             world.on_main(folder.prepare)
         start = (lambda: load_model(folder.path).to(world.device)) if resuming else (lambda: model)
@@ -109,12 +112,12 @@ def run_training(
                 }
             )
         metrics = trainer.fit()
-        if world.is_main and config.has_held_out_data:
+        if world.is_main and evaluations:
             summary = {
                 "parameters": trainer.num_parameters,
                 "steps": trainer.step,
                 **metrics,
-                **recipe.baselines(config),
+                **(recipe.baselines(config) if config.has_held_out_data else {}),
             }
             folder.write_json("summary.json", {name: json_value(value) for name, value in summary.items()})
         if world.is_main and _has_held_out_examples(recipe, config):

@@ -12,9 +12,7 @@ from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 
 VOCABULARY = 40
-RGB = Modality(
-    name="rgb@32", kind="pixels", is_target=False, image_size=32, patch_size=8, num_channels=3, reader="rgb"
-)
+RGB = Modality(name="rgb@32", kind="pixels", is_target=False, image_size=32, patch_size=8, num_channels=3, reader="rgb")
 DEPTH = Modality(name="tok_depth@32", kind="image", vocab_size=24, image_size=32, patch_size=8, reader="tokens")
 GLOBAL = Modality(
     name="tok_global",

@@ -140,12 +140,12 @@ class Reference:
         return table[position] * ~mask[..., None] + mod_emb
 
     def self_attention(self, prefix: str, x: Tensor, hidden: Tensor) -> Tensor:
-        B, N, D = x.shape
+        B, N = x.shape[:2]
         q, k, v = self.linear(f"{prefix}.qkv", x).reshape(B, N, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         return self.attention(prefix, q, k, v, hidden)
 
     def cross_attention(self, prefix: str, x: Tensor, asked: Tensor, hidden: Tensor) -> Tensor:
-        (B, M, D), N = x.shape, asked.shape[1]
+        (B, M), N = x.shape[:2], asked.shape[1]
         q = self.linear(f"{prefix}.q", x).reshape(B, M, self.heads, -1).transpose(1, 2)
         k, v = self.linear(f"{prefix}.kv", asked).reshape(B, N, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
         return self.attention(prefix, q, k, v, hidden)

@@ -151,9 +151,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
         read_original(tmp_path / "missing.safetensors")
     with pytest.raises(InputError, match="feed-forward"):
         write_original(tmp_path / "a.safetensors", make_model(PUBLISHED, intermediate_size=23))
-    write_tensors(
-        tmp_path / "b.safetensors", found, {"domains_in": "[mine]", "domains_out": "[mine]", "dim": "16"}
-    )
+    write_tensors(tmp_path / "b.safetensors", found, {"domains_in": "[mine]", "domains_out": "[mine]", "dim": "16"})
     with pytest.raises(CheckpointError, match="no modality 'mine'"):
         read_original(tmp_path / "b.safetensors")
 
@@ -161,7 +159,12 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
 def test_published_configs_are_written_as_they_are():
     config = published_model("base", tuple(published(name) for name in ("rgb@224", "caption")))
     found = config_of(config)
-    assert (found["mlp_ratio"], found["act_layer"], found["gated_mlp"], found["norm_bias"]) == (4.0, "SiLU", True, False)
+    assert (found["mlp_ratio"], found["act_layer"], found["gated_mlp"], found["norm_bias"]) == (
+        4.0,
+        "SiLU",
+        True,
+        False,
+    )
     assert config_of(published_model("large", config.modalities))["mlp_ratio"] == 4.0
 
 

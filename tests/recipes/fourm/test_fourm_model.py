@@ -8,12 +8,12 @@ import torch
 from fourm_batches import CAPTION, DEPTH, MODALITIES, RGB, random_batch, small, tensors
 from fourm_reference import Reference
 
-from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN
 from pretrainkit.recipes.fourm.batch import with_places
+from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN
 from pretrainkit.recipes.fourm.inputs import Slots, read_batch, visible_targets
 from pretrainkit.recipes.fourm.model import build, drop_path_rates
-from pretrainkit.recipes.fourm.model_config import SIZES, FourMModelConfig, published_model
-from pretrainkit.recipes.fourm.original_names import from_original, to_original
+from pretrainkit.recipes.fourm.model_config import SIZES, published_model
+from pretrainkit.recipes.fourm.original_names import to_original
 from pretrainkit.recipes.fourm.positions import grid_table, line_table
 
 VARIANTS = {
@@ -51,7 +51,9 @@ def dense(batch, modalities):
                 own = np.flatnonzero(batch[f"{side}_modality"][row] == number)
                 own = own[own < batch[f"{side}_length"][row]]
                 sides[side] = {
-                    what: batch[f"{side}_{what}"][row][own] for what in ("position", "ids", "target") if f"{side}_{what}" in batch
+                    what: batch[f"{side}_{what}"][row][own]
+                    for what in ("position", "ids", "target")
+                    if f"{side}_{what}" in batch
                 }
             rows.append(_dense_row(modality, sides, row, batch))
         found[modality.name] = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
@@ -72,7 +74,9 @@ def _dense_row(modality, sides, row, batch):
         dam[asked["position"][:1]] = len(asked["position"])
         if modality.kind == "pixels":
             image = torch.from_numpy(batch[f"pixels/{modality.name}"][row]).double() / 255
-            mean, deviation = (torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (PIXEL_MEAN, PIXEL_DEVIATION))
+            mean, deviation = (
+                torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (PIXEL_MEAN, PIXEL_DEVIATION)
+            )
             values = (image - mean) / deviation
     else:
         num = 2 * (modality.max_tokens + 1)
@@ -133,9 +137,7 @@ def test_examples_of_one_row_do_not_see_each_other(layout):
     for segment in range(3):
         alone = dict(batch)
         for side in ("encoder", "decoder"):
-            is_own = (batch[f"{side}_segment"] == segment) & (
-                np.arange(60) < batch[f"{side}_length"][:, None]
-            )
+            is_own = (batch[f"{side}_segment"] == segment) & (np.arange(60) < batch[f"{side}_length"][:, None])
             for name in ("modality", "position", "ids", "target", "segment"):
                 if f"{side}_{name}" in batch:
                     values = np.zeros_like(batch[f"{side}_{name}"])
@@ -250,7 +252,13 @@ def test_positions_are_sines_and_cosines():
 
 @pytest.mark.parametrize(
     ("size", "inner", "millions"),
-    [("tiny", 1024, 24.9), ("small", 1365, 59.0), ("base", 2048, 198.8), ("large", 2730, 705.7), ("xlarge", 5461, 2823.0)],
+    [
+        ("tiny", 1024, 24.9),
+        ("small", 1365, 59.0),
+        ("base", 2048, 198.8),
+        ("large", 2730, 705.7),
+        ("xlarge", 5461, 2823.0),
+    ],
 )
 def test_encoder_and_decoder_have_the_published_sizes(size, inner, millions):
     with torch.device("meta"):

@@ -134,11 +134,7 @@ def test_a_classifier_of_another_family_is_read_with_its_head(glue, tmp_path, tr
             task="rte",
             split="validation",
             device="cpu",
-            overrides=[
-                f"data.task_folders={json.dumps({'glue': str(glue)})}",
-                "data.max_seq_length=32",
-                "precision.compute=float32",
-            ],
+            overrides=settings,
         )
         for name in ("run", "hf")
     ]

@@ -6,6 +6,8 @@
 
 from typing import Any, Literal, Self
 
+from pydantic import Field
+
 from pretrainkit.config.base import Config
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
 from pretrainkit.recipes.fourm.lengths import LengthConfig
@@ -20,7 +22,7 @@ class FourMObjectiveConfig(Config):
     """modality: the mean over a modality's targets, and of that the mean over all modalities; one that a batch has no
     target of counts as 0. token: the mean over all targets. token_compat: the original's, where targets count by the
     size of their vocabulary."""
-    modality_weights: dict[str, NonNegativeFloat] = {}
+    modality_weights: dict[str, NonNegativeFloat] = Field(default={})
     """Factors of losses by modality; 1 for others."""
 
 
@@ -87,9 +89,7 @@ class FourMRun(RunConfig):
                 "  give both or none"
             )
         if self.length.num_warmup_tokens is not None and self.schedule.warmup_share is not None:
-            found.append(
-                "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them"
-            )
+            found.append("length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them")
         return found
 
     def _model_problems(self) -> list[str]:
@@ -101,16 +101,16 @@ class FourMRun(RunConfig):
             )
         targets = [modality.name for modality in model.modalities if modality.is_target]
         if not targets or not any(modality.is_input for modality in model.modalities):
-            found.append(
-                "model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only"
-            )
+            found.append("model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only")
         found += [
             f"objective.modality_weights names {name!r}, which is no target of the model\n  it has {', '.join(targets)}"
             for name in self.objective.modality_weights
             if name not in targets
         ]
-        if targets and self.objective.modality_weights and not any(
-            self.objective.modality_weights.get(name, 1.0) for name in targets
+        if (
+            targets
+            and self.objective.modality_weights
+            and not any(self.objective.modality_weights.get(name, 1.0) for name in targets)
         ):
             found.append("objective.modality_weights leaves nothing to learn: all are 0\n  give one more")
         if model.num_registers and self.masking.unused == "pack":

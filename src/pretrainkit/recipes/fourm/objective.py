@@ -81,7 +81,10 @@ class FourMObjective(SeparableObjective):
             return sums
         weights = [self._token_weight(modality) for modality in self._targets]
         token = LossSum(
-            *(torch.stack([part * w for part, w in zip(parts, weights, strict=True)]).sum() for parts in zip(*sums.values()))
+            *(
+                torch.stack([part * w for part, w in zip(parts, weights, strict=True)]).sum()
+                for parts in zip(*sums.values())
+            )
         )
         return {TOKEN_LOSS: token, **{name: LossSum(s.total.detach(), s.weight) for name, s in sums.items()}}
 

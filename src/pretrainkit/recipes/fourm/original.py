@@ -65,8 +65,8 @@ def read_original(path: Path, model: FourMModelConfig | None = None) -> tuple[Fo
     if model is None:
         if "domains_in" not in header:
             raise CheckpointError(
-                f"{path} does not say which model it is: neither its header nor a config.json beside it has domains_in\n"
-                "  give --config with the model"
+                f"{path} does not say which model it is: neither its header nor a config.json beside it has "
+                "domains_in\n  give --config with the model"
             )
         model = model_of(header, tensors)
     return model, from_original({name: tensor.float() for name, tensor in tensors.items()}, model)
@@ -129,7 +129,9 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
     }  # fmt: skip
     biases = {name: bool(values.get(name, True)) for name in ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")}
     if len(set(biases.values())) > 1:
-        raise CheckpointError(f"only some layers have biases: {biases}\n  no released model is so, and none here can be")
+        raise CheckpointError(
+            f"only some layers have biases: {biases}\n  no released model is so, and none here can be"
+        )
     known = set(config_of(_smallest())) | _IGNORED | {"drop_path_rate_encoder", "drop_path_rate_decoder"}
     known |= {"shared_drop_path"}
     unknown = sorted(values.keys() - known)
@@ -211,7 +213,9 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = {name: _parsed(text) for name, text in (content.metadata() or {}).items()}
             return {name: content.get_tensor(name) for name in content.keys()}, header  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}\n  give the file or folder of a model, copied whole") from None
+        raise CheckpointError(
+            f"{file} cannot be read: {error}\n  give the file or folder of a model, copied whole"
+        ) from None
 
 
 def _parsed(text: str) -> Any:

@@ -26,8 +26,8 @@ _EVERYTHING_BUT_NORMS_DECAYS = (ParameterGroup(pattern="mask_token", weight_deca
 
 
 def tiny_modalities(size: int = 64, patch_size: int = 8) -> tuple[Modality, ...]:
-    """Small pictures and short texts, made of plain folders without image tokenizers: photographs `rgb` as pixels and as
-    the colours of patches, maps `depth` and `seg`, captions and boxes."""
+    """Small pictures and short texts, made of plain folders without image tokenizers: photographs `rgb` as pixels and
+    as the colours of patches, maps `depth` and `seg`, captions and boxes."""
 
     def image(key: str, vocab_size: int, reader: str, folder: str) -> Modality:
         return Modality(
@@ -91,9 +91,7 @@ def _published(
     )
     return FourMRun(
         num_steps=None,
-        length=LengthConfig(
-            num_tokens=500_000_000_000, num_epoch_examples=_EPOCH, num_warmup_tokens=10_000_000_000
-        ),
+        length=LengthConfig(num_tokens=500_000_000_000, num_epoch_examples=_EPOCH, num_warmup_tokens=10_000_000_000),
         model=published_model(size, tuple(published(name) for name in modalities)),
         masking=MaskingConfig(num_input_tokens=budget, num_target_tokens=budget, mixture=PUBLISHED[mixture]),
         data=FourMDataConfig(batch_size=batch_size),
