@@ -12,12 +12,11 @@ Sources: Rust et al. 2022, https://arxiv.org/abs/2207.06991; He et al. 2021, htt
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import SkipInitialisation
-from pretrainkit.nn.linear import BiasedLinear
+from pretrainkit.nn.linear import BiasedLinear, linear
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig
 from pretrainkit.recipes.pixel.inputs import PixelInputs
 from pretrainkit.recipes.pixel.positions import position_table
@@ -56,7 +55,7 @@ class PixelEncoder(nn.Module):
         weight = self.patch.weight
         if patches_VF.shape[1] != weight.shape[1]:
             weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
-        x_VD = F.linear(patches_VF.to(weight.dtype) / 255, weight, self.patch.bias)
+        x_VD = linear(patches_VF.to(weight.dtype) / 255, weight, self.patch.bias)
         is_class_token_V1 = (positions_V == 0)[:, None]
         x_VD = torch.where(is_class_token_V1, self.class_token.to(x_VD.dtype), x_VD)
         return x_VD + self.position_embedding[positions_V]
@@ -68,7 +67,7 @@ class PixelDecoder(nn.Module):
     def __init__(self, config: PixelModelConfig) -> None:
         super().__init__()
         width = config.decoder_hidden_size
-        self.embed = nn.Linear(config.hidden_size, width)
+        self.embed = BiasedLinear(config.hidden_size, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.position_embedding = nn.Parameter(torch.zeros(1 + config.max_patches, width), requires_grad=False)
         self.layers = nn.ModuleList(
@@ -76,7 +75,7 @@ class PixelDecoder(nn.Module):
             for _ in range(config.decoder_num_layers)
         )
         self.final_norm = LayerNorm(width, config.decoder_norm_epsilon)
-        self.predict = nn.Linear(width, config.patch_values)
+        self.predict = BiasedLinear(width, config.patch_values)
 
     def forward(self, visible_VD: Tensor, inputs: PixelInputs) -> Tensor:
         """(K, F)."""
