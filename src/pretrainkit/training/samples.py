@@ -4,15 +4,18 @@ A sample is {column: value}. A value is a text, or a list of {"text": ..., "imag
 false}, all of them optional.
 """
 
+from __future__ import annotations
+
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from pretrainkit.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Sample = Mapping[str, Any]
 
@@ -39,6 +42,8 @@ def cells(samples: Sequence[Sample]) -> Iterator[tuple[str, str | NDArray[np.uin
 
 
 def _pixels(uri: str) -> NDArray[np.uint8]:
+    import numpy as np
+
     try:
         from PIL import Image
     except ImportError:
