@@ -218,6 +218,12 @@ class Recipe(ABC):
         """Fields of `config.data` that say what is held out; `evaluate --data` comes in the place of all of them."""
         return ("valid",)
 
+    def has_held_out_examples(self, config: Any) -> bool:
+        """Whether `open_data(config, "valid")` has examples to show. What is held out may be classes of images alone,
+        which are none. Default: where one of `held_out_fields` names something."""
+        named = config.data.model_dump(include={*self.held_out_fields}).values()
+        return config.has_held_out_data and any(named)
+
     def build_evaluator(self, config: Any, world: World, precision: Precision) -> Evaluator | None:
         """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
         objective are added up over `open_data(config, "valid")`."""
@@ -352,6 +358,10 @@ class Recipe(ABC):
         from pretrainkit.data.row_files import open_rows
 
         return open_rows(path, split)
+
+    def tasks_of_mixture(self, config: Any, tokenizer: Any, name: str, split: str) -> tuple[str, ...] | None:
+        """The tasks of a mixture that have the split, for `open_inference` one by one; None where it is no mixture."""
+        return None
 
     def open_inference(
         self,

@@ -144,6 +144,10 @@ class Glue(Recipe):
             may_repeat=True,
         )
 
+    def has_held_out_examples(self, config: GlueRun) -> bool:
+        """Named tasks bring theirs."""
+        return config.has_held_out_data
+
     def build_evaluator(self, config: GlueRun, world: World, precision: Precision) -> Evaluator:
         from pretrainkit.recipes.glue.evaluate import build_evaluator
 
