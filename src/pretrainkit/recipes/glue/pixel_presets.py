@@ -56,8 +56,8 @@ def pixel_parse() -> GlueRun:
 
 
 def pixel_qa() -> GlueRun:
-    """PIXEL's questions: windows of 400 patches, stride 160, questions of 128, batches of 32, at most 20 000 steps, peak
-    learning rate 7e-5."""
+    """PIXEL's questions: windows of 400 patches, stride 160, questions of 128, batches of 32, at most 20 000 steps,
+    peak learning rate 7e-5."""
     spans = SpanConfig(stride=160, max_question_length=128)
     return _run(GlueDataConfig(kind="spans", batch_size=32, max_seq_length=400, spans=spans), 7e-5, num_steps=20_000)
 
