@@ -2,8 +2,8 @@
 
 A word is the mean of its slots, the root is the encoder's vector of the example.
 
-Dimensions: B examples, T slots, W words of all examples, M candidate heads of an example (the root and its words) in the
-longest one, D width, R relations.
+Dimensions: B examples, T slots, W words of all examples, M candidate heads (the root and the words) of the longest
+example, D width, R relations.
 Source: Dozat and Manning 2017, https://arxiv.org/abs/1611.01734, without hidden layers: Glavaš and Vulić 2021,
 https://arxiv.org/abs/2008.06788.
 """
