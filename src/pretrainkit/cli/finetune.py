@@ -15,7 +15,7 @@ def finetune(
     task: Annotated[
         str,
         typer.Argument(
-            help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own, qa, tags: files named by settings."
+            help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own, parse, qa, tags: files named by settings."
         ),
     ],
     settings: Annotated[

@@ -54,5 +54,5 @@ def _logistic(x_ND: Tensor, label_N: Tensor, num_classes: int, l2: float) -> tup
             found.backward()
             return found
 
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
+        optimizer.step(loss)
     return weight_CD.detach(), bias_C.detach()

@@ -120,7 +120,7 @@ def run_training(
                 **(recipe.baselines(config) if config.has_held_out_data else {}),
             }
             folder.write_json("summary.json", {name: json_value(value) for name, value in summary.items()})
-        if world.is_main and _has_held_out_examples(recipe, config):
+        if world.is_main and recipe.has_held_out_examples(config):
             # A forward pass of a sharded model needs all ranks; what was saved last is whole.
             is_sharded = config.parallel.strategy == "fsdp2"
             trained = load_model(folder.path) if is_sharded else trainer.plain_model
@@ -148,15 +148,10 @@ def checked(recipe: Recipe, config: Any) -> Any:
     return config
 
 
-def _has_held_out_examples(recipe: Recipe, config: RunConfig) -> bool:
-    """What is held out may be classes of images alone, which are no examples of the training."""
-    return config.has_held_out_data and any(config.data.model_dump(include={*recipe.held_out_fields}).values())
-
-
 def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.Module], list[Sample]] | None:
     """What shows examples after every evaluation, on the rank that does. A sharded model can only be asked by all."""
     num = config.evaluate.num_samples
-    if not (is_main and num) or config.parallel.strategy == "fsdp2" or not _has_held_out_examples(recipe, config):
+    if not (is_main and num) or config.parallel.strategy == "fsdp2" or not recipe.has_held_out_examples(config):
         return None
     source = recipe.open_data(config, "valid")
     return lambda model: recipe.sample(config, model, source, num)

@@ -105,6 +105,9 @@ class TextClassifier:
     """Names by number; empty where the head gives a number."""
     dropout: float
     """In front of the head."""
+    reads: Literal["examples", "words", "spans"] = "examples"
+    """What the head reads: the encoder's vector of an example, the features of a word's first slot, or those of every
+    slot, for which it gives scores that an answer begins and ends there."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,12 @@ class Recipe(ABC):
     def held_out_fields(self) -> tuple[str, ...]:
         """Fields of `config.data` that say what is held out; `evaluate --data` comes in the place of all of them."""
         return ("valid",)
+
+    def has_held_out_examples(self, config: Any) -> bool:
+        """Whether `open_data(config, "valid")` has examples to show. What is held out may be classes of images alone,
+        which are none. Default: where one of `held_out_fields` names something."""
+        named = config.data.model_dump(include={*self.held_out_fields}).values()
+        return config.has_held_out_data and any(named)
 
     def build_evaluator(self, config: Any, world: World, precision: Precision) -> Evaluator | None:
         """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
@@ -349,6 +358,10 @@ class Recipe(ABC):
         from pretrainkit.data.row_files import open_rows
 
         return open_rows(path, split)
+
+    def tasks_of_mixture(self, config: Any, tokenizer: Any, name: str, split: str) -> tuple[str, ...] | None:
+        """The tasks of a mixture that have the split, for `open_inference` one by one; None where it is no mixture."""
+        return None
 
     def open_inference(
         self,

@@ -43,5 +43,9 @@ class TextEncoder(nn.Module, ABC):
         """(T, D): what a head on words or places in the text reads. Default: `tokens`."""
         return self.tokens(batch, max_length)
 
+    def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
+        """`forward` and `tokens` of a batch. Default: one after the other."""
+        return self(batch, max_length), self.tokens(batch, max_length)
+
     def freeze_pooling(self) -> None:
         """Called where `forward` is not used: what it alone needs is not trained. Default: there is no such thing."""

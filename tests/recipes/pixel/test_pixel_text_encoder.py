@@ -100,7 +100,9 @@ def test_a_pooling_is_that_of_each_text_alone(trained: PixelForPretraining, pool
     with torch.no_grad():
         found, states = encoder(batch, 16), encoder.tokens(batch, 16)
         expected = [by_hand(encoder, own, pooling) for own in states.split(batch["lengths"].tolist())]
+        both = encoder.vectors_and_tokens(batch, 16)
     torch.testing.assert_close(found, torch.stack(expected))
+    torch.testing.assert_close(both, (found, states))
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -115,11 +117,11 @@ def test_every_weight_learns_but_fixed_positions(trained: PixelForPretraining, p
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_no_texts_give_zero_gradients(trained: PixelForPretraining, pooling: str) -> None:
     encoder = encoder_of(trained, pooling=pooling)
-    encoder.zero_grad()
     for found in (encoder(texts(0, []), 16), encoder.tokens(texts(0, []), 16)):
         assert found.shape == (0, 16)
-        found.sum().backward()
-    assert all(weight.grad is not None and not weight.grad.any() for weight in encoder.layers.parameters())
+    encoder.zero_grad()
+    encoder(texts(0, []), 16).sum().backward()
+    assert all(weight.grad is not None and not weight.grad.any() for weight in encoder.parameters())
 
 
 def test_positions_are_trained_apart_from_the_trained_model(trained: PixelForPretraining) -> None:

@@ -1,4 +1,5 @@
-"""A fine-tuned encoder for Hugging Face's `BertForSequenceClassification` and `ModernBertForSequenceClassification`."""
+"""A fine-tuned encoder for Hugging Face's `BertForSequenceClassification`, `BertForTokenClassification`,
+`BertForQuestionAnswering`, and those of ModernBERT."""
 
 import json
 import shutil
@@ -24,6 +25,7 @@ from pretrainkit.recipes.bert.convert import (
 from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.training.recipe import TextClassifier
 
+_CLASS_NAMES = {"examples": "SequenceClassification", "words": "TokenClassification", "spans": "QuestionAnswering"}
 _HEAD = ("classifier.weight", "classifier.bias")
 
 
@@ -35,7 +37,8 @@ def write_classifier(
     tokenizer: Path | None,
     special: SpecialIds,
 ) -> None:
-    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads.
+    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of words and spans
+    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`.
 
     Raises:
         InputError: `out` exists and is not an empty folder, or cannot be written.
@@ -52,11 +55,15 @@ def write_classifier(
 def classifier_state(model: TextClassifier, config: BertModelConfig | ModernModelConfig) -> dict[str, Tensor]:
     """In Hugging Face's names."""
     state = model.encoder.state_dict()
-    names = encoder_names(config) | _pooler_names(config)
+    is_bert = isinstance(config, BertModelConfig)
+    # Only on whole examples BERT has its pooler; ModernBERT's goes over every token.
+    has_pooler = not is_bert or model.reads == "examples"
+    names = encoder_names(config) | (_pooler_names(config) if has_pooler else {})
     found = {theirs: state[ours] for ours, theirs in names.items()}
     for ours, three in split_tensors(config).items():
         found |= zip(three, state[ours].chunk(3))
-    return found | {f"classifier.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    head = "qa_outputs" if is_bert and model.reads == "spans" else "classifier"
+    return found | {f"{head}.{name}": tensor for name, tensor in model.head.state_dict().items()}
 
 
 def _pooler_names(config: BertModelConfig | ModernModelConfig) -> dict[str, str]:
@@ -72,9 +79,10 @@ def classifier_config(
     """The contents of `config.json`."""
     values = to_huggingface_config(config, special)
     is_bert = isinstance(config, BertModelConfig)
-    values["architectures"] = [f"{'Bert' if is_bert else 'ModernBert'}ForSequenceClassification"]
+    values["architectures"] = [f"{'Bert' if is_bert else 'ModernBert'}For{_CLASS_NAMES[model.reads]}"]
     values["classifier_dropout"] = model.dropout
-    values |= class_settings(model.classes)
+    if model.reads != "spans":
+        values |= class_settings(model.classes)
     if not is_bert:
         values["classifier_pooling"] = "cls"
     return values

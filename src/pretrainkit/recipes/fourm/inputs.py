@@ -197,7 +197,8 @@ def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: L
         )
 
     def rows(is_visible_BQP: Tensor) -> RowPairs:
-        return RowPairs(*is_visible_BQP.shape, is_visible_BQP)
+        num_rows, num_queries, num_keys = is_visible_BQP.shape
+        return RowPairs(num_rows, num_queries, num_keys, is_visible_BQP)
 
     return Layouts(
         rows(visible_pairs(encoder.segment_BN, encoder.segment_BN)),

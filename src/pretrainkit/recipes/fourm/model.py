@@ -10,6 +10,7 @@ Sources: Mizrahi et al. 2023, https://arxiv.org/abs/2312.06647; Bachmann et al. 
 """
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -68,14 +69,14 @@ class FourM(nn.Module):
 
     def embed(self, inputs: FourMInputs) -> tuple[Tensor, Tensor]:
         """(T, D) twice: what the tokens of the encoder are, and where: their positions and modalities."""
-        parts = [
-            (self.inputs[name](tokens), self.inputs[name].places(tokens.positions_n) + self.input_modality[name])
-            for name, tokens in inputs.inputs.items()
-        ]
+        contents, places = [], []
+        for name, tokens in inputs.inputs.items():
+            embedding = cast(InputEmbedding, self.inputs[name])
+            contents.append(embedding(tokens))
+            places.append(embedding.places(tokens.positions_n) + self.input_modality[name])
         slots = [tokens.slots_n for tokens in inputs.inputs.values()]
         num_tokens = len(inputs.example_T)
-        place_TD = _put(num_tokens, slots, [place for _, place in parts])
-        contents = [content for content, _ in parts]
+        place_TD = _put(num_tokens, slots, places)
         if self.registers is not None and inputs.register_slots is not None:
             num_rows = len(inputs.register_slots)
             slots.append(inputs.register_slots.flatten())
@@ -95,7 +96,7 @@ class FourM(nn.Module):
         modality = self.input_modality if self.target_modality is None else self.target_modality
         parts, tables = [], {}
         for name, tokens in inputs.targets.items():
-            target: TargetEmbedding = self.targets[name]  # type: ignore[assignment]
+            target = cast(TargetEmbedding, self.targets[name])
             place_nD = target.places(tokens.positions_n) + modality[name]
             if target.table is None:
                 parts.append(self.mask_token + place_nD)
@@ -113,12 +114,12 @@ class FourM(nn.Module):
 
     def score(self, name: str, hidden_nD: Tensor, table: TiedTable | None, true_n: Tensor) -> TokenLoss:
         """Cross-entropy of the true ids of one modality, float32 whatever the activations are."""
-        head: TargetEmbedding = self.targets[name]  # type: ignore[assignment]
+        head = cast(TargetEmbedding, self.targets[name])
         return linear_cross_entropy(hidden_nD, head.output_table(table), None, true_n)
 
     def logits(self, name: str, hidden_nD: Tensor) -> Tensor:
         """float32 (n, V) of one modality."""
-        head: TargetEmbedding = self.targets[name]  # type: ignore[assignment]
+        head = cast(TargetEmbedding, self.targets[name])
         return linear_logits(hidden_nD, head.output_table(None), None)
 
     @torch.no_grad()

@@ -23,6 +23,17 @@ from pretrainkit.recipes.fourm.original_names import State, from_original, to_or
 _ACTIVATIONS = {"SiLU": "swish", "GELU": "gelu"}
 _IGNORED = frozenset({"format", "use_act_checkpoint", "image_size", "patch_size"})
 """Of a config: sizes are those of the modalities."""
+_DEFAULTS: Mapping[str, Any] = {
+    "mlp_ratio": 4.0,
+    "act_layer": "GELU",
+    "gated_mlp": False,
+    "qk_norm": False,
+    "num_register_tokens": 0,
+    "decoder_causal_mask": False,
+    "decoder_sep_mask": True,
+    "share_modality_embeddings": True,
+}
+"""Of a config that does not say."""
 _LONGEST = 10_000
 """Longer texts of a header are not parsed, as in the original."""
 _WEIGHTS = "model.safetensors"
@@ -124,9 +135,7 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
     Raises:
         CheckpointError: It has options that are not known here, or modalities that are not published.
     """
-    values = {"mlp_ratio": 4.0, "act_layer": "GELU", "gated_mlp": False, "qk_norm": False, "num_register_tokens": 0} | {
-        "decoder_causal_mask": False, "decoder_sep_mask": True, "share_modality_embeddings": True, **values
-    }  # fmt: skip
+    values = dict(_DEFAULTS) | dict(values)
     biases = {name: bool(values.get(name, True)) for name in ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")}
     if len(set(biases.values())) > 1:
         raise CheckpointError(

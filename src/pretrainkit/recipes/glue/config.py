@@ -97,7 +97,8 @@ class GlueDataConfig(DataConfig):
     that there is. Of columns with a word in each line: column2, column3 and so on; null: the last."""
     kind: Kind = "classes"
     """Files of your own: classes (any values; each that occurs in training is one), numbers, tags (a class for each
-    word) or spans (answers to questions as stretches of a text, as SQuAD has them)."""
+    word) or spans (answers to questions as stretches of a text, as SQuAD has them), or tree (a
+    head and a relation for each word)."""
     labels: Annotated[str | None, IsPath()] = None
     """A file with the name of a class in each line, in the order of their numbers; null: those of the training data."""
     spans: SpanConfig = SpanConfig()
@@ -148,8 +149,8 @@ class GlueRun(RunConfig):
             found.append(f"data.texts is for classes and numbers, but data.kind={data.kind}\n  leave it out")
         if data.kind != "spans" and data.spans != SpanConfig():
             found.append(f"data.spans is for data.kind=spans, but it is {data.kind}\n  leave it out")
-        if data.kind == "spans" and data.label is not None:
-            found.append("data.label is for classes and numbers, spans have their answers in answers\n  leave it out")
+        if data.kind in ("spans", "tree") and data.label is not None:
+            found.append(f"data.label is for classes and numbers, but data.kind={data.kind}\n  leave it out")
         if data.labels is not None and (data.task is not None or data.kind in ("numbers", "spans")):
             found.append("data.labels is for classes of your own files\n  leave it out")
         if data.order == "lanes":

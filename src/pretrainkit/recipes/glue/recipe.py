@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
 from pretrainkit.recipes.glue.presets import PRESETS
+from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.training.recipe import Evaluator, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.precision import Precision
     from pretrainkit.training.text_reader import TextReader
+
+_HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
+    "classes": "examples",
+    "numbers": "examples",
+    "tags": "words",
+    "spans": "spans",
+}
+"""What the heads of kinds of tasks read that transformers has a class for."""
 
 
 class Glue(Recipe):
@@ -61,8 +70,9 @@ class Glue(Recipe):
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
-        """Of a fine-tuned model with the same classes the head, too."""
+        """Of a fine-tuned model with the same kind of task and classes the head, too."""
         from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import task_of
 
         if config.model.start == "random":
             return
@@ -71,7 +81,8 @@ class Glue(Recipe):
             _copy(reader.build_text_encoder(own, trained), model.encoder, config)
             return
         _copy(trained.encoder, model.encoder, config)
-        if encoder_config.model.classes == config.model.classes:
+        is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
+        if is_alike and encoder_config.model.classes == config.model.classes:
             _copy(trained.head, model.head, config)
 
     def bind(self, config: GlueRun) -> GlueRun:
@@ -133,6 +144,10 @@ class Glue(Recipe):
             may_repeat=True,
         )
 
+    def has_held_out_examples(self, config: GlueRun) -> bool:
+        """Named tasks bring theirs."""
+        return config.has_held_out_data
+
     def build_evaluator(self, config: GlueRun, world: World, precision: Precision) -> Evaluator:
         from pretrainkit.recipes.glue.evaluate import build_evaluator
 
@@ -185,16 +200,23 @@ class Glue(Recipe):
         return read_classifier(self, folder)
 
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
-        """As the encoder's recipe writes it, such as `BertForSequenceClassification`."""
+        """As the encoder's recipe writes it, such as `BertForSequenceClassification`, `BertForTokenClassification` or
+        `BertForQuestionAnswering`."""
         from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import task_of
 
         recipe, encoder_config = encoder_of(config.model)
+        reads = _HEAD_READS.get(task_of(config.data).kind)
+        if reads is None:
+            raise InputError(
+                f"transformers has no class for a task of kind {task_of(config.data).kind}\n  use --format safetensors"
+            )
         if config.model.pooling is not None:
             raise InputError(
                 f"model.pooling={config.model.pooling}, but transformers pools in the encoder's own way\n"
                 "  use --format safetensors, or fine-tune with model.pooling=null"
             )
-        trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
+        trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate, reads)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
 
     def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import CheckpointError, DataError
+from pretrainkit.errors import CheckpointError, DataError, InputError
 from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
@@ -149,6 +149,11 @@ def write_classifier(
     """
     encoder = trained.encoder
     assert isinstance(encoder, HuggingFaceEncoder)
+    if trained.reads != "examples":
+        raise InputError(
+            f"encoders of recipe huggingface are exported as classifiers of whole examples, not of {trained.reads}\n"
+            "  use --format safetensors"
+        )
     values = {
         **config.architecture,
         "architectures": [type(encoder.model).__name__],

@@ -54,6 +54,8 @@ class PatchPooling(nn.Module):
         if self.norm is not None:
             x_TD = self.norm(x_TD)
         x_TD = dropout(x_TD, self.dropout_rate, is_training=self.training).float()
+        if len(starts) == 1:  # no texts, but every parameter has its (zero) gradient
+            return x_TD if self.attention is None else self.attention.of_none(x_TD)
         is_class_token_T1 = (positions_T == 0)[:, None]
         lengths_B = starts.diff().long()
         if self.attention is not None:
@@ -88,6 +90,10 @@ class AttentionPooling(nn.Module):
         mixed_TD = (v_TD.unflatten(1, heads) * weight_TH[:, :, None]).flatten(1)
         mixed_BHK = torch.segment_reduce(mixed_TD, "sum", lengths=lengths_B).unflatten(1, heads)
         return self.out((mixed_BHK / total_BH[:, :, None]).flatten(1))
+
+    def of_none(self, x_TD: Tensor) -> Tensor:
+        """(0, D) to (0, D)."""
+        return self.out(self.keys_and_values(x_TD).chunk(2, dim=1)[0] * self.query)
 
 
 def build_pooling(

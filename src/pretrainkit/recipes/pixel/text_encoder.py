@@ -51,11 +51,15 @@ class PixelTextEncoder(TextEncoder):
     def forward(self, batch: Batch, max_length: int) -> Tensor:
         """(B, D). A batch has `patches` (T, F) uint8, anything for class tokens, `positions` (T,) and `cu_seqlens`
         (B + 1,) int32; no text has more than `max_length` patches."""
-        starts = batch["cu_seqlens"]
-        if not isinstance(self.pooling, ClassPooling):
-            x_TD = self.tokens(batch, max_length)
-            return self.pooling(x_TD, batch["positions"], starts) if len(starts) > 1 else x_TD[:0]
-        return self.pooling(self._hidden(batch, max_length, starts[:-1].long()))
+        if isinstance(self.pooling, ClassPooling):
+            return self.pooling(self._hidden(batch, max_length, batch["cu_seqlens"][:-1].long()))
+        return self.vectors_and_tokens(batch, max_length)[0]
+
+    def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
+        x_TD, starts = self.tokens(batch, max_length), batch["cu_seqlens"]
+        if isinstance(self.pooling, ClassPooling):
+            return self.pooling(x_TD[starts[:-1].long()]), x_TD
+        return self.pooling(x_TD, batch["positions"], starts), x_TD
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         x_TD = self._hidden(batch, max_length, None)

@@ -135,6 +135,8 @@ class DrawnWords(DrawnExamples, ReadWords):
 class DrawnPassages(DrawnExamples, ReadPassages):
     """Windows of contexts, each behind its question."""
 
+    cuts_words = True
+
     def __init__(self, renderer: Renderer, pairs: Sequence[tuple[str, str]], stride: int, max_first: int) -> None:
         self._max_first = max_first
         windows = [

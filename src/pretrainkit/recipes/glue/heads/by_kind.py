@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 import torch
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
+from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.heads.spans import SpanHead, SpanObjective
 from pretrainkit.recipes.glue.heads.tags import TagHead, TagObjective
 from pretrainkit.recipes.glue.heads.texts import TextHead, TextObjective
+from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective
 from pretrainkit.recipes.glue.model import HeadedEncoder, encoder_of
 from pretrainkit.recipes.glue.objective import GlueObjective
 from pretrainkit.recipes.glue.source import task_of
@@ -19,6 +20,7 @@ from pretrainkit.training.text_encoder import TextEncoder
 _HEADS: Mapping[Kind, Callable[[TextEncoder, int, float], HeadedEncoder]] = {
     "tags": TagHead,
     "spans": SpanHead,
+    "tree": TreeHead,
 }
 _POOLED: tuple[Kind, ...] = ("classes", "numbers")
 """Kinds whose head stands on one vector of an example."""
@@ -27,6 +29,7 @@ _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
     "numbers": TextObjective,
     "tags": TagObjective,
     "spans": SpanObjective,
+    "tree": TreeObjective,
 }
 
 
@@ -46,7 +49,7 @@ def build_model(config: GlueRun) -> HeadedEncoder:
         else:
             model = _HEADS[kind](encoder, num_outputs, rate)
     if torch.get_default_device().type != "meta":
-        initialise_layer(model.head, config.model.initializer_range)
+        model.initialise_head(config.model.initializer_range)
     return model
 
 

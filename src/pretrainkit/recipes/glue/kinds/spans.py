@@ -20,6 +20,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import best_null_threshold, squad, squad_v2
 from pretrainkit.recipes.glue.config import GlueRun, SpanConfig
 from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
+from pretrainkit.recipes.glue.kinds.whole_words import whole_words
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.training.text_reader import Ints, ReadPassages, TextReader
 
@@ -136,7 +137,7 @@ class SpanExamples(Labelled):
             metrics = squad(targets, [self._answer(row, *one) for row, one in zip(asked, found, strict=True)])
         else:
             metrics = squad_v2(targets, [self._answer(row, *one) for row, one in zip(asked, found, strict=True)])
-            best = [_text(row, one) for row, (one, _) in zip(asked, found, strict=True)]
+            best = [self._text(row, one) for row, (one, _) in zip(asked, found, strict=True)]
             odds = [_odds(*one) for one in found]
             metrics["best_null_threshold"], metrics["best_f1"] = best_null_threshold(targets, best, odds)
         return metrics | {"score": metrics["f1"], "loss": sum(losses) / max(1, len(losses))}
@@ -150,7 +151,7 @@ class SpanExamples(Labelled):
             asked = self._rows[row]
             answer = self._answer(asked, best, null)
             weights = np.exp(np.array([one.score for one in best]) - (best[0].score if best else 0.0))
-            spans = [_span(asked.context, one) for one in best]
+            spans = [self._span(asked.context, one) for one in best]
             found.append(
                 {
                     "index": asked.index,
@@ -178,6 +179,21 @@ class SpanExamples(Labelled):
             found.append({"question": asked.question, "context": asked.context, "answer": shown, "truth": truth})
         return found
 
+    def _span(self, context: str, one: Candidate) -> tuple[int, int]:
+        """(begin, end) without white space around; whole words, where slots hold parts of several."""
+        begin, end = one.begin, one.end
+        if self.read.cuts_words:
+            begin, end = whole_words(context, begin, end)
+        text = context[begin:end]
+        begin += len(text) - len(text.lstrip())
+        return begin, begin + len(text.strip())
+
+    def _text(self, row: Question, best: list[Candidate]) -> str:
+        if not best:
+            return ""
+        begin, end = self._span(row.context, best[0])
+        return row.context[begin:end]
+
     def _by_row(self, rows: Ints, said: Sequence[dict[str, Any]]) -> Iterator[tuple[list[Candidate], float]]:
         """The likeliest candidates of all windows of each row, and its score of no answer, the lowest of a window: a
         question has no answer where no window has one."""
@@ -190,7 +206,7 @@ class SpanExamples(Labelled):
 
     def _answer(self, row: Question, best: list[Candidate], null: float) -> str:
         threshold = self._settings.null_threshold
-        return "" if threshold is not None and _odds(best, null) > threshold else _text(row, best)
+        return "" if threshold is not None and _odds(best, null) > threshold else self._text(row, best)
 
 
 class SpanKind(TaskKind):
@@ -251,18 +267,20 @@ class SpanKind(TaskKind):
 
 
 def slots_of(offsets_S2: Ints, place: tuple[int, int]) -> tuple[int, int] | None:
-    """The first and last slot of a stretch of the context; None where some of it is not in the window.
+    """The slots in which a stretch of the context begins and ends; None where some of it is not in the window. Text
+    that runs from right to left ends in a slot before the one in which it begins.
 
     Args:
         offsets_S2: As `ReadPassages.offsets` gives them.
         place: (begin, end) in characters.
     """
     begin, end = place
-    shows = offsets_S2[:, 0] >= 0
-    touched = np.flatnonzero(shows & (offsets_S2[:, 0] < end) & (offsets_S2[:, 1] > begin))
+    shown = np.flatnonzero(offsets_S2[:, 0] >= 0)
+    shown = shown[np.argsort(offsets_S2[shown, 0], kind="stable")]  # as it is read
+    touched = shown[(offsets_S2[shown, 0] < end) & (offsets_S2[shown, 1] > begin)]
     if not len(touched):
         return None
-    first, last, shown = int(touched[0]), int(touched[-1]), np.flatnonzero(shows)
+    first, last = int(touched[0]), int(touched[-1])
     # Only at the edge of a window may a part of the answer lie outside.
     is_cut = (first == shown[0] and offsets_S2[first, 0] > begin) or (last == shown[-1] and offsets_S2[last, 1] < end)
     return None if is_cut else (first, last)
@@ -274,26 +292,12 @@ def candidates(scores_S2: np.ndarray, offsets_S2: Ints, num_best: int, max_lengt
     shown = np.flatnonzero(offsets_S2[:, 0] >= 0)
     first_K, last_K = (shown[np.argsort(-scores_S2[shown, side], kind="stable")[:num_best]] for side in (0, 1))
     score_KK = scores_S2[first_K, 0][:, None] + scores_S2[last_K, 1][None]
-    length_KK = last_K[None] - first_K[:, None] + 1
+    length_KK = abs(last_K[None] - first_K[:, None]) + 1
     begin_KK, end_KK = np.broadcast_arrays(offsets_S2[first_K, 0][:, None], offsets_S2[last_K, 1][None])
-    fits_KK = (length_KK >= 1) & (length_KK <= max_length) & (end_KK > begin_KK)
+    fits_KK = (length_KK <= max_length) & (end_KK > begin_KK)
     order = np.argsort(-score_KK[fits_KK], kind="stable")[:num_best]
     values = (values_KK[fits_KK][order].tolist() for values_KK in (score_KK, begin_KK, end_KK))
     return [Candidate(*one) for one in zip(*values, strict=True)]
-
-
-def _span(context: str, one: Candidate) -> tuple[int, int]:
-    """(begin, end) without white space around."""
-    text = context[one.begin : one.end]
-    begin = one.begin + len(text) - len(text.lstrip())
-    return begin, begin + len(text.strip())
-
-
-def _text(row: Question, best: list[Candidate]) -> str:
-    if not best:
-        return ""
-    begin, end = _span(row.context, best[0])
-    return row.context[begin:end]
 
 
 def _odds(best: list[Candidate], null: float) -> float:
