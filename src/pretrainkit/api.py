@@ -6,6 +6,7 @@ What several of these functions need is in `running`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -379,10 +380,12 @@ def infer(
 
     Args:
         path: A run, checkpoint or export.
-        out: A file such as answers.jsonl.
-        task: Name of a task; its module is one of the run's `data.modules`, or of `modules`.
+        out: A file such as answers.jsonl; of a mixture a folder, which gets NAME.jsonl for each of its tasks that has
+            the split (a colon in a name becomes a hyphen).
+        task: Name of a task or mixture; its module is one of the run's `data.modules`, or of `modules`.
         split: Of the task.
-        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`.
+        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`, or another that the
+            model was trained on, such as .conllu.
         overrides: Settings `data....=` and `precision....=` other than in its config.
         modules: More modules that define tasks.
         shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
@@ -395,16 +398,15 @@ def infer(
             has_ids, batch_size, decoding.
 
     Returns:
-        The file. Beside it lies its manifest, which is written last.
+        `out`, or the file of the shard. Beside each file lies its manifest, which is written last.
 
     Raises:
         InputError: The recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
     """
     from pretrainkit.corpus.parallel import Quiet
-    from pretrainkit.data.row_files import open_rows
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
-    from pretrainkit.eval.infer import write_lines
+    from pretrainkit.eval.infer import folder_of_mixture, write_lines
     from pretrainkit.training.inference import InferenceRequest
     from pretrainkit.training.precision import resolve_precision
 
@@ -412,14 +414,16 @@ def infer(
         raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
     if chunk_batches < 1:
         raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
-    asked = InferenceRequest(task=task, split=split, rows=None if input is None else open_rows(input, split), **request)
     from pretrainkit.data.user_modules import import_modules
 
     import_modules(modules)
     opened = open_model(path, averaged=averaged)
     config = overridden(opened, overrides)
+    rows = None if input is None else opened.recipe.open_rows(config, str(input), split)
+    asked = InferenceRequest(task=task, split=split, rows=rows, **request)
     if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(config):
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
+    names = None if task is None else opened.recipe.tasks_of_mixture(config, opened.tokenizer, task, split)
     world = init_world(device)
     try:
         if world.world_size > 1:
@@ -427,16 +431,24 @@ def infer(
         weights = weights_fingerprint(opened.model)
         model = opened.model.to(world.device)
         precision = resolve_precision(config.precision, world.device)
-        inference = opened.recipe.open_inference(config, model, opened.tokenizer, asked, precision)
-        return write_lines(
-            inference,
-            Path(out),
-            asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
-            chunk_size=chunk_batches * asked.batch_size,
-            shard=shard,
-            overwrite=overwrite,
-            progress=progress or Quiet(),
-        )
+
+        def write(request: InferenceRequest, file: Path) -> Path:
+            return write_lines(
+                opened.recipe.open_inference(config, model, opened.tokenizer, request, precision),
+                file,
+                asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
+                chunk_size=chunk_batches * request.batch_size,
+                shard=shard,
+                overwrite=overwrite,
+                progress=progress or Quiet(),
+            )
+
+        if names is None:
+            return write(asked, Path(out))
+        folder = folder_of_mixture(Path(out), str(task))
+        for name in names:
+            write(replace(asked, task=name), folder / f"{name.replace(':', '-')}.jsonl")
+        return folder
     finally:
         world.close()
 
@@ -598,7 +610,7 @@ def difference_from_huggingface(path: str | Path) -> float:
     """
     from tempfile import TemporaryDirectory
 
-    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
     opened = open_model(path)
     import_transformers()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.corpus.manifest import atomic_file, explained_write_errors
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.fonts import font_files
@@ -103,6 +103,27 @@ def load_renderer(
                 raise DataError(message)
             warnings.warn(message, stacklevel=2)
     return Renderer(validated(values | changes, path))
+
+
+def is_renderer(folder: Path) -> bool:
+    """Whether a renderer lies in a folder."""
+    return (folder / CONFIG_NAME).is_file()
+
+
+def copy_renderer(origin: Path, out: Path) -> None:
+    """Copies what makes a renderer from the folder `origin`, in which other files may lie, to the folder `out`.
+
+    Raises:
+        DataError: The font is gone, or nothing can be written.
+    """
+    font = Path(str(_read(origin / CONFIG_NAME).get("font_file", ""))).name
+    fallbacks = sorted((origin / FALLBACKS_NAME).glob("*"))
+    with explained_write_errors(out):
+        for path in (origin / font, *fallbacks, origin / EXTRAS_NAME, origin / CONFIG_NAME):
+            if path.is_file():
+                _copy(path, out / path.relative_to(origin))
+    if not (out / font).is_file():
+        raise DataError(f"{origin} has no font {font!r}, which its {CONFIG_NAME} names\n  put it there")
 
 
 def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Page:
         """The picture and what lies where."""
         P, L = self.geometry.patch, self.geometry.num_patches
         words = self.parts[0].word_starts if isinstance(self.text, list) else None
-        mapping, text_ids = self._offsets() if with_offsets else (None, None)
+        mapping, text_ids = self.offsets() if with_offsets else (None, None)
         return Encoding(
             columns_XP=self.paint(),
             num_patches=L,
@@ -95,7 +95,8 @@ class Page:
             text_ids=text_ids,
         )
 
-    def _offsets(self) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+    def offsets(self) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+        """`offset_mapping` and `text_ids` of the encoding."""
         L = self.geometry.num_patches
         spans: list[Span] = []
         ids: list[int] = []

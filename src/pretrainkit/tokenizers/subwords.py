@@ -9,7 +9,7 @@ instead: the same merges, the same vocabulary in every run.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError
@@ -62,6 +62,76 @@ def train_subwords(
         special_tokens=[(TOKENS[role], getattr(SPECIAL, role)) for role in ("cls", "sep")],
     )
     return tokenizer.to_str()
+
+
+def train_multimodal(
+    counts: Mapping[bytes, int],
+    vocab_size: int,
+    *,
+    classes: Sequence[str],
+    num_sentinels: int,
+    num_bins: int,
+    lowercase: bool = True,
+) -> str:
+    """The content of a `tokenizer.json` for texts, boxes and the like in one vocabulary, as 4M has it.
+
+    Reserved tokens come first: [PAD] [UNK] [SOS] [EOS], sentinels [S_0] …, numbers v0=0 … v0=999, v1=0 … v3=999, class
+    names in alphabetical order; then WordPiece of the text. Nothing is added around a text.
+
+    Args:
+        counts: Word to count.
+        vocab_size: Pieces in all.
+        classes: Names that are one token each, also where they are several words.
+        num_sentinels: For hidden runs.
+        num_bins: Values of each of the four kinds of numbers.
+        lowercase: Fold case and strip accents.
+
+    Raises:
+        DataError: The text has too few distinct pieces, or too many distinct characters, for that size.
+    """
+    from tokenizers import AddedToken, Tokenizer, models
+
+    controls, numbered, names = multimodal_tokens(classes, num_sentinels, num_bins)
+    reserved = [*controls, *numbered, *names]
+    least = len(reserved) + 1
+    if vocab_size <= least:
+        raise DataError(f"--vocab-size is {vocab_size}, but {least} are reserved or needed\n  use more than {least}")
+    room = vocab_size - len(reserved)
+    # Learned pieces that are reserved already leave their places to later ones.
+    learned = _wordpiece(counts, room + len(TOKENS) + len(names), lowercase)
+    taken = {*reserved, *TOKENS.values()}
+    pieces = [piece for piece, _ in sorted(learned.get_vocab().items(), key=lambda item: item[1]) if piece not in taken]
+    alphabet = sum(len(piece.removeprefix(_INSIDE)) == 1 for piece in pieces)
+    if len(pieces) < room or alphabet > room:
+        possible = len(reserved) + min(max(alphabet, room), len(pieces))
+        raise DataError(
+            f"--vocab-size is {vocab_size}, of which {len(reserved)} are reserved, but this text yields {alphabet} to "
+            f"{len(pieces)} pieces\n  use --vocab-size {possible}, or count the words of other text"
+        )
+    vocabulary = {piece: number for number, piece in enumerate([*reserved, *pieces[:room]])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=TOKENS["unk"]))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = learned.normalizer, learned.pre_tokenizer
+    tokenizer.decoder = learned.decoder
+    tokenizer.add_special_tokens([AddedToken(token, single_word=False, normalized=False) for token in controls])
+    tokenizer.add_special_tokens([AddedToken(token, single_word=True, normalized=False) for token in numbered])
+    tokenizer.add_special_tokens([AddedToken(name, single_word=True, normalized=True) for name in names])
+    return str(tokenizer.to_str())
+
+
+MULTIMODAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[SOS]", "sep": "[EOS]", "mask": "[S_0]"}
+MULTIMODAL_SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
+"""The first sentinel, which hides nothing, stands for the mask that there is none of."""
+_NUM_AXES = 4
+
+
+def multimodal_tokens(
+    classes: Sequence[str], num_sentinels: int, num_bins: int
+) -> tuple[list[str], list[str], list[str]]:
+    """Control tokens; sentinels and numbers; class names. In the order of ids."""
+    controls = [MULTIMODAL_TOKENS[role] for role in ("pad", "unk", "cls", "sep")]
+    sentinels = [f"[S_{number}]" for number in range(num_sentinels)]
+    numbers = [f"v{axis}={value}" for axis in range(_NUM_AXES) for value in range(num_bins)]
+    return controls, [*sentinels, *numbers], sorted(set(classes))
 
 
 def _bpe(counts: Mapping[bytes, int], vocab_size: int, lowercase: bool) -> Any:

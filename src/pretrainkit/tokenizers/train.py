@@ -12,7 +12,7 @@ from pretrainkit.tokenizers import subwords, unigram
 from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.word_counts import read_word_counts
 
-Kind = Literal["unigram", "wordpiece", "bpe"]
+Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +20,20 @@ class TokenizerSettings:
     """What tokenizer to train."""
 
     kind: Kind = "unigram"
-    """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa."""
+    """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa.
+    multimodal: WordPiece with sentinels, numbers and class names, as in 4M."""
     vocab_size: int = unigram.DEFAULT_VOCAB_SIZE
     """Pieces in all."""
     layout: unigram.Layout = "bert"
     """Of unigram: t5 has pad 0, eos 1, unk 2 and no mask; bert has cls, sep and mask behind the bytes."""
     lowercase: bool = False
     """Fold case; not for unigram."""
+    classes: tuple[str, ...] = ()
+    """Of multimodal: names that are one token each, such as those of detected things."""
+    num_sentinels: int = 200
+    """Of multimodal."""
+    num_bins: int = 1000
+    """Of multimodal: values of each of the four kinds of numbers."""
     max_length: int = 512
     """Longest row of the models to be trained, in tokens; goes into tokenizer_config.json."""
 
@@ -39,6 +46,8 @@ class TokenizerSettings:
             raise DataError(
                 f"--layout {self.layout} does not apply to --kind {self.kind}\n  leave it out, or take unigram"
             )
+        if self.classes and self.kind != "multimodal":
+            raise DataError(f"--classes does not apply to --kind {self.kind}\n  leave it out, or take multimodal")
         if self.max_length < 1:
             raise DataError(
                 f"--max-length is {self.max_length} tokens\n  give the longest row of your models, such as 512"
@@ -80,6 +89,17 @@ def train_tokenizer(
             tokens, special = unigram.TOKENS, unigram.SPECIAL
             if settings.layout == "t5":
                 tokens, special = unigram.T5_TOKENS, unigram.T5_SPECIAL
+        elif settings.kind == "multimodal":
+            text = subwords.train_multimodal(
+                counts,
+                settings.vocab_size,
+                classes=settings.classes,
+                num_sentinels=settings.num_sentinels,
+                num_bins=settings.num_bins,
+                lowercase=settings.lowercase,
+            )
+            contents = {files.TOKENIZER_JSON: text.encode()}
+            tokens, special = subwords.MULTIMODAL_TOKENS, subwords.MULTIMODAL_SPECIAL
         else:
             text = subwords.train_subwords(counts, settings.vocab_size, settings.kind, settings.lowercase)
             contents = {files.TOKENIZER_JSON: text.encode()}

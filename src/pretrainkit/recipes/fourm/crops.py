@@ -1,0 +1,110 @@
+"""Which part of a sample is used, the same for all of its modalities. Pixels of the image that it was drawn on."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError
+from pretrainkit.images.pillow import Pixels
+from pretrainkit.images.resize import Kernel
+from pretrainkit.images.transforms import Window
+from pretrainkit.recipes.fourm.data_config import CropConfig
+
+_TRIES = 10
+
+
+@dataclass(frozen=True)
+class Part:
+    """A rectangle of an image, maybe mirrored."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    is_flipped: bool
+    size: tuple[int, int]
+    """(height, width) of the whole image."""
+    number: int = 0
+    """Among the stored parts of a sample: which row of its tokens."""
+
+    def resized(self, source: tuple[int, int], height: int, width: int, kernel: Kernel = "bilinear") -> Window:
+        """What cuts it out of an image of `source` (height, width) of the same view, and resizes it; not flipped."""
+        down, right = source[0] / self.size[0], source[1] / self.size[1]
+        top, left = round(self.top * down), round(self.left * right)
+        return Window(
+            source=(source[1], source[0]),
+            left=left,
+            top=top,
+            width=max(min(round(self.width * right), source[1] - left), 1),
+            height=max(min(round(self.height * down), source[0] - top), 1),
+            size=(width, height),
+            kernel=kernel,
+        )
+
+    def nearest(self, values_HW: NDArray, height: int, width: int) -> NDArray:
+        """(height, width) the values at the middles of a grid over the part, of a map of any size of the same view."""
+        rows = (self.top + (np.arange(height) + 0.5) * (self.height / height)) * (values_HW.shape[0] / self.size[0])
+        columns = (self.left + (np.arange(width) + 0.5) * (self.width / width)) * (values_HW.shape[1] / self.size[1])
+        found = values_HW[
+            np.minimum(rows.astype(np.int64), values_HW.shape[0] - 1)[:, None],
+            np.minimum(columns.astype(np.int64), values_HW.shape[1] - 1),
+        ]
+        return self.flipped(found)
+
+    def flipped(self, values_HW: Pixels) -> Pixels:
+        """Mirrored along the second axis where the part is."""
+        return values_HW[:, ::-1] if self.is_flipped else values_HW
+
+    def boxes(self, boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(N, 4) xmin, ymin, xmax, ymax as shares of the whole image to shares of the part, not clipped."""
+        height, width = self.size
+        scale = np.array([width, height, width, height]) / np.array([self.width, self.height] * 2)
+        shift = np.array([self.left, self.top] * 2) / np.array([self.width, self.height] * 2)
+        moved_N4 = boxes_N4 * scale - shift
+        if self.is_flipped:
+            moved_N4 = np.stack([1 - moved_N4[:, 2], moved_N4[:, 1], 1 - moved_N4[:, 0], moved_N4[:, 3]], axis=1)
+        return moved_N4
+
+
+def centre_square(height: int, width: int) -> Part:
+    """The largest, not mirrored."""
+    side = min(height, width)
+    return Part((height - side) // 2, (width - side) // 2, side, side, False, (height, width))
+
+
+def draw_part(crop: CropConfig, height: int, width: int, rng: np.random.Generator) -> Part:
+    """A random part of the area with an aspect ratio; after ten draws that do not fit, the largest centre square."""
+    is_flipped = bool(rng.random() < crop.flip)
+    for _ in range(_TRIES):
+        area = height * width * rng.uniform(*crop.scale)
+        ratio = math.exp(rng.uniform(math.log(crop.ratio[0]), math.log(crop.ratio[1])))
+        drawn_width, drawn_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < drawn_width <= width and 0 < drawn_height <= height:
+            top = int(rng.integers(height - drawn_height, endpoint=True))
+            left = int(rng.integers(width - drawn_width, endpoint=True))
+            return Part(top, left, drawn_height, drawn_width, is_flipped, (height, width))
+    middle = centre_square(height, width)
+    return Part(middle.top, middle.left, middle.height, middle.width, is_flipped, (height, width))
+
+
+def stored_part(settings_C5: NDArray[np.integer], number: int, size: tuple[int, int] | None, name: str) -> Part:
+    """Row `number` of the parts that tokens were made of: top, left, height, width, whether mirrored.
+
+    Args:
+        size: (height, width) of the image; None: as large as the parts reach, for samples without one.
+
+    Raises:
+        DataError: It is no such table.
+    """
+    table = np.asarray(settings_C5)
+    if table.ndim != 2 or table.shape[1] != 5 or not len(table) or table.dtype.kind not in "iu":
+        raise DataError(
+            f"{name} holds {table.dtype} {table.shape}, not integers (parts, 5): top, left, height, width, mirrored\n"
+            "  make the tokens of this data set anew"
+        )
+    if size is None:
+        size = (int((table[:, 0] + table[:, 2]).max()), int((table[:, 1] + table[:, 3]).max()))
+    top, left, height, width, is_flipped = table[number].tolist()
+    return Part(top, left, height, width, bool(is_flipped), size, number)

@@ -1,0 +1,407 @@
+"""From the bytes of one file to what a modality is made of.
+
+A reader of your own is an object of a subclass of `Reader`, named in the modality as `module:OBJECT`.
+
+Dimensions: P places of a grid, H x W pixels, C channels, L vectors of E numbers.
+"""
+
+import gzip
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.user_modules import user_object
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.images.decode import open_image
+from pretrainkit.recipes.fourm import serialise
+from pretrainkit.recipes.fourm.crops import Part
+from pretrainkit.recipes.fourm.data_config import FourMDataConfig
+from pretrainkit.recipes.fourm.modality import Modality
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+JSON_SUFFIXES = (".json", ".json.gz")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything a reader may know besides the file."""
+
+    modality: Modality
+    part: Part
+    """What is used of the sample."""
+    rng: np.random.Generator
+    """Of this sample and modality, in this epoch; in evaluation always the same."""
+    is_training: bool
+    data: FourMDataConfig
+    name: str
+    """Of the file, for messages."""
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A sequence of which some words belong together: all of a chunk are hidden, or none."""
+
+    words: Sequence[Sequence[str]]
+
+
+Content = NDArray[Any] | str | list[str] | Chunks
+"""Of pixels: uint8 (C, H, W). Of image: int (P,), row by row. Of vectors: float32 (L, E). Of a sequence: text, or a
+list of words where reserved ones such as v0=12 or "wine glass" count as one, or chunks of such, or ids."""
+
+
+class Reader(ABC):
+    """How files of one kind are read."""
+
+    suffixes: tuple[str, ...]
+    """Of its files, in lower case."""
+
+    @abstractmethod
+    def read(self, content: bytes, request: Request) -> Content:
+        """A pure function of its arguments.
+
+        Raises:
+            DataError: The file is broken or does not fit the modality.
+        """
+
+    is_of_parts: bool = False
+    """Whether files were made of stored parts of the sample and cannot be cut any more."""
+
+    def image_size(self, content: bytes, name: str) -> tuple[int, int] | None:
+        """(height, width) of the image that the file is; None: it is none."""
+        return None
+
+
+class _Image(Reader):
+    """Image files, whose header says how large they are."""
+
+    suffixes: tuple[str, ...] = IMAGE_SUFFIXES
+
+    def image_size(self, content: bytes, name: str) -> tuple[int, int]:
+        encoded = open_image(content, name=name)
+        return encoded.height, encoded.width
+
+
+class Rgb(_Image):
+    """Photographs, as pixels of the modality's size."""
+
+    def read(self, content: bytes, request: Request) -> NDArray[np.uint8]:
+        size, part = request.modality.image_size, request.part
+        assert size is not None
+        encoded = open_image(content, name=request.name)
+        window = part.resized((encoded.height, encoded.width), size, size)
+        image_HWC = part.flipped(window(encoded.decode(window.wanted())))
+        if request.modality.num_channels == 1:
+            image_HWC = image_HWC[:, :, :1]
+        return np.ascontiguousarray(image_HWC.transpose(2, 0, 1))
+
+
+class Tokens(Reader):
+    """`.npy` of integers (parts, P) or (P,): the tokens of every stored part, row by row, as image tokenizers give."""
+
+    suffixes = (".npy",)
+    is_of_parts = True
+
+    def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
+        table = _array(content, request.name)
+        table = table.reshape(1, -1) if table.ndim == 1 else table.reshape(len(table), -1)
+        modality = request.modality
+        if table.dtype.kind not in "iu" or table.shape[1] != modality.max_tokens or len(table) <= request.part.number:
+            raise DataError(
+                f"{request.name} holds {table.dtype} {table.shape}, but {modality.name} needs integers "
+                f"(at least {request.part.number + 1}, {modality.max_tokens})\n  make its tokens anew"
+            )
+        tokens: NDArray[np.int32] = table[request.part.number].astype(np.int32)
+        assert modality.vocab_size is not None
+        if tokens.min() < 0 or tokens.max() >= modality.vocab_size:
+            raise DataError(
+                f"{request.name} has tokens from {tokens.min()} to {tokens.max()}, but the vocabulary of "
+                f"{modality.name} is {modality.vocab_size}\n  set its vocab_size, or make its tokens anew"
+            )
+        return tokens
+
+
+class ClassMap(_Image):
+    """A map of class numbers, as a grey or palette image: the most frequent class of each patch, without a tokenizer.
+    255 is the last class of the vocabulary."""
+
+    suffixes = (".png",)
+    _samples = 4
+
+    def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
+        classes_HW = _grey(content, request.name).astype(np.int64)
+        modality = request.modality
+        rows, columns = modality.grid
+        assert modality.vocab_size is not None
+        found_HW = request.part.nearest(classes_HW, rows * self._samples, columns * self._samples)
+        found_HW = np.where(found_HW == 255, modality.vocab_size - 1, found_HW)
+        if found_HW.max() >= modality.vocab_size:
+            raise DataError(
+                f"{request.name} has class {found_HW.max()}, but the vocabulary of {modality.name} is "
+                f"{modality.vocab_size}\n  set its vocab_size"
+            )
+        votes_PS = _patches(found_HW, rows, columns)
+        flat = votes_PS + np.arange(len(votes_PS))[:, None] * modality.vocab_size
+        counts = np.bincount(flat.ravel(), minlength=len(votes_PS) * modality.vocab_size)
+        return counts.reshape(len(votes_PS), -1).argmax(axis=1).astype(np.int32)
+
+
+class DepthMap(Reader):
+    """A depth image of 8 or 16 bits, or `.npy` of floats: the mean depth of each patch, relative to the middle 80 % of
+    the part, in as many equal steps of -2.5 to 2.5 deviations as the vocabulary has; without a tokenizer."""
+
+    suffixes = (".png", ".npy")
+    _samples = 4
+    reach = 2.5
+
+    def image_size(self, content: bytes, name: str) -> tuple[int, int]:
+        height, width = self._depth(content, name).shape
+        return height, width
+
+    def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
+        depth_HW, modality = self._depth(content, request.name), request.modality
+        rows, columns = modality.grid
+        assert modality.vocab_size is not None
+        found_HW = request.part.nearest(depth_HW.astype(np.float32), rows * self._samples, columns * self._samples)
+        means_P = _patches(serialise.standardised(found_HW), rows, columns).mean(axis=1)
+        steps = np.floor((means_P + self.reach) / (2 * self.reach) * modality.vocab_size)
+        return steps.clip(0, modality.vocab_size - 1).astype(np.int32)
+
+    def _depth(self, content: bytes, name: str) -> NDArray[Any]:
+        found = _array(content, name) if content[:6] == b"\x93NUMPY" else _grey(content, name)
+        if found.ndim != 2:
+            raise DataError(f"{name} holds {found.shape}, not depth (H, W)\n  replace the file or leave its sample out")
+        return found
+
+
+class ColorMap(_Image):
+    """A photograph as the mean colour of each patch, in equal steps of red, green and blue (a vocabulary of 512 has 8
+    of each); without a tokenizer."""
+
+    def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
+        modality, part = request.modality, request.part
+        rows, columns = modality.grid
+        assert modality.vocab_size is not None
+        steps = round(modality.vocab_size ** (1 / 3))
+        if steps**3 != modality.vocab_size:
+            raise DataError(
+                f"the vocabulary of {modality.name}, {modality.vocab_size}, is no cube of a number of steps\n  set 512"
+            )
+        encoded = open_image(content, name=request.name)
+        window = part.resized((encoded.height, encoded.width), rows, columns)
+        image_HW3 = part.flipped(window(encoded.decode(window.wanted()))).astype(np.int32) * steps // 256
+        return ((image_HW3[..., 0] * steps + image_HW3[..., 1]) * steps + image_HW3[..., 2]).reshape(-1)
+
+
+class Caption(Reader):
+    """`.txt`, or JSON: a text, a list of texts, or of {"caption": text}. One is drawn, or the part's own is taken."""
+
+    suffixes = (".txt", *JSON_SUFFIXES)
+
+    def read(self, content: bytes, request: Request) -> str:
+        texts = _texts(content, request.name)
+        if len(texts) == 1:
+            return texts[0]
+        if request.data.aligned_captions and 0 < request.part.number < len(texts):
+            return texts[request.part.number]
+        return texts[int(request.rng.integers(len(texts)))] if request.is_training else texts[0]
+
+
+class Boxes(Reader):
+    """JSON {"instances": [{"boxes": [xmin, ymin, xmax, ymax], "class_name": …, "score": …}]}, shares of the image."""
+
+    suffixes = JSON_SUFFIXES
+
+    def read(self, content: bytes, request: Request) -> list[str]:
+        data, found = request.data, _json(content, request.name)
+        try:
+            return serialise.boxes(
+                found["instances"],
+                request.part,
+                min_score=data.min_box_score,
+                max_boxes=data.max_boxes,
+                order=data.box_order,
+                min_visibility=data.min_box_visibility,
+                rng=request.rng,
+            )
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise _unfit(request, 'instances of {"boxes": [4 numbers], "class_name": text, "score": number}') from error
+
+
+class Metadata(Reader):
+    """JSON {name: number} of `serialise.METADATA`."""
+
+    suffixes = JSON_SUFFIXES
+
+    def read(self, content: bytes, request: Request) -> Chunks:
+        try:
+            return Chunks(serialise.metadata(_json(content, request.name), request.rng))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise _unfit(request, "figures by name") from error
+
+
+class Palette(Reader):
+    """JSON [{"1": [[r, g, b]], …, "7": […]}]."""
+
+    suffixes = JSON_SUFFIXES
+
+    def read(self, content: bytes, request: Request) -> list[str]:
+        try:
+            return serialise.palette(_json(content, request.name)[0], request.rng)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise _unfit(request, 'a list with {"1": [[r, g, b]], "2": …}') from error
+
+
+class Poses(Reader):
+    """JSON of people: bbox_xyxy, pred_smpl_params, pred_cam, pose_tokenized; {} where there is nobody."""
+
+    suffixes = JSON_SUFFIXES
+
+    def read(self, content: bytes, request: Request) -> list[str]:
+        try:
+            return serialise.poses(_json(content, request.name), request.part, request.rng)
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise _unfit(request, "bbox_xyxy, pred_smpl_params, pred_cam and pose_tokenized") from error
+
+
+class SamInstances(Reader):
+    """JSON: a record for each stored part, of points, token_ids and bbox."""
+
+    suffixes = JSON_SUFFIXES
+    is_of_parts = True
+    _size = 224
+
+    def read(self, content: bytes, request: Request) -> list[str]:
+        try:
+            records = _json(content, request.name)
+            record = records if isinstance(records, dict) else records[request.part.number]
+            return serialise.sam_instances(record, self._size, request.rng)
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise _unfit(request, "records of points, token_ids and bbox, one for each part") from error
+
+
+class Vectors(Reader):
+    """`.npz` with emb (n, L, E) and mask_valid (n, L): the part's own, or the first; valid ones only."""
+
+    suffixes = (".npz",)
+
+    def read(self, content: bytes, request: Request) -> NDArray[np.float32]:
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as file:
+                all_nLE, is_valid_nL = file["emb"], file["mask_valid"].astype(np.bool_)
+            number = request.part.number if request.part.number < len(all_nLE) else 0
+            found_LE = all_nLE[number][is_valid_nL[number]].astype(np.float32)
+        except (KeyError, ValueError, OSError, IndexError) as error:
+            raise _unfit(request, "emb (n, L, E) and mask_valid (n, L)") from error
+        if found_LE.ndim != 2 or found_LE.shape[1] != request.modality.vector_width:
+            raise DataError(
+                f"{request.name} holds vectors of {found_LE.shape[1:]} numbers, but {request.modality.name} has "
+                f"{request.modality.vector_width}\n  set its vector_width, or give other files"
+            )
+        return found_LE[: request.modality.max_tokens]
+
+
+READERS: Mapping[str, Reader] = {
+    "rgb": Rgb(),
+    "tokens": Tokens(),
+    "classes": ClassMap(),
+    "depth": DepthMap(),
+    "colors": ColorMap(),
+    "caption": Caption(),
+    "boxes": Boxes(),
+    "metadata": Metadata(),
+    "palette": Palette(),
+    "poses": Poses(),
+    "sam_instances": SamInstances(),
+    "vectors": Vectors(),
+}
+"""By the name in `Modality.reader`."""
+
+
+def reader_of(modality: Modality) -> Reader:
+    """What reads its files.
+
+    Raises:
+        ConfigError: There is no such reader, or it is none.
+    """
+    if modality.reader in READERS:
+        return READERS[modality.reader]
+    if ":" not in modality.reader:
+        raise ConfigError(
+            f"modality {modality.name!r} names the reader {modality.reader!r}\n"
+            f"  there are {', '.join(READERS)}; one of your own is named as module:OBJECT"
+        )
+    found = user_object(modality.reader)
+    if not isinstance(found, Reader):
+        raise ConfigError(
+            f"{modality.reader} is of type {type(found).__name__}, not a Reader\n"
+            "  make it an object of a subclass of pretrainkit.recipes.fourm.readers.Reader"
+        )
+    return found
+
+
+def crop_table(content: bytes, name: str) -> NDArray[np.integer]:
+    """Stored parts of a sample, (parts, 5)."""
+    return _array(content, name)
+
+
+def _patches(values_HW: NDArray, rows: int, columns: int) -> NDArray:
+    """(rows x columns, values of one patch)."""
+    height, width = values_HW.shape[0] // rows, values_HW.shape[1] // columns
+    return values_HW.reshape(rows, height, columns, width).swapaxes(1, 2).reshape(rows * columns, height * width)
+
+
+def _grey(content: bytes, name: str) -> NDArray[Any]:
+    """The first channel of an image, with all its bits."""
+    from pretrainkit.images.pillow import require_pillow
+
+    require_pillow()
+    from PIL import Image
+
+    try:
+        values = np.asarray(Image.open(io.BytesIO(content)))
+    except Exception as error:  # decoders of damaged files raise nearly anything
+        raise DataError(f"image {name} is broken: {error}\n  replace the file or leave its sample out") from error
+    return values if values.ndim == 2 else values[..., 0]
+
+
+def _array(content: bytes, name: str) -> NDArray[Any]:
+    try:
+        found = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{name} cannot be read as an array: {error}\n  write it with numpy.save") from error
+    if not isinstance(found, np.ndarray):
+        raise DataError(f"{name} holds several arrays\n  write one with numpy.save")
+    return found
+
+
+def _json(content: bytes, name: str) -> Any:
+    try:
+        return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{name} is no JSON: {error}\n  replace the file or leave its sample out") from error
+
+
+def _texts(content: bytes, name: str) -> list[str]:
+    """At least one."""
+    if content[:1] in (b"[", b'"', b"{") or content[:2] == b"\x1f\x8b":
+        try:
+            found = _json(content, name)
+        except DataError:
+            found = content.decode(errors="replace")  # a text that begins with a bracket
+    else:
+        found = content.decode(errors="replace")
+    found = found if isinstance(found, list) else [found]
+    texts = [one["caption"] if isinstance(one, dict) and "caption" in one else one for one in found]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise DataError(f'{name} holds no texts\n  write a text, a list of texts, or of {{"caption": text}}')
+    return [text.strip() for text in texts]
+
+
+def _unfit(request: Request, what: str) -> DataError:
+    return DataError(f"{request.name} does not hold {what}\n  replace the file or leave its sample out")

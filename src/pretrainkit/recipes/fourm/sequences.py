@@ -1,0 +1,231 @@
+"""Runs of tokens hidden behind sentinels, for many sequences at once, and their inverse.
+
+Dimensions: R sequences; F, I, T tokens of all sequences end to end: as they are, given to the encoder, asked of the
+decoder.
+
+Each token (or chunk of tokens that belong together) is kept or hidden by itself. Each run of hidden ones leaves a
+sentinel among the inputs; the target names that sentinel and then the run, and ends with one more sentinel:
+keep only the first of "a cat sits [EOS]" and the input is "a [S_1]", the target "[S_1] cat sits [EOS] [S_2]".
+Source: released code of 4M (https://arxiv.org/abs/2312.06647), after T5's span corruption.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit import rng
+
+Ids = NDArray[np.int32]
+
+_FADE = 0.9
+"""What the probability to keep is multiplied with where too much is kept."""
+_FAR = 14.0
+"""Attempts that succeed with a chance of less than exp(-14) are not made."""
+_KEPT, _CUT = range(2)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Sequences end to end."""
+
+    ids_F: Ids
+    length_R: NDArray[np.int64]
+    unit_F: Ids | None = None
+    """Number of the chunk that each token belongs to, ascending from 0 in each sequence; None: each is a chunk."""
+
+    @property
+    def start_R(self) -> NDArray[np.int64]:
+        """Where each begins."""
+        return np.cumsum(self.length_R) - self.length_R
+
+    def take(self, rows: NDArray[np.integer]) -> "Ragged":
+        """The sequences of `rows`."""
+        places = spans(self.start_R[rows], self.length_R[rows])
+        units = None if self.unit_F is None else self.unit_F[places]
+        return Ragged(self.ids_F[places], self.length_R[rows], units)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What span masking made of sequences."""
+
+    input_ids_I: Ids
+    input_from_I: Ids
+    """Place of each input token within its own sequence; -1 for a sentinel."""
+    input_length_R: NDArray[np.int64]
+    target_ids_T: Ids
+    """With the first token, which is only fed to the decoder."""
+    target_length_R: NDArray[np.int64]
+
+
+def spans(start_R: NDArray[np.int64], length_R: NDArray[np.int64]) -> NDArray[np.int64]:
+    """start … start + length - 1 of each row, end to end."""
+    ends_R = np.cumsum(length_R)
+    total = int(ends_R[-1]) if len(ends_R) else 0
+    return np.arange(total) + np.repeat(start_R - (ends_R - length_R), length_R)
+
+
+def hide_spans(
+    sequences: Ragged,
+    keys_R: rng.Keys,
+    keep_R: NDArray[np.float64],
+    budget_R: NDArray[np.int64],
+    limit_R: NDArray[np.int64],
+    first_sentinel: int,
+) -> Hidden:
+    """Divides sequences between inputs and targets.
+
+    Args:
+        sequences: What there is.
+        keys_R: Of all that is random about a sequence.
+        keep_R: Probability of each chunk to be kept; lowered until the inputs fit `budget_R`.
+        budget_R: At most so many input tokens; 0: none at all, not even a sentinel, and all is asked for.
+        limit_R: At most so many target tokens. A longer target is cut to a part that begins with a sentinel.
+        first_sentinel: Id of the sentinel of the first run; the others follow it.
+    """
+    start_R, length_R = sequences.start_R, sequences.length_R
+    row_F = np.repeat(np.arange(len(length_R)), length_R)
+    is_kept_F = _keep(sequences, rng.fold(keys_R, _KEPT), np.where(budget_R > 0, keep_R, 0.0), budget_R)
+    opens_F = _opens_run(is_kept_F, start_R[length_R > 0])
+    run_F = _count_within(opens_F, start_R, row_F)
+    sentinel_F = (first_sentinel - 1 + run_F).astype(np.int32)
+
+    given_F = (is_kept_F | opens_F) & (budget_R[row_F] > 0)
+    input_ids_I = np.where(is_kept_F, sequences.ids_F, sentinel_F)[given_F]
+    place_F = np.arange(len(row_F)) - start_R[row_F]
+    input_from_I = np.where(is_kept_F, place_F, -1)[given_F].astype(np.int32)
+    input_length_R = np.bincount(row_F[given_F], minlength=len(length_R))
+
+    num_runs_R = np.bincount(row_F[opens_F], minlength=len(length_R))
+    num_hidden_R = np.bincount(row_F[~is_kept_F], minlength=len(length_R))
+    whole_R = num_hidden_R + num_runs_R + 1
+    begin_R = np.cumsum(whole_R) - whole_R
+    whole_T = np.empty(int(whole_R.sum()), np.int32)
+    hidden_before_F = _count_within(~is_kept_F, start_R, row_F) - ~is_kept_F
+    place_F = begin_R[row_F] + hidden_before_F + run_F
+    whole_T[place_F[~is_kept_F]] = sequences.ids_F[~is_kept_F]
+    sentinel_places = place_F[opens_F] - 1
+    whole_T[sentinel_places] = sentinel_F[opens_F]
+    whole_T[begin_R + whole_R - 1] = first_sentinel + num_runs_R
+    cut_R, target_length_R = _cut(
+        rng.fold(keys_R, _CUT), whole_R, limit_R, num_runs_R, sentinel_places - begin_R[row_F[opens_F]]
+    )
+    return Hidden(
+        input_ids_I=input_ids_I,
+        input_from_I=input_from_I,
+        input_length_R=input_length_R,
+        target_ids_T=whole_T[spans(begin_R + cut_R, target_length_R)],
+        target_length_R=target_length_R,
+    )
+
+
+def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> Ids:
+    """The sequence that `hide_spans` divided: each sentinel of the input replaced by what the target has behind it.
+
+    Sentinels that the target lacks vanish.
+    """
+    behind: dict[int, list[int]] = {}
+    run: list[int] = []
+    for token in target_ids.tolist():
+        if token in sentinels:
+            run = behind[token] = []
+        else:
+            run.append(token)
+    merged: list[int] = []
+    for token in input_ids.tolist():
+        merged += behind.get(token, []) if token in sentinels else [token]
+    return np.array(merged, np.int32)
+
+
+def _keep(
+    sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """(F,) True where a token is kept; the inputs of every sequence fit its budget."""
+    is_kept_F = np.zeros(len(sequences.ids_F), np.bool_)
+    keep_R, attempt_R = _skip_hopeless(sequences, keep_R, budget_R)
+    pending = np.flatnonzero((budget_R > 0) & (sequences.length_R > 0))
+    rest, places_F = sequences.take(pending), spans(sequences.start_R[pending], sequences.length_R[pending])
+    while len(pending):
+        length_R, start_R = rest.length_R, rest.start_R
+        row_F = np.repeat(np.arange(len(pending)), length_R)
+        unit_F = np.arange(len(row_F)) - start_R[row_F] if rest.unit_F is None else rest.unit_F
+        attempt_keys_R = rng.fold(keys_R[pending], attempt_R[pending])
+        drawn_F = rng.uniform(rng.fold(attempt_keys_R[row_F], unit_F), 1)[:, 0]
+        tried_F = drawn_F <= keep_R[pending][row_F]
+        given_F = tried_F | _opens_run(tried_F, start_R)
+        fits_R = np.add.reduceat(given_F, start_R, dtype=np.int64) <= budget_R[pending]
+        fits_F = fits_R[row_F]
+        is_kept_F[places_F[fits_F]] = tried_F[fits_F]
+        left = np.flatnonzero(~fits_R)
+        rest, places_F, pending = rest.take(left), places_F[~fits_F], pending[left]
+        keep_R[pending] *= _FADE
+        attempt_R[pending] += 1
+    return is_kept_F
+
+
+def _skip_hopeless(
+    sequences: Ragged, keep_R: NDArray[np.float64], budget_R: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Probabilities lowered to where fitting is no wonder, and how many attempts that skips.
+
+    With an expectation of m chunks kept, b or fewer are with a chance of at most exp(-(m - b)² / 2m) (Chernoff).
+    """
+    chunks_R = sequences.length_R
+    if sequences.unit_F is not None:
+        chunks_R = np.zeros(len(chunks_R), np.int64)
+        has = sequences.length_R > 0
+        chunks_R[has] = sequences.unit_F[(sequences.start_R + sequences.length_R)[has] - 1] + 1
+    hopeful_R = budget_R + _FAR + np.sqrt(_FAR * _FAR + 2 * _FAR * budget_R)
+    expected_R = np.maximum(keep_R * chunks_R, 1e-9)
+    skipped_R = np.maximum(np.ceil(np.log(hopeful_R / expected_R) / math.log(_FADE)), 0).astype(np.int64)
+    skipped_R = np.where(expected_R > hopeful_R, skipped_R, 0)
+    return keep_R * _FADE**skipped_R, skipped_R
+
+
+def _opens_run(is_kept_F: NDArray[np.bool_], start_R: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(F,) True at the first token of each run of hidden ones."""
+    before_F = np.empty_like(is_kept_F)
+    before_F[1:] = is_kept_F[:-1]
+    before_F[start_R] = True
+    return before_F & ~is_kept_F
+
+
+def _count_within(flag_F: NDArray[np.bool_], start_R: NDArray[np.int64], row_F: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(F,) how many are True from the beginning of the token's sequence up to and with itself."""
+    counted = np.concatenate([[0], np.cumsum(flag_F)])
+    return counted[1:] - counted[start_R][row_F]
+
+
+def _cut(
+    keys_R: rng.Keys,
+    whole_R: NDArray[np.int64],
+    limit_R: NDArray[np.int64],
+    num_runs_R: NDArray[np.int64],
+    sentinel_places: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the part of a target begins that is asked for, and its length.
+
+    A target that is too long begins at a random sentinel; where fewer tokens follow than could be asked for, at the
+    earliest one from which all the rest can be.
+
+    Args:
+        sentinel_places: Of all sequences end to end, without the closing ones, each within its own target.
+    """
+    is_long_R = whole_R > limit_R
+    if not is_long_R.any():
+        return np.zeros_like(whole_R), whole_R
+    first_R = np.cumsum(num_runs_R) - num_runs_R
+    choice_R = (rng.uniform(keys_R, 1)[:, 0] * num_runs_R).astype(np.int64)
+    # Sequences without a run have the closing sentinel alone, which is never too long but for a limit of 0.
+    padded = np.append(sentinel_places, 0)
+    begin_R = np.where(num_runs_R > 0, padded[np.minimum(first_R + choice_R, len(sentinel_places))], 0)
+    row = np.repeat(np.arange(len(num_runs_R)), num_runs_R)
+    is_early = sentinel_places < (whole_R - limit_R)[row]
+    earliest_R = first_R + np.bincount(row[is_early], minlength=len(num_runs_R))
+    has_earliest_R = earliest_R < first_R + num_runs_R
+    earliest_R = np.where(has_earliest_R, padded[np.minimum(earliest_R, len(sentinel_places))], whole_R - 1)
+    begin_R = np.where(whole_R - begin_R >= limit_R, begin_R, earliest_R)
+    begin_R = np.where(is_long_R, begin_R, 0)
+    return begin_R, np.minimum(whole_R - begin_R, limit_R)

@@ -1,0 +1,212 @@
+"""Boxes, palettes, figures, people and outlines as words.
+
+Every number is a word v0=… to v3=… of one of a thousand values, rounded half to even. Source: released code of 4M
+(https://arxiv.org/abs/2312.06647) and 4M-21 (https://arxiv.org/abs/2406.09406).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.recipes.fourm.crops import Part
+
+BoxOrder = Literal["distance", "area", "score", "random"]
+_TOP = 999
+_HALF = 512
+
+
+def box_words(box_4: NDArray[np.float64]) -> list[str]:
+    """xmin, ymin, xmax, ymax in [0, 1]."""
+    return [f"v{axis}={int(value)}" for axis, value in enumerate(np.round(box_4 * _TOP))]
+
+
+def boxes(
+    instances: Sequence[Mapping[str, Any]],
+    part: Part,
+    *,
+    min_score: float = 0.6,
+    max_boxes: int | None = None,
+    order: BoxOrder = "distance",
+    min_visibility: float = 0.0,
+    rng: np.random.Generator,
+) -> list[str]:
+    """Words of the boxes inside a part of an image: four numbers and a class each."""
+    found = [one for one in instances if one["score"] >= min_score]
+    if max_boxes is not None and len(found) > max_boxes:
+        found = sorted(found, key=lambda one: -one["score"])[:max_boxes]
+    if not found:
+        return []
+    moved_N4 = part.boxes(np.array([one["boxes"] for one in found], np.float64))
+    clipped_N4 = moved_N4.clip(0, 1)
+    area_N, whole_N = _area(clipped_N4), _area(moved_N4)
+    kept = np.flatnonzero((area_N > 0) & (area_N >= min_visibility * whole_N))
+    by: dict[BoxOrder, NDArray[np.float64]] = {
+        "distance": clipped_N4[:, 0] ** 2 + clipped_N4[:, 1] ** 2,
+        "area": -area_N,
+        "score": -np.array([one["score"] for one in found], np.float64),
+        "random": rng.random(len(found)),
+    }
+    kept = kept[np.argsort(by[order][kept], kind="stable")]
+    return [word for one in kept.tolist() for word in (*box_words(clipped_N4[one]), str(found[one]["class_name"]))]
+
+
+def _area(boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
+    sides_N2 = (boxes_N4[:, 2:] - boxes_N4[:, :2]).clip(min=0)
+    area_N: NDArray[np.float64] = sides_N2.prod(axis=1)
+    return area_N
+
+
+METADATA = (
+    "original_width",
+    "original_height",
+    "caption_n_chars",
+    "caption_n_words",
+    "caption_n_sentences",
+    "n_humans",
+    "n_sam_instances",
+    "n_coco_instances",
+    "coco_instance_diversity",
+    "colorfulness",
+    "brightness",
+    "contrast",
+    "saturation",
+    "entropy",
+    "walkability",
+    "objectness",
+    "semantic_diversity",
+    "geometric_complexity",
+    "occlusion_score",
+    "watermark_score",
+    "aesthetic_score",
+)
+"""Figures about an image, by the number that stands for them."""
+_SIDES = ("original_width", "original_height")
+_SIDE_STEP = 32
+_RANGES = {
+    "colorfulness": (0.0, 150.0),
+    "brightness": (0.0, 255.0),
+    "contrast": (0.0, 127.0),
+    "saturation": (0.0, 255.0),
+    "entropy": (0.0, 10.0),
+    "walkability": (0.0, 1.0),
+    "objectness": (0.0, 1.0),
+    "geometric_complexity": (0.0, 0.75),
+    "occlusion_score": (0.0, 0.25),
+}
+_RANGE_STEPS = 49
+_BORDERS = {"watermark_score": (0.5,), "aesthetic_score": (4.5, 5.5)}
+
+
+def metadata(figures: Mapping[str, float], rng: np.random.Generator) -> list[list[str]]:
+    """A pair of words for each figure, which stay together, in random order. Unknown ones are left out."""
+    known = [name for name in figures if name in METADATA]
+    return [
+        [f"v1={METADATA.index(name)}", f"v0={metadata_bin(name, figures[name])}"]
+        for name in (known[place] for place in rng.permutation(len(known)).tolist())
+    ]
+
+
+def metadata_bin(name: str, value: float) -> int:
+    """0 to 999."""
+    if name in _SIDES:
+        found = int(value) // _SIDE_STEP
+    elif name in _RANGES:
+        low, high = _RANGES[name]
+        found = int((min(max(value, low), high) - low) / (high - low) * _RANGE_STEPS)
+    elif name in _BORDERS:
+        found = sum(border <= value for border in _BORDERS[name])
+    else:
+        found = int(value)
+    return min(max(found, 0), _TOP)
+
+
+def metadata_value(name: str, found: int) -> float:
+    """About what `metadata_bin` was given. The original divides by 50 where it has multiplied by 49."""
+    if name in _SIDES:
+        return found * _SIDE_STEP
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        return low + (high - low) * found / _RANGE_STEPS
+    return found
+
+
+def palette(palettes: Mapping[str, Sequence[Sequence[float]]], rng: np.random.Generator) -> list[str]:
+    """One of the palettes of 1 to 7 colours, drawn: how many, then red, green and blue of each."""
+    sizes = sorted(palettes)
+    size = sizes[int(rng.integers(len(sizes)))]
+    return [f"v1={size}", *(f"v0={int(value)}" for color in palettes[size] for value in color)]
+
+
+def code_words(codes: Sequence[int]) -> list[str]:
+    """Ids of a tokenizer of 1024 codes: v0 for the first 512, v1 for the others."""
+    return [f"v0={code}" if code < _HALF else f"v1={code - _HALF}" for code in map(int, codes)]
+
+
+def poses(people: Mapping[str, Any], part: Part, rng: np.random.Generator) -> list[str]:
+    """39 words for each person inside the part: box, then pose, orientation, camera and shape in random order."""
+    if not people:
+        return ["none"]
+    height, width = part.size
+    moved_N4 = part.boxes(np.asarray(people["bbox_xyxy"], np.float64) / np.array([width, height, width, height]))
+    clipped_N4 = moved_N4.clip(0, 1)
+    smpl = people["pred_smpl_params"]
+    words: list[str] = []
+    for one in np.flatnonzero(_area(clipped_N4) > 0).tolist():
+        groups = [
+            ["pose", *code_words(people["pose_tokenized"][one])],
+            ["global", *_scaled(smpl["global_orient"][one], 499.5, 499.5)],
+            ["camera", *_scaled(np.clip(np.ravel(people["pred_cam"][one]), -1, 19), 49.95, 49.95)],
+            ["shape", *_scaled(smpl["betas"][one], 166.5, 499.5)],
+        ]
+        words += ["human", *box_words(clipped_N4[one])]
+        words += [word for place in rng.permutation(len(groups)).tolist() for word in groups[place]]
+    return words or ["none"]
+
+
+def _scaled(values: Any, factor: float, shift: float) -> list[str]:
+    """What lies outside of the vocabulary becomes its edge; the original let shapes leave it."""
+    bins = np.round(np.ravel(np.asarray(values, np.float64)) * factor + shift).clip(0, _TOP)
+    return [f"v0={int(value)}" for value in bins]
+
+
+def sam_instances(record: Mapping[str, Any], size: int, rng: np.random.Generator, num_points: int = 7) -> list[str]:
+    """What outlines contain random points: for each point, (y, x), box and codes of every outline around it.
+
+    Args:
+        record: points (outlines, each (V, 2) x and y in pixels), token_ids (n, 16), bbox (n, 4) ymin, xmin, ymax, xmax.
+        size: Pixels of the sides of the image that they were made on.
+    """
+    words: list[str] = []
+    for x, y in rng.random((num_points, 2)) * size:
+        words += ["point", f"v0={min(int(y), _TOP)}", f"v1={min(int(x), _TOP)}"]
+        around = [one for one, outline in enumerate(record["points"]) if contains(np.asarray(outline), x, y)]
+        for one in (around[place] for place in rng.permutation(len(around)).tolist()):
+            top, left, bottom, right = (int(value) for value in record["bbox"][one])
+            box = zip(range(4), (left, top, right, bottom), strict=True)
+            words += ["polygon", *(f"v{axis}={min(max(value, 0), _TOP)}" for axis, value in box)]
+            words += code_words(record["token_ids"][one])
+        words += [] if around else ["none"]
+    return words
+
+
+def contains(outline_V2: NDArray[np.floating], x: float, y: float) -> bool:
+    """Whether a point lies inside a closed outline: an odd number of its sides lie to the right of it."""
+    if len(outline_V2) < 3:
+        return False
+    x1, y1 = outline_V2.astype(np.float64).T
+    x2, y2 = np.roll(x1, -1), np.roll(y1, -1)
+    crosses = (y1 > y) != (y2 > y)
+    rise = np.where(crosses, y2 - y1, 1.0)
+    return bool((crosses & (x < (x2 - x1) * (y - y1) / rise + x1)).sum() % 2)
+
+
+def standardised(depth_HW: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Depth without its scale and offset: mean 0 and deviation 1 of the middle 80 %."""
+    values = np.sort(depth_HW, axis=None)
+    edge = len(values) // 10
+    middle = values[edge : len(values) - edge] if len(values) > 2 * edge else values
+    mean = middle.mean(dtype=np.float64)
+    return (depth_HW - mean) / math.sqrt(middle.var(dtype=np.float64) + 1e-6)

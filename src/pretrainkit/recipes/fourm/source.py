@@ -1,0 +1,468 @@
+"""The examples of the 4M recipe: aligned files in, masked batches out, any records in any order.
+
+Dimensions: B samples, N slots of the encoder, M of the decoder.
+
+A batch (all arrays start with B; real slots come first in each row, zeros behind):
+
+* `encoder_length`, `decoder_length` int32 (B,): real slots.
+* `encoder_segment` uint8 (B, N), `decoder_segment` (B, M): draws that know nothing of each other, 0, 1, …
+* `encoder_modality`, `decoder_modality` uint8: numbers in `model.modalities`.
+* `encoder_position`, `decoder_position` int32: place in the grid, or number among the visible tokens of a sequence.
+* `encoder_ids` int32: token; of pixels the place of the patch; of vectors the row of `vectors/NAME`, -1 for a sentinel.
+* `decoder_ids` int32: of sequences the token before, of images 0. `decoder_target` int32: the token to predict.
+* `decoder_start`, `decoder_end` int32: a slot may look at slots start … end - 1.
+* `pixels/NAME` uint8 (B, C, H, W), `vectors/NAME` float32 (B, L, E): whole contents.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit import rng
+from pretrainkit.config.base import Config
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.fourm.batch import with_places
+from pretrainkit.recipes.fourm.crops import Part, centre_square, draw_part, stored_part
+from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
+from pretrainkit.recipes.fourm.folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
+from pretrainkit.recipes.fourm.masking import Contents, Masking
+from pretrainkit.recipes.fourm.mixtures import Bound
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.readers import Chunks, Content, Reader, Request, crop_table, reader_of
+from pretrainkit.recipes.fourm.sequences import Ids, Ragged
+from pretrainkit.recipes.fourm.streams import TarSamples, is_stream, stream_folders
+from pretrainkit.recipes.fourm.text import TextVocabulary
+
+Split = Literal["train", "valid"]
+
+_VALID = rng.stream_key(0, "fourm", "valid")
+_PART, _MASKS, _READERS = range(3)
+"""Streams of an example's key."""
+_PART_ONLY = 1
+_UNKNOWN_SIZE = 224
+
+
+class _Model(Protocol):
+    @property
+    def modalities(self) -> tuple[Modality, ...]: ...
+
+
+class FourMConfig(Protocol):
+    """What of a run's config decides the examples."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def data(self) -> FourMDataConfig: ...
+    @property
+    def masking(self) -> MaskingConfig: ...
+
+
+C = TypeVar("C", bound=Config)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the files of one sample hold, before it is masked."""
+
+    key: str
+    part: Part
+    contents: Mapping[int, Content]
+    """By number of the modality."""
+
+
+class SampleSet:
+    """One data set for given modalities."""
+
+    def __init__(
+        self,
+        config: FourMSetConfig,
+        samples: Samples,
+        modalities: Sequence[Modality],
+        present: Sequence[int],
+        masking: Masking,
+    ) -> None:
+        """
+        Args:
+            config: Of the data set.
+            samples: Its files.
+            modalities: Of the model, in order.
+            present: Numbers of those that the data set has.
+            masking: Bound to the data set.
+        """
+        self.config, self.samples, self.masking = config, samples, masking
+        self.modalities, self.present = tuple(modalities), tuple(present)
+        self.folders = {number: folder_of(config, modalities[number]) for number in present}
+        self._readers: dict[int, Reader] = {number: reader_of(modalities[number]) for number in present}
+        self._has_parts = samples.has(CROP_SETTINGS)
+        self._is_of_parts = any(reader.is_of_parts for reader in self._readers.values())
+
+    def read(self, index: int, key: int, data: FourMDataConfig, *, is_training: bool) -> Sample:
+        """A sample, cut and serialised.
+
+        Raises:
+            DataError: A file is missing or broken.
+        """
+        files = {number: self.samples.read(folder, index) for number, folder in self.folders.items()}
+        part = self._part(index, files, rng.fold_one(key, _PART), data, is_training=is_training)
+        contents = {}
+        for number, content in files.items():
+            request = Request(
+                modality=self.modalities[number],
+                part=part,
+                rng=rng.generator(rng.fold_one(rng.fold_one(key, _READERS), number)),
+                is_training=is_training,
+                data=data,
+                name=self.samples.name(self.folders[number], index),
+            )
+            contents[number] = self._readers[number].read(content, request)
+        return Sample(self.samples.keys[index], part, contents)
+
+    def _part(
+        self, index: int, files: Mapping[int, bytes], key: int, data: FourMDataConfig, *, is_training: bool
+    ) -> Part:
+        sizes = (
+            self._readers[number].image_size(content, self.samples.name(self.folders[number], index))
+            for number, content in files.items()
+        )
+        size = next((found for found in sizes if found is not None), None)
+        if self._has_parts:
+            name = self.samples.name(CROP_SETTINGS, index)
+            table = crop_table(self.samples.read(CROP_SETTINGS, index), name)
+            number = int(rng.generator(key).integers(len(table))) if is_training and len(table) else 0
+            return stored_part(table, number, size, name)
+        if size is None:
+            return centre_square(_UNKNOWN_SIZE, _UNKNOWN_SIZE)
+        if not is_training or self._is_of_parts:
+            return centre_square(*size)
+        return draw_part(data.crop, *size, rng.generator(key))
+
+
+class FourMSource(BatchSource):
+    """All samples of all sets.
+
+    Parts, what is drawn of a file, and masks are functions of the records' keys; "valid" ignores those, so that
+    evaluations of runs and of steps compare.
+    """
+
+    def __init__(
+        self,
+        data: FourMDataConfig,
+        masking: MaskingConfig,
+        split: Split,
+        sets: Sequence[SampleSet],
+        vocabulary: TextVocabulary | None,
+    ) -> None:
+        """
+        Args:
+            data: Of a bound config.
+            masking: Of the same.
+            split: Whether anything is random.
+            sets: In the order of the config, all for the same modalities.
+            vocabulary: Of sequences; None where there are none.
+        """
+        self.data, self.masking, self.split, self.sets = data, masking, split, tuple(sets)
+        self.vocabulary, self.modalities = vocabulary, self.sets[0].modalities
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples per set."""
+        return tuple(len(one.samples) for one in self.sets)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of names and of every setting that a batch depends on; not of contents."""
+        parts = [self.split, self.masking.model_dump_json(), *(m.model_dump_json() for m in self.modalities)]
+        parts += [self.data.model_dump_json(include=set(_FIELDS_OF_EXAMPLES))]
+        for one in self.sets:
+            parts += [one.samples.fingerprint, str(one.present), one.config.model_dump_json(exclude={"path", "weight"})]
+        parts.append("" if self.vocabulary is None else self.vocabulary.fingerprint)
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """Figures for logs and the report."""
+        return {
+            "fingerprint": self.fingerprint,
+            "examples": sum(self.sizes),
+            "sets": [
+                {
+                    "name": set_name(one.config),
+                    "samples": len(one.samples),
+                    "modalities": [self.modalities[number].name for number in one.present],
+                }
+                for one in self.sets
+            ],
+        }
+
+    def lengths(self, records: Records) -> NDArray[np.int64]:
+        """(B,) slots of encoder and decoder: what is not drawn yet may take all."""
+        return np.full(len(records), self.masking.num_input_tokens + self.masking.num_target_tokens, np.int64)
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        """The batch described at the top of the file."""
+        keys = self.keys(records)
+        samples = self.samples(records)
+        out = self._continuous(samples)
+        for number, one in enumerate(self.sets):
+            own = np.flatnonzero(records.source == number)
+            if not len(own) and (len(records) or number):
+                continue
+            contents = self.contents([samples[place] for place in own.tolist()])
+            masked = one.masking(contents, rng.fold(keys[own], _MASKS))
+            for name, values in masked.items():
+                if name not in out:
+                    out[name] = np.zeros((len(records), *values.shape[1:]), values.dtype)
+                out[name][own] = values
+        return with_places(out, self.modalities)
+
+    def samples(self, records: Records) -> list[Sample]:
+        """What the files of these records hold."""
+        keys = self.keys(records).tolist()
+        return [
+            self.sets[source].read(index, key, self.data, is_training=self.split == "train")
+            for source, index, key in zip(records.source.tolist(), records.index.tolist(), keys, strict=True)
+        ]
+
+    def contents(self, samples: Sequence[Sample]) -> Contents:
+        """Tokens of samples. A modality that a sample lacks has no token, or of images zeros."""
+        num = len(samples)
+        images: dict[int, Ids] = {}
+        sequences: dict[int, Ragged] = {}
+        for number, modality in enumerate(self.modalities):
+            found = [sample.contents.get(number) for sample in samples]
+            if modality.kind == "image":
+                images[number] = np.zeros((num, modality.max_tokens), np.int32)
+                for row, ids in zip(images[number], found, strict=True):
+                    if ids is not None:
+                        row[:] = _checked_image(ids, modality)
+            elif modality.kind == "vectors":
+                lengths = np.array([0 if one is None else len(np.asarray(one)) for one in found], np.int64)
+                sequences[number] = Ragged(_counted(lengths), lengths)
+            elif modality.kind == "sequence":
+                sequences[number] = self._sequences(found, modality)
+        return Contents(num, images, sequences)
+
+    def keys(self, records: Records) -> rng.Keys:
+        """(B,) what all that is random about these examples depends on."""
+        if self.split == "train":
+            return records.key
+        return rng.fold(rng.fold(_VALID, records.source), records.index)
+
+    def _continuous(self, samples: Sequence[Sample]) -> dict[str, np.ndarray]:
+        """Pixels and vectors."""
+        out: dict[str, np.ndarray] = {}
+        for number, modality in enumerate(self.modalities):
+            if modality.kind == "pixels":
+                size, channels = modality.image_size, modality.num_channels
+                values = np.zeros((len(samples), channels or 0, size or 0, size or 0), np.uint8)
+            elif modality.kind == "vectors":
+                values = np.zeros((len(samples), modality.max_tokens, modality.vector_width or 0), np.float32)
+            else:
+                continue
+            for row, sample in zip(values, samples, strict=True):
+                content = sample.contents.get(number)
+                if content is not None:
+                    found = np.asarray(content)
+                    row[: len(found)] = found
+            out[f"{modality.kind}/{modality.name}"] = values
+        return out
+
+    def _sequences(self, found: Sequence[Content | None], modality: Modality) -> Ragged:
+        vocabulary = self.vocabulary
+        assert vocabulary is not None
+        eos = np.array([vocabulary.eos], np.int32)
+        texts = iter(vocabulary.encode([one for one in found if isinstance(one, str)]))
+        ids, units = [], []
+        for one in found:
+            if one is None:
+                chunks: list[Ids] = []
+            elif isinstance(one, str):
+                chunks = [np.concatenate([next(texts), eos])]
+            elif isinstance(one, Chunks):
+                chunks = [*map(vocabulary.encode_words, one.words), eos]
+            elif isinstance(one, list):
+                chunks = [np.concatenate([vocabulary.encode_words(one), eos])]
+            else:
+                chunks = [np.concatenate([np.asarray(one, np.int32), eos])]
+            own_units, length = [], 0
+            for number, chunk in enumerate(chunks):
+                if isinstance(one, Chunks) and length + len(chunk) > modality.max_tokens:
+                    break
+                chunk = chunk[: modality.max_tokens]
+                length += len(chunk)
+                ids.append(chunk)
+                own_units.append(np.full(len(chunk), number) if isinstance(one, Chunks) else np.arange(len(chunk)))
+            units.append(np.concatenate(own_units) if own_units else np.zeros(0, np.int64))
+        lengths = np.array([len(own) for own in units], np.int64)
+        is_chunked = any(isinstance(one, Chunks) for one in found)
+        return Ragged(
+            np.concatenate(ids) if ids else np.zeros(0, np.int32),
+            lengths,
+            np.concatenate(units).astype(np.int32) if is_chunked else None,
+        )
+
+
+_FIELDS_OF_EXAMPLES = (
+    "crop",
+    "aligned_captions",
+    "min_box_score",
+    "max_boxes",
+    "box_order",
+    "min_box_visibility",
+)
+
+
+def set_name(config: FourMSetConfig) -> str:
+    """What a data set is called."""
+    return config.name or config.path.rstrip("/").rpartition("/")[2] or config.path
+
+
+def folder_of(config: FourMSetConfig, modality: Modality) -> str:
+    """Where a data set has a modality."""
+    return config.folders.get(modality.name, config.folders.get(modality.key, modality.path))
+
+
+def open_source(config: FourMConfig, split: Split) -> FourMSource:
+    """The examples of a split of a bound config.
+
+    Raises:
+        ConfigError: The mixture does not fit the data.
+        DataError: No data was given, or it is broken.
+    """
+    data, modalities = config.data, config.model.modalities
+    configs = data.train if split == "train" else data.valid
+    if not configs:
+        raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
+    vocabulary = open_vocabulary(data, modalities)
+    sets = [open_set(one, modalities, config.masking, vocabulary) for one in configs]
+    return FourMSource(data, config.masking, split, sets, vocabulary)
+
+
+def open_vocabulary(data: FourMDataConfig, modalities: Sequence[Modality]) -> TextVocabulary | None:
+    """Of the sequences among `modalities`; None where there are none.
+
+    Raises:
+        DataError: None was given, or it has too few sentinels.
+    """
+    sequences = [modality for modality in modalities if modality.kind in ("sequence", "vectors")]
+    if not sequences:
+        return None
+    if data.tokenizer is None:
+        raise DataError(
+            f"{', '.join(modality.name for modality in sequences)}: sequences need a text tokenizer\n"
+            "  give one as data.tokenizer=FOLDER; make it with: "
+            "pretrainkit tokenizer train words.tsv --kind multimodal --out FOLDER"
+        )
+    vocabulary = TextVocabulary(data.tokenizer)
+    longest = max(modality.max_tokens for modality in sequences)
+    needed = (longest + 1) // 2 + 2
+    if len(vocabulary.sentinels) < needed:
+        raise DataError(
+            f"sequences of {longest} tokens may need {needed} sentinels, but {data.tokenizer} has "
+            f"{len(vocabulary.sentinels)}\n  make a tokenizer with more, or set the modality's length lower"
+        )
+    return vocabulary
+
+
+def open_set(
+    config: FourMSetConfig,
+    modalities: Sequence[Modality],
+    masking: MaskingConfig,
+    vocabulary: TextVocabulary | None,
+) -> SampleSet:
+    """One data set.
+
+    Raises:
+        ConfigError: The mixture does not fit it, or it names a modality that the model lacks.
+        DataError: It is missing or broken.
+    """
+    names = [modality.name for modality in modalities]
+    unknown = [name for name in (*(config.modalities or ()), *config.folders) if name not in names]
+    unknown = [name for name in unknown if name not in {modality.key for modality in modalities}]
+    if unknown:
+        raise ConfigError(
+            f"{set_name(config)} names {', '.join(unknown)}, which the model has not\n  it has {', '.join(names)}"
+        )
+    folders = stream_folders(config.path) if is_stream(config.path) else folders_of(config.path)
+    present = [
+        number
+        for number, modality in enumerate(modalities)
+        if (
+            folder_of(config, modality) in folders
+            if config.modalities is None
+            else modality.name in config.modalities or modality.key in config.modalities
+        )
+    ]
+    if not present:
+        raise DataError(
+            f"{config.path} has no modality of the model: it has the folders {', '.join(sorted(folders)) or 'none'}, "
+            f"which are looked for as {', '.join(folder_of(config, m) for m in modalities)}\n"
+            "  say where they are: folders={MODALITY: FOLDER}"
+        )
+    missing = sorted({folder_of(config, modalities[number]) for number in present} - folders)
+    if missing:
+        raise DataError(f"{config.path} has no folder {', '.join(missing)}\n  it has {', '.join(sorted(folders))}")
+    suffixes = {folder_of(config, modalities[number]): reader_of(modalities[number]).suffixes for number in present}
+    if CROP_SETTINGS in folders:
+        suffixes[CROP_SETTINGS] = (".npy",)
+    opened = TarSamples if is_stream(config.path) else FolderSamples
+    samples: Samples = opened(config.path, suffixes)
+    mixture = Bound(config.mixture or masking.mixture, modalities, [names[number] for number in present])
+    first_sentinel = vocabulary.sentinels[1] if vocabulary else 0
+    return SampleSet(config, samples, modalities, present, Masking(masking, modalities, mixture, first_sentinel))
+
+
+def bind(config: Any) -> Any:
+    """The config with the size of the text vocabulary in all sequences, checked against its data.
+
+    Raises:
+        ConfigError, DataError: Settings and data do not fit each other.
+    """
+    data = config.data
+    if not data.train:
+        raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
+    problems = config.problems()
+    if problems:
+        raise ConfigError(problems)
+    vocabulary = open_vocabulary(data, config.model.modalities)
+    if vocabulary is not None:
+        modalities = tuple(
+            modality.model_copy(update={"vocab_size": vocabulary.size}) if modality.kind == "sequence" else modality
+            for modality in config.model.modalities
+        )
+        config = config.model_copy(update={"model": config.model.model_copy(update={"modalities": modalities})})
+    shared = {one.path for one in data.train} & {one.path for one in data.valid}
+    if shared:
+        raise DataError(f"data.valid names data that is in data.train: {', '.join(sorted(shared))}\n  give other data")
+    for split in ("train", "valid") if data.valid else ("train",):
+        source = open_source(config, split)
+        first = [0] * len(source.sets)
+        source.build(
+            Records(
+                np.arange(len(source.sets)), np.array(first), np.array(first), np.zeros(len(source.sets), np.uint64)
+            )
+        )
+    return config
+
+
+def _checked_image(ids: Content, modality: Modality) -> Ids:
+    found = np.asarray(ids)
+    assert modality.vocab_size is not None
+    if found.shape != (modality.max_tokens,) or found.min() < 0 or found.max() >= modality.vocab_size:
+        raise DataError(
+            f"the reader of {modality.name} gave {found.shape} from {found.min()} to {found.max()}; it has "
+            f"({modality.max_tokens},) tokens from 0 to {modality.vocab_size - 1}\n  mend the reader {modality.reader}"
+        )
+    return found
+
+
+def _counted(lengths: NDArray[np.int64]) -> Ids:
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return (np.arange(total) - np.repeat(ends - lengths, lengths)).astype(np.int32)

@@ -1,0 +1,106 @@
+"""The vocabulary that all sequences share: control tokens, sentinels, numbers, class names, pieces of words.
+
+Ids, as published: [PAD] [UNK] [SOS] [EOS], then 200 sentinels [S_0] …, then for each of four axes the numbers v0=0 …
+v0=999, v1=0 …, then class names (several words are one token), then what was learned from text.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
+
+CONTROL = ("[PAD]", "[UNK]", "[SOS]", "[EOS]")
+_SENTINEL = re.compile(r"\[S_(\d+)\]")
+_TOKENIZER_JSON = "tokenizer.json"
+
+
+class TextVocabulary:
+    """Words to ids, and back."""
+
+    def __init__(self, path: str | Path) -> None:
+        """
+        Args:
+            path: Folder of a tokenizer, or its JSON file.
+
+        Raises:
+            DataError: There is none, or it lacks what sequences need.
+        """
+        from tokenizers import Tokenizer
+
+        file = Path(path)
+        file = file / _TOKENIZER_JSON if file.is_dir() else file
+        try:
+            content = file.read_bytes()
+            self._tokenizer: Any = Tokenizer.from_str(content.decode())
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(
+                f"the text tokenizer {path} cannot be read: {error}\n"
+                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+            ) from error
+        self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
+        self.size: int = self._tokenizer.get_vocab_size()
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._words: dict[str, tuple[int, ...]] = {str(token.content): (number,) for number, token in added.items()}
+        missing = [token for token in (*CONTROL, "[S_1]", "v0=0") if token not in self._words]
+        if missing:
+            raise DataError(
+                f"the text tokenizer {path} has no {', '.join(missing)}\n"
+                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+            )
+        self.pad, self.unk, self.sos, self.eos = (self._words[token][0] for token in CONTROL)
+        self.sentinels = self._consecutive_sentinels(str(path))
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text, without any mark of its beginning or end."""
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in found]
+
+    def encode_words(self, words: Iterable[str]) -> Ids:
+        """Ids of words with spaces between them; a reserved token such as "wine glass" is one word."""
+        ids: list[int] = []
+        for word in words:
+            known = self._words.get(word)
+            if known is None:
+                known = tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
+                self._words[word] = known
+            ids += known
+        return np.array(ids, np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Readable text; control tokens and sentinels are left out."""
+        left_out = {self.pad, self.sos, self.eos, *self.sentinels}
+        kept = [int(token) for token in ids if int(token) not in left_out]
+        return str(self._tokenizer.decode(kept, skip_special_tokens=False))
+
+    def merge(self, input_ids: Ids, target_ids: Ids) -> Ids:
+        """The sequence of which an encoder saw one part and a decoder predicts the other."""
+        return merge_spans(input_ids, target_ids, self._sentinel_set)
+
+    @cached_property
+    def _sentinel_set(self) -> frozenset[int]:
+        return frozenset(self.sentinels)
+
+    def _consecutive_sentinels(self, path: str) -> tuple[int, ...]:
+        numbered = {
+            int(match[1]): ids[0] for token, ids in self._words.items() if (match := _SENTINEL.fullmatch(token))
+        }
+        found = tuple(numbered[number] for number in sorted(numbered))
+        if found != tuple(range(found[0], found[0] + len(found))) or sorted(numbered) != list(range(len(found))):
+            raise DataError(
+                f"the sentinels [S_0], [S_1], … of the text tokenizer {path} have no consecutive ids\n"
+                "  make one with: pretrainkit tokenizer train words.tsv --kind multimodal --out DIR"
+            )
+        return found
+
+
+def numbers(axis: int, values: NDArray[np.integer] | Iterable[int]) -> list[str]:
+    """Words for values along an axis."""
+    return [f"v{axis}={int(value)}" for value in values]
