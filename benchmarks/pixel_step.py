@@ -44,9 +44,10 @@ Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def run_config(num_patches: int) -> PixelRun:
-    """pixel/tiny for texts of that many patches, with the last norm of transformers."""
+    """pixel/tiny for texts of that many patches, with the positions and the last norm of transformers."""
     config = tiny()
-    model = config.model.model_copy(update={"max_patches": num_patches, "decoder_norm_epsilon": 1e-12})
+    as_theirs = {"positions": "grid", "grid_width": None, "decoder_norm_epsilon": 1e-12}
+    model = config.model.model_copy(update={"max_patches": num_patches, **as_theirs})
     data = config.data.model_copy(update={"max_patches": num_patches})
     objective = config.objective.model_copy(update={"mask_region": "canvas"})
     return config.model_copy(update={"model": model, "data": data, "objective": objective})
