@@ -8,6 +8,8 @@ setup(
         Extension(
             f"pretrainkit.{name}",
             [f"src/pretrainkit/{name.replace('.', '/')}.c"],
+            include_dirs=["src/pretrainkit"],
+            depends=["src/pretrainkit/_draws.h"],
             extra_compile_args=["-O3"],
             optional=True,
         )

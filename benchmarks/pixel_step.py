@@ -14,16 +14,10 @@ and its loss counts it; ours does neither.
 """
 
 import argparse
-import json
 import math
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+from contestants import Batch, add_options, measure, parse_options, serve, stepper
+from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.convert import from_huggingface_state, to_huggingface_state, write_huggingface
@@ -46,7 +41,6 @@ PATCH = 16
 OURS, THEIRS, THEIRS_KEPT = "ours", "theirs", "theirs, memory kept"
 NUM_BATCHES = 3
 Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
-Batch = dict[str, Tensor]
 
 
 def run_config(num_patches: int) -> PixelRun:
@@ -108,22 +102,6 @@ def make_theirs(weights: Path, num_patches: int) -> tuple[nn.Module, Callable[[B
     return model, lambda batch: model(**batch).loss
 
 
-def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Callable[[Batch], float]:
-    """CPU seconds of a training step with everything but the data."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
-
-    def step(batch: Batch) -> float:
-        start = time.process_time()
-        loss_of(batch).backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return time.process_time() - start
-
-    return step
-
-
 def contend(name: str, kind: str, num_patches: int, batch_size: int, threads: int, folder: Path) -> None:
     """A contestant: writes its gradients, says its loss, then makes a step for every line that it reads."""
     torch.set_num_threads(threads)
@@ -145,41 +123,7 @@ def contend(name: str, kind: str, num_patches: int, batch_size: int, threads: in
             model.zero_grad(set_to_none=True)
         step = stepper(model, loss_of)
         useful = [int(num_text.sum()) + len(num_text) for _, num_text, _ in texts]
-        print(json.dumps({"loss": loss.item(), "useful": useful}), flush=True)
-        for number, _ in enumerate(sys.stdin):
-            print(step(batches[number % NUM_BATCHES]), flush=True)
-
-
-@contextmanager
-def contestant(
-    name: str, kind: str, num_patches: int, options: argparse.Namespace, folder: Path
-) -> Iterator[tuple[Any, Any]]:
-    """A process of `contend`: what it said first, and a function that lets it make a step and gives the CPU seconds."""
-    given = ["--batch-size", options.batch_size, "--threads", options.threads, "--folder", folder]
-    command = [sys.executable, __file__, "--contestant", name, "--texts", kind, "--patches", num_patches, *given]
-    with subprocess.Popen(
-        list(map(str, command)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None if options.verbose else subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(options.threads)},
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        to, out = process.stdin, process.stdout
-
-        def ask(line: str | None) -> Any:
-            if line is not None:
-                to.write(line)
-                to.flush()
-            answer = out.readline()
-            if not answer:
-                raise SystemExit(f"{name} on {kind} texts ended early; see --verbose")
-            return json.loads(answer)
-
-        yield ask(None), lambda: ask("step\n")
-        to.close()
+        serve({"loss": loss.item(), "useful": useful}, step, batches)
 
 
 def refuse_different_maths(losses: dict[str, float], num_patches: int, folder: Path) -> None:
@@ -202,23 +146,19 @@ def compare(
     kind: str, num_patches: int, names: list[str], options: argparse.Namespace
 ) -> dict[str, tuple[float, float]]:
     """Of each contestant the median of useful patches per CPU-second, and the share of the canvases that texts fill."""
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         state = make_ours(num_patches)[0].state_dict()
         write_huggingface(state, run_config(num_patches), folder / "weights", model_type="vit_mae")
-        said, steps = {}, {}
-        for name in names:
-            said[name], steps[name] = stack.enter_context(contestant(name, kind, num_patches, options, folder))
-        if kind == "full":
-            refuse_different_maths({name: first["loss"] for name, first in said.items()}, num_patches, folder)
-        speeds: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(options.rounds + 1):  # the first of all is a warm-up
-            for name in names:
-                speed = said[name]["useful"][number % NUM_BATCHES] / steps[name]()
-                if number:
-                    speeds[name].append(speed)
+
+        def check(said: dict[str, Any]) -> None:
+            if kind == "full":
+                refuse_different_maths({name: first["loss"] for name, first in said.items()}, num_patches, folder)
+
+        given = ["--texts", kind, "--patches", num_patches]
+        said, speeds = measure(__file__, names, given, options, folder, check)
     fill = sum(said[names[0]]["useful"]) / (NUM_BATCHES * options.batch_size * num_patches)
-    return {name: (statistics.median(found), fill) for name, found in speeds.items()}
+    return {name: (speed, fill) for name, speed in speeds.items()}
 
 
 def main() -> None:
@@ -226,20 +166,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", default="full,documents")
     parser.add_argument("--patches", default="144,529")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="few texts, one round: to see that it runs")
-    parser.add_argument("--verbose", action="store_true", help="show what the contestants complain about")
-    parser.add_argument("--contestant", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    add_options(parser, batch_size=16)
+    options = parse_options(parser)
     if options.contestant:
         size, threads = options.batch_size, options.threads
         contend(options.contestant, options.texts, int(options.patches), size, threads, options.folder)
         return
-    if options.quick:
-        options.batch_size, options.rounds = 2, 1
     columns = ("texts", "patches", "canvas filled", "contestant", "useful patches / CPU-s", "times transformers")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for num_patches in map(int, options.patches.split(",")):

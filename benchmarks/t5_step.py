@@ -13,15 +13,9 @@ tokens. transformers pads its rows; ours are padded, and once more packed: as ma
 """
 
 import argparse
-import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+from contestants import Batch, add_options, measure, parse_options, serve, stepper
+from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5ObjectiveConfig, T5Run
 from pretrainkit.recipes.t5.convert import to_huggingface_state, write_huggingface
 from pretrainkit.recipes.t5.model import build
@@ -41,7 +36,6 @@ VOCAB_SIZE, INPUT_LENGTH, TARGET_LENGTH = 32_128, 512, 114
 OURS, PACKED, THEIRS, THEIRS_KEPT = "ours", "packed", "theirs", "theirs, memory kept"
 NUM_BATCHES = 3
 Examples = list[tuple[np.ndarray, np.ndarray]]
-Batch = dict[str, Tensor]
 
 
 def make_examples(kind: str, num: int, rng: np.random.Generator) -> Examples:
@@ -86,22 +80,6 @@ def packed(examples: Examples) -> list[Examples]:
         else:
             rows.append([example])
     return rows
-
-
-def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Callable[[Batch], float]:
-    """CPU seconds of a training step with everything but the data."""
-    parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
-
-    def step(batch: Batch) -> float:
-        start = time.process_time()
-        loss_of(batch).backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return time.process_time() - start
-
-    return step
 
 
 def model_config(intermediate_size: int) -> T5ModelConfig:
@@ -160,40 +138,7 @@ def contend(name: str, kind: str, intermediate_size: int, batch_size: int, threa
         step = stepper(model, loss_of)
         useful = [sum(len(inputs) + len(target) for inputs, target in part) for part in examples]
         fill = float((batches[0]["encoder_input_tokens"] != 0).float().mean())
-        print(json.dumps({"loss": loss.item(), "useful": useful, "fill": fill}), flush=True)
-        for number, _ in enumerate(sys.stdin):
-            print(step(batches[number % NUM_BATCHES]), flush=True)
-
-
-@contextmanager
-def contestant(name: str, kind: str, options: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Any]]:
-    """A process of `contend`: what it said first, and a function that lets it make a step and gives the CPU seconds."""
-    given = ["--feed-forward", options.feed_forward, "--batch-size", options.batch_size, "--threads", options.threads]
-    command = [sys.executable, __file__, "--contestant", name, "--rows", kind, "--folder", folder, *given]
-    threads = str(options.threads)
-    with subprocess.Popen(
-        list(map(str, command)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None if options.verbose else subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": threads},
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        to, out = process.stdin, process.stdout
-
-        def ask(line: str | None) -> Any:
-            if line is not None:
-                to.write(line)
-                to.flush()
-            answer = out.readline()
-            if not answer:
-                raise SystemExit(f"{name} on {kind} rows ended early; see --verbose")
-            return json.loads(answer)
-
-        yield ask(None), lambda: ask("step\n")
-        to.close()
+        serve({"loss": loss.item(), "useful": useful, "fill": fill}, step, batches)
 
 
 def refuse_different_maths(losses: dict[str, float], folder: Path) -> None:
@@ -214,20 +159,16 @@ def refuse_different_maths(losses: dict[str, float], folder: Path) -> None:
 def compare(kind: str, names: list[str], options: argparse.Namespace) -> dict[str, tuple[float, float]]:
     """Of each contestant the median of useful tokens per CPU-second, and how full its rows are."""
     config = model_config(options.feed_forward)
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         write_huggingface(make_ours(config, options.batch_size)[0].state_dict(), config, folder / "weights")
-        said, steps = {}, {}
-        for name in names:
-            said[name], steps[name] = stack.enter_context(contestant(name, kind, options, folder))
-        refuse_different_maths({name: first["loss"] for name, first in said.items()}, folder)
-        speeds: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(options.rounds + 1):  # the first of all is a warm-up
-            for name in names:
-                speed = said[name]["useful"][number % NUM_BATCHES] / steps[name]()
-                if number:
-                    speeds[name].append(speed)
-    return {name: (statistics.median(found), said[name]["fill"]) for name, found in speeds.items()}
+
+        def check(said: dict[str, Any]) -> None:
+            refuse_different_maths({name: first["loss"] for name, first in said.items()}, folder)
+
+        given = ["--rows", kind, "--feed-forward", options.feed_forward]
+        said, speeds = measure(__file__, names, given, options, folder, check)
+    return {name: (speed, said[name]["fill"]) for name, speed in speeds.items()}
 
 
 def main() -> None:
@@ -235,20 +176,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="full,documents,short")
     parser.add_argument("--feed-forward", type=int, default=1024, help="width of the feed-forward layers")
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="few examples, one round: to see that it runs")
-    parser.add_argument("--verbose", action="store_true", help="show what the contestants complain about")
-    parser.add_argument("--contestant", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    add_options(parser, batch_size=8)
+    options = parse_options(parser)
     if options.contestant:
         size, threads = options.batch_size, options.threads
         contend(options.contestant, options.rows, options.feed_forward, size, threads, options.folder)
         return
-    if options.quick:
-        options.batch_size, options.rounds = 2, 1
     print("| rows | slots filled | contestant | useful tokens / CPU-s | times transformers |\n|---|---|---|---|---|")
     for kind in options.rows.split(","):
         names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, PACKED, THEIRS]

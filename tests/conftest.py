@@ -16,7 +16,7 @@ settings.load_profile("pretrainkit")
 @pytest.fixture(scope="session")
 def transformers() -> ModuleType:
     """The package, in working order beside a CPU-only torch with torchvision too."""
-    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
     return import_transformers()
 
@@ -28,3 +28,12 @@ def sample_data() -> Path:
     if not folder.is_dir():
         pytest.skip("sample data not present: set PRETRAINKIT_SAMPLE_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def latin_font(tmp_path_factory) -> str:
+    """The font that Pillow brings: Latin only."""
+    fonts = pytest.importorskip("PIL.ImageFont")
+    path = tmp_path_factory.mktemp("fonts") / "latin.ttf"
+    path.write_bytes(fonts.load_default(12).font_bytes)
+    return str(path)

@@ -178,3 +178,17 @@ def test_flex_refuses_dropout():
     layout = flex_pairs(segment, segment)
     with pytest.raises(ValueError, match=r"rate is 0\.1"):
         layout.attend(None, torch.randn(24, 3, HEADS, WIDTH), None, dropout_rate=0.1)
+
+
+@pytest.mark.parametrize("layout", ["tiles", "rows"])
+def test_the_scale_is_a_factor_of_the_queries(layout):
+    torch.manual_seed(0)
+    qkv = torch.randn(150, 3, HEADS, WIDTH, dtype=torch.float64, requires_grad=True)
+    tokens = slice(0, 150)
+    pairs = TiledPairs((Pair(tokens, tokens),), 150) if layout == "tiles" else RowPairs(1, 150, 150, None)
+    ours = pairs.attend(None, qkv, None, dropout_rate=0.0, scale=0.3)
+    plain = pairs.attend(0.3 * qkv[:, 0], qkv[:, 1:], None, dropout_rate=0.0)
+    torch.testing.assert_close(ours, plain)
+    above = torch.randn_like(plain)
+    mine, theirs = (torch.autograd.grad((found * above).sum(), qkv)[0] for found in (ours, plain))
+    torch.testing.assert_close(mine, theirs)

@@ -1,4 +1,4 @@
-"""Fonts for the tests: one on every machine that has Pillow, and real ones where the sample data is."""
+"""Real fonts for the tests, where the sample data is."""
 
 from pathlib import Path
 
@@ -6,15 +6,6 @@ import pytest
 
 from pretrainkit.errors import MissingPackageError
 from pretrainkit.rendering import Renderer, RendererConfig
-
-
-@pytest.fixture(scope="session")
-def latin_font(tmp_path_factory) -> str:
-    """The font that Pillow brings: Latin only."""
-    fonts = pytest.importorskip("PIL.ImageFont")
-    path = tmp_path_factory.mktemp("fonts") / "latin.ttf"
-    path.write_bytes(fonts.load_default(12).font_bytes)
-    return str(path)
 
 
 @pytest.fixture(scope="session")

@@ -18,28 +18,10 @@ from pretrainkit.rendering import Renderer, RendererConfig, load_renderer
 from pretrainkit.rendering.documents import HubDocuments, find_documents
 from pretrainkit.rendering.prerender import RenderSettings, dry_run, prerender
 from pretrainkit.rendering.render_chunk import pieces
+from toy_words import WORDS
 
 pytest.importorskip("freetype")
 parquet = pytest.importorskip("pyarrow.parquet")
-
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "and",
-    "runs",
-    "into",
-    "the",
-    "dark",
-    "green",
-    "wood",
-]
 
 
 def sentence(rng: np.random.Generator, num_words: int) -> str:

@@ -13,7 +13,10 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def finetune(
     task: Annotated[
-        str, typer.Argument(help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own: files named by settings.")
+        str,
+        typer.Argument(
+            help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own, parse, qa, tags: files named by settings."
+        ),
     ],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings, such as optimizer.peak_lr=3e-5.")

@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.tokenizers.offsets import Placed, byte_offsets, huggingface_offsets, sentencepiece_offsets
 
 _SENTENCEPIECE_NAMES = ("sentencepiece.model", "spiece.model", "tokenizer.model")
 _BYTE_OFFSET = 3
@@ -65,6 +66,18 @@ class Vocabulary(ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without EOS."""
         return [self.encode(text) for text in texts]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
+        """Ids of all texts, without EOS, and where they stand in them."""
+        raise InputError(
+            f"{type(self).__name__} does not say where tokens stand in a text\n  use a SentencePiece model, "
+            "a tokenizer.json or bytes"
+        )
+
+    @property
+    def word_prefix(self) -> str:
+        """What stands in front of a word behind another for it to be seen as one."""
+        return ""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` up to the first EOS; ids outside the vocabulary are read as UNK."""
@@ -200,6 +213,9 @@ class SentencePieceVocabulary(_Loaded):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._model.encode(list(texts), out_type=int)
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
+        return sentencepiece_offsets(self._model, texts)
+
     def _decode(self, ids: list[int]) -> str:
         return self._model.decode(ids)
 
@@ -241,6 +257,13 @@ class ByteVocabulary(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         return [byte + _BYTE_OFFSET for byte in text.encode()]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
+        return byte_offsets(texts, _BYTE_OFFSET)
+
+    @property
+    def word_prefix(self) -> str:
+        return " "
 
     def _decode(self, ids: list[int]) -> str:
         kept = bytes(index - _BYTE_OFFSET for index in ids if _BYTE_OFFSET <= index < _BYTE_OFFSET + _NUM_BYTES)
@@ -347,6 +370,13 @@ class TokenizerJsonVocabulary(_Loaded):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._model.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
+        return huggingface_offsets(self._model, texts)
+
+    @property
+    def word_prefix(self) -> str:
+        return " " if "ByteLevel" in json.dumps(json.loads(self._bytes).get("pre_tokenizer")) else ""
 
     def _decode(self, ids: list[int]) -> str:
         known = [index for index in ids if index < self._base_size and index != self.pad_id]

@@ -11,7 +11,7 @@ layers; all layouts compute the same numbers:
   and keys that a causal query does not see cost nothing.
 * `FlexPairs`: rows on a GPU; FlexAttention reads the bias by distance, so no (H, Q, P) is ever made.
 
-Scores are plain dot products: T5 has the scale in the initial weights of the queries.
+Scores are plain dot products where no scale is given: T5 has it in the initial weights of the queries.
 """
 
 from abc import ABC, abstractmethod
@@ -45,14 +45,17 @@ class PairLayout(ABC):
         """
 
     @abstractmethod
-    def attend(self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float) -> Tensor:
-        """softmax(q k + bias) v over the keys that each query sees.
+    def attend(
+        self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
+    ) -> Tensor:
+        """softmax(scale q k + bias) v over the keys that each query sees.
 
         Args:
             q_THK: Queries; None: they are the first of the three in `kv`.
             kv: (S, 2, H, K) keys and values, or (T, 3, H, K) queries, keys and values.
             prepared: From `prepare`.
             dropout_rate: On the attention probabilities, in [0, 1).
+            scale: Factor of the scores before the bias.
 
         Returns:
             (T, H, K). Zeros for queries that see no key.
@@ -80,12 +83,14 @@ class RowPairs(PairLayout):
         is_hidden = ~self.is_visible_BQP & self.is_visible_BQP.any(-1, keepdim=True)
         return added.masked_fill(is_hidden[:, None], -torch.inf)
 
-    def attend(self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float) -> Tensor:
+    def attend(
+        self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
+    ) -> Tensor:
         q_BHQK, k_BHPK, v_BHPK = self._rows(q_THK, kv)
         if prepared is not None:
             prepared = prepared.to(q_BHQK.dtype)
         mixed_BHQK = F.scaled_dot_product_attention(
-            q_BHQK, k_BHPK, v_BHPK, attn_mask=prepared, dropout_p=dropout_rate, scale=1.0
+            q_BHQK, k_BHPK, v_BHPK, attn_mask=prepared, dropout_p=dropout_rate, scale=scale
         )
         return self._stream(mixed_BHQK)
 
@@ -149,9 +154,11 @@ class TiledPairs(PairLayout):
         longest = max((pair.keys.stop - pair.keys.start for pair in self.pairs), default=1)
         return bias(longest, longest)
 
-    def attend(self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float) -> Tensor:
+    def attend(
+        self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
+    ) -> Tensor:
         tiles = _tiles(self.pairs, self.is_causal)
-        return _TiledAttention.apply(q_THK, kv, prepared, tiles, self.num_tokens, dropout_rate)
+        return _TiledAttention.apply(q_THK, kv, prepared, tiles, self.num_tokens, dropout_rate, scale)
 
 
 @lru_cache(maxsize=16)
@@ -190,6 +197,7 @@ class _TiledAttention(torch.autograd.Function):
         tiles: list[_Tile],
         num_tokens: int,
         dropout_rate: float,
+        scale: float,
     ) -> Tensor:
         q_HTK, k_HSK, v_HSK = _by_head(q_THK, kv)
         make = torch.empty if sum(_size(tile.queries) for tile in tiles) == num_tokens else torch.zeros
@@ -199,7 +207,7 @@ class _TiledAttention(torch.autograd.Function):
         for tile in tiles:
             for heads in _head_groups(tile, len(q_HTK)):
                 q_HQK, k_HPK = q_HTK[heads, tile.queries], k_HSK[heads, tile.keys]
-                share_HQP = _shares(q_HQK, k_HPK, _bias_of(tile, heads, bias_HQP), tile.is_hidden_QP)
+                share_HQP = _shares(q_HQK, k_HPK, _bias_of(tile, heads, bias_HQP), tile.is_hidden_QP, scale)
                 saved.append(share_HQP)
                 if dropout_rate:
                     keep_HQP = keep_factors(share_HQP.shape, dropout_rate)
@@ -207,12 +215,12 @@ class _TiledAttention(torch.autograd.Function):
                     share_HQP = share_HQP * keep_HQP
                 torch.bmm(share_HQP.to(kv.dtype), v_HSK[heads, tile.keys], out=mixed_HTK[heads, tile.queries])
         ctx.save_for_backward(q_THK, kv, *saved)
-        ctx.tiles, ctx.has_dropout = tiles, bool(dropout_rate)
+        ctx.tiles, ctx.has_dropout, ctx.scale = tiles, bool(dropout_rate), scale
         ctx.bias_like = None if bias_HQP is None else bias_HQP.new_empty(()).expand(bias_HQP.shape)
         return mixed_THK
 
     @staticmethod
-    def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None, None, None]:
         q_THK, kv, *saved = ctx.saved_tensors
         is_covered = all(tile.has_own_keys for tile in ctx.tiles)
         is_covered &= sum(_size(tile.queries) for tile in ctx.tiles) == len(grad_THK)
@@ -239,7 +247,7 @@ class _TiledAttention(torch.autograd.Function):
                     keep_HQP = next(rest)
                     kept_HQP = share_HQP * keep_HQP
                     grad_share_HQP.mul_(keep_HQP)
-                _put_product(to_v_HSK[heads, tile.keys], kept_HQP.to(kv.dtype).mT, above_HQK, tile)
+                _put_product(to_v_HSK[heads, tile.keys], kept_HQP.to(kv.dtype).mT, above_HQK, tile, 1.0)
                 # Softmax backwards: share * (grad - sum(grad * share)); hidden pairs have share 0.
                 grad_scores_HQP = torch._softmax_backward_data(
                     grad_share_HQP, share_HQP, -1, share_HQP.dtype, grad_input=grad_share_HQP
@@ -247,9 +255,10 @@ class _TiledAttention(torch.autograd.Function):
                 if grad_bias_HQP is not None:
                     _bias_of(tile, heads, grad_bias_HQP).add_(grad_scores_HQP)  # type: ignore[union-attr]
                 low_HQP = grad_scores_HQP.to(kv.dtype)
-                torch.bmm(low_HQP, k_HPK, out=to_q_HTK[heads, tile.queries])
-                _put_product(to_k_HSK[heads, tile.keys], low_HQP.mT, q_HQK, tile)
-        return grad_q_THK, grad_kv, grad_bias_HQP, None, None, None
+                nothing = kv.new_empty(())
+                torch.baddbmm(nothing, low_HQP, k_HPK, beta=0, alpha=ctx.scale, out=to_q_HTK[heads, tile.queries])
+                _put_product(to_k_HSK[heads, tile.keys], low_HQP.mT, q_HQK, tile, ctx.scale)
+        return grad_q_THK, grad_kv, grad_bias_HQP, None, None, None, None
 
 
 def _head_groups(tile: _Tile, num_heads: int) -> list[slice]:
@@ -258,11 +267,11 @@ def _head_groups(tile: _Tile, num_heads: int) -> list[slice]:
     return [slice(first, min(first + num, num_heads)) for first in range(0, num_heads, num)]
 
 
-def _shares(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, is_hidden_QP: Tensor | None) -> Tensor:
+def _shares(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, is_hidden_QP: Tensor | None, scale: float) -> Tensor:
     """Softmax over the keys, at least float32, (H, Q, P), some queries at a time."""
     num_queries, num_keys = q_HQK.shape[1], k_HPK.shape[1]
     if is_hidden_QP is not None or num_queries * num_keys <= _SCORES_AT_A_TIME:
-        scores_HQP = _scores(q_HQK, k_HPK, bias_HQP)
+        scores_HQP = _scores(q_HQK, k_HPK, bias_HQP, scale)
         if is_hidden_QP is not None:
             scores_HQP[:, :, -is_hidden_QP.shape[1] :].masked_fill_(is_hidden_QP, -torch.inf)
         return torch.softmax(scores_HQP, -1, out=scores_HQP)
@@ -270,27 +279,24 @@ def _shares(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, is_hidden_QP:
     share_HQP = q_HQK.new_empty((len(q_HQK), num_queries, num_keys), dtype=dtype)
     for first in range(0, num_queries, _QUERIES_PER_TILE):
         some = slice(first, first + _QUERIES_PER_TILE)
-        scores_HQP = _scores(q_HQK[:, some], k_HPK, None if bias_HQP is None else bias_HQP[:, some])
+        scores_HQP = _scores(q_HQK[:, some], k_HPK, None if bias_HQP is None else bias_HQP[:, some], scale)
         torch.softmax(scores_HQP, -1, out=share_HQP[:, some])
     return share_HQP
 
 
-def _put_product(out_HPK: Tensor, left_HPQ: Tensor, right_HQK: Tensor, tile: _Tile) -> None:
+def _put_product(out_HPK: Tensor, left_HPQ: Tensor, right_HQK: Tensor, tile: _Tile, scale: float) -> None:
     """Into the gradient of a tile's keys or values, or onto it where other tiles read them too."""
-    if tile.has_own_keys:
-        torch.bmm(left_HPQ, right_HQK, out=out_HPK)
-    else:
-        out_HPK.baddbmm_(left_HPQ, right_HQK)
+    out_HPK.baddbmm_(left_HPQ, right_HQK, beta=0 if tile.has_own_keys else 1, alpha=scale)
 
 
-def _scores(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None) -> Tensor:
+def _scores(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, scale: float) -> Tensor:
     """At least float32."""
-    if bias_HQP is None:
-        scores_HQP = torch.bmm(q_HQK, k_HPK.mT)
-        return scores_HQP.to(torch.promote_types(scores_HQP.dtype, torch.float32))
-    if bias_HQP.dtype == q_HQK.dtype:
-        return torch.baddbmm(bias_HQP, q_HQK, k_HPK.mT)
-    return torch.bmm(q_HQK, k_HPK.mT).to(bias_HQP.dtype).add_(bias_HQP)
+    if bias_HQP is not None and bias_HQP.dtype == q_HQK.dtype:
+        return torch.baddbmm(bias_HQP, q_HQK, k_HPK.mT, alpha=scale)
+    scores_HQP = torch.baddbmm(q_HQK.new_empty(()), q_HQK, k_HPK.mT, beta=0, alpha=scale)
+    if bias_HQP is not None:
+        return scores_HQP.to(bias_HQP.dtype).add_(bias_HQP)
+    return scores_HQP.to(torch.promote_types(scores_HQP.dtype, torch.float32))
 
 
 def _bias_of(tile: _Tile, heads: slice, bias_HQP: Tensor | None) -> Tensor | None:
@@ -341,7 +347,9 @@ class FlexPairs(RowPairs):
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
         return None if bias is None else bias.by_distance(1 - self.num_queries, self.num_keys - 1)
 
-    def attend(self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float) -> Tensor:
+    def attend(
+        self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
+    ) -> Tensor:
         if dropout_rate:
             raise ValueError(f"FlexAttention has no dropout, but the rate is {dropout_rate}: use RowPairs")
         q_BHQK, k_BHPK, v_BHPK = self._rows(q_THK, kv)
@@ -357,7 +365,7 @@ class FlexPairs(RowPairs):
             v_BHPK,
             score_mod=None if prepared is None else add_bias,
             block_mask=self.block_mask,
-            scale=1.0,
+            scale=scale,
         )
         assert isinstance(mixed_BHQK, Tensor)  # a pair only where more was asked for
         return self._stream(mixed_BHQK)

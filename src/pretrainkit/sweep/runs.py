@@ -70,7 +70,7 @@ class Sweep:
         """Everything but the submission: runs, choice, tables.
 
         Raises:
-            InputError: The folder is of another sweep.
+            InputError: The encoder is not there, or the folder is of another sweep.
             RunError: Runs failed; the others are done, and the same call tries those again.
         """
         self._claim()
@@ -129,9 +129,12 @@ class Sweep:
 
     def _claim(self) -> None:
         """Write what all runs share, or compare it with what is there."""
+        origin = self.plan.origin
+        if not Path(origin).exists():
+            raise InputError(f"there is no folder {origin}\n  give a run, a checkpoint or an export: --from RUN")
         path = self.out / "sweep.json"
         shared = {
-            "from": self.plan.origin,
+            "from": origin,
             "settings": list(self.plan.settings),
             "intermediate_mnli": self.plan.has_intermediate_mnli,
         }

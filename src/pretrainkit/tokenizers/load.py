@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers import folder as files
+from pretrainkit.tokenizers.offsets import Placed, huggingface_offsets, sentencepiece_offsets
 from pretrainkit.tokenizers.special import SpecialIds
 
 Ids = NDArray[np.int32]
@@ -67,6 +68,15 @@ class Tokenizer(ABC):
         flat, lengths = self.encode_flat(texts, num_threads)
         ends = np.cumsum(lengths)
         return [flat[begin:end] for begin, end in zip((ends - lengths).tolist(), ends.tolist())]
+
+    @abstractmethod
+    def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
+        """As `encode_flat`, and (tokens, 2) int64 where each begins and ends in its text, in characters."""
+
+    @property
+    def word_prefix(self) -> str:
+        """What stands in front of a word behind another for the tokenizer to see that a word begins."""
+        return ""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -122,6 +132,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _encode(self, texts: list[str], num_threads: int) -> list[list[int]]:
         return self._model.encode(texts, out_type=int, num_threads=num_threads)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
+        return sentencepiece_offsets(self._model, texts)
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(index) for index in ids if not self.is_special[index]])
@@ -180,6 +193,13 @@ class HuggingFaceTokenizer(Tokenizer):
         if num_threads > 1:
             os.environ.setdefault("RAYON_NUM_THREADS", str(num_threads))
         return [encoding.ids for encoding in self._model.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> Placed:
+        return huggingface_offsets(self._model, texts)
+
+    @property
+    def word_prefix(self) -> str:
+        return " " if self._is_byte_level else ""
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(index) for index in ids], skip_special_tokens=True)

@@ -11,11 +11,12 @@ from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.glue.config import GlueDataConfig
-from pretrainkit.recipes.glue.examples import classes_of, numbered, pair_lengths
+from pretrainkit.recipes.glue.kinds.texts import classes_of, numbered
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
 from pretrainkit.recipes.glue.source import open_texts
 from pretrainkit.running.initial import with_encoder
+from pretrainkit.training.token_reader import pair_lengths
 
 
 def cut_one_by_one(first, second, room):

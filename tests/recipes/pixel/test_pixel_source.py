@@ -17,43 +17,17 @@ from pretrainkit.recipes.pixel.source import bind, open_source
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, prerender
+from toy_words import WORDS
 
 pytest.importorskip("freetype")
 pyarrow = pytest.importorskip("pyarrow")
 
 MAX_PATCHES = 40
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "and",
-    "runs",
-    "into",
-    "the",
-    "dark",
-    "green",
-    "wood",
-]
 
 
 @pytest.fixture(scope="module")
-def font(tmp_path_factory):
-    """The font that Pillow brings."""
-    fonts = pytest.importorskip("PIL.ImageFont")
-    path = tmp_path_factory.mktemp("fonts") / "latin.ttf"
-    path.write_bytes(fonts.load_default(12).font_bytes)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def renderer(font):
-    return Renderer(RendererConfig(font_file=font, max_seq_length=MAX_PATCHES))
+def renderer(latin_font):
+    return Renderer(RendererConfig(font_file=latin_font, max_seq_length=MAX_PATCHES))
 
 
 def write_corpus(path, seed):
@@ -107,8 +81,8 @@ def test_text_drawn_on_the_way_gives_the_batches_of_stored_pictures(folders):
     assert equal(stored.build(chosen), drawn.build(chosen))
 
 
-def test_plain_text_is_cut_once_and_gives_the_same_rows(folders, corpus, font, cache):
-    config = run_config(str(corpus), renderer=font)
+def test_plain_text_is_cut_once_and_gives_the_same_rows(folders, corpus, latin_font, cache):
+    config = run_config(str(corpus), renderer=latin_font)
     plain, stored = open_source(config, "train"), open_source(run_config(str(folders["pictures"])), "train")
     chosen = records(stored, [1, 2, 9])
     assert plain.sizes == stored.sizes
@@ -253,8 +227,8 @@ def test_a_run_keeps_the_renderer_of_its_data(folders):
     assert RECIPE.tokenizer_folder(config) == folders["pictures"] / "renderer"
 
 
-def test_sets_of_different_renderers_and_kinds_are_mixed_with_a_warning(folders, font, tmp_path, caplog):
-    other = Renderer(RendererConfig(font_file=font, max_seq_length=MAX_PATCHES, font_size=7))
+def test_sets_of_different_renderers_and_kinds_are_mixed_with_a_warning(folders, latin_font, tmp_path, caplog):
+    other = Renderer(RendererConfig(font_file=latin_font, max_seq_length=MAX_PATCHES, font_size=7))
     prerender(find_documents([write_corpus(tmp_path / "more.jsonl", 1)]), other, tmp_path / "rows")
     paths = (str(folders["text"]), str(tmp_path / "rows/train"))
     config = bind(run_config(",".join(paths)))
@@ -273,7 +247,7 @@ def test_a_batch_without_examples_can_be_built(folders):
     assert source.build(records(source, []))["lengths"].shape == (0,)
 
 
-def test_text_of_short_documents_is_remarked_on(font, tmp_path, cache, caplog):
+def test_text_of_short_documents_is_remarked_on(latin_font, tmp_path, cache, caplog):
     (tmp_path / "book.txt").write_text("a short paragraph of some words\n\n" * 20)
-    open_source(run_config(str(tmp_path / "book.txt"), renderer=font, min_text_patches=3), "train")
+    open_source(run_config(str(tmp_path / "book.txt"), renderer=latin_font, min_text_patches=3), "train")
     assert "--format book" in caplog.text

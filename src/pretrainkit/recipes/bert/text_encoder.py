@@ -62,6 +62,19 @@ class BertTextEncoder(TextEncoder):
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         return self._hidden(read_texts(batch, max_length, batch["cu_seqlens"][:0].long()), None)
 
+    def token_features(self, batch: Batch, max_length: int) -> Tensor:
+        """ModernBERT's go through the dense layer and norm of its pooler, as in its fine-tuning by transformers."""
+        x_TD = self.tokens(batch, max_length)
+        return self.pooler(x_TD) if isinstance(self.pooler, ModernPooler) else x_TD
+
+    def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
+        x_TD = self.tokens(batch, max_length)
+        return self.pooler(x_TD[batch["cu_seqlens"][:-1].long()]), x_TD
+
+    def freeze_pooling(self) -> None:
+        if not isinstance(self.pooler, ModernPooler):
+            self.pooler.requires_grad_(False)
+
     def _hidden(self, inputs: BertInputs, wanted_W: Tensor | None) -> Tensor:
         """(T, D), or (W, D): only the tokens `wanted_W` in the last block."""
         x_TD, _ = self.embeddings(inputs)

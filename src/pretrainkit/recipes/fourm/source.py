@@ -27,6 +27,7 @@ from pretrainkit import rng
 from pretrainkit.config.base import Config
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.fourm.batch import with_places
 from pretrainkit.recipes.fourm.crops import Part, centre_square, draw_part, stored_part
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
 from pretrainkit.recipes.fourm.folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
@@ -218,7 +219,7 @@ class FourMSource(BatchSource):
                 if name not in out:
                     out[name] = np.zeros((len(records), *values.shape[1:]), values.dtype)
                 out[name][own] = values
-        return out
+        return with_places(out, self.modalities)
 
     def samples(self, records: Records) -> list[Sample]:
         """What the files of these records hold."""

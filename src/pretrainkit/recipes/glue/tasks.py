@@ -12,7 +12,7 @@ from pretrainkit.data.supply import OpenSource
 from pretrainkit.errors import ConfigError
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
 
-Kind = Literal["classes", "numbers"]
+Kind = Literal["classes", "numbers", "tags", "spans", "tree"]
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 Columns = tuple[str, ...]
 
@@ -24,11 +24,11 @@ INDEX_COLUMNS: Columns = ("idx", "index", "id")
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask:
-    """Texts, or pairs of texts, and a class or a number for each."""
+    """Texts, or pairs of texts, and a class or a number for each; or what else is asked about texts."""
 
     name: str
-    texts: tuple[Columns, ...]
-    """Of the one or two texts: the columns that may hold it, the first of which that a row has counts."""
+    texts: tuple[Columns, ...] = ()
+    """Of the one or two texts of classes and numbers: the columns that may hold it; the first that a row has counts."""
     label: Columns = LABEL_COLUMNS
     """The columns that may hold the label."""
     classes: tuple[str, ...] | None = None

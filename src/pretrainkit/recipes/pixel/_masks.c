@@ -1,23 +1,18 @@
 /* Span masks of a batch of texts: the same draws and the same masks as `_draw_spans` of masking.py.
  *
- * Draw j of a key is mix(key + (j + 1) * golden) (`pretrainkit.rng`). Arguments are buffers; their sizes and contents are
- * checked, so that none of them makes it read or write outside.
+ * Arguments are buffers; their sizes and contents are checked, so that none of them makes it read or write outside.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
 
-#define GOLDEN 0x9E3779B97F4A7C15ull
+#include "_draws.h"
+
 #define TRIES 100
 
-static inline double draw(uint64_t key, uint64_t turn) {
-    uint64_t z = key + (turn + 1) * GOLDEN;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    z ^= z >> 31;
-    return (double)(z >> 11) * 0x1p-53;
-}
+/* Draw number `turn` of a key as a number in [0, 1). */
+static inline double draw(uint64_t key, uint64_t turn) { return (double)(draw_bits(key, turn) >> 11) * 0x1p-53; }
 
 /* How many of the patches from `begin` up to `end` are hidden; those outside of the row are not. */
 static inline int64_t num_hidden(const unsigned char *row, int64_t begin, int64_t end, int64_t width) {

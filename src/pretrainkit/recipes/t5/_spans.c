@@ -1,9 +1,9 @@
 /* Span corruption of a batch of segments: inputs and targets from keys, tokens and the numbers of noise tokens and runs.
  *
  * The same draws as `compositions` makes of the same keys (`pretrainkit.data.subsets`, `pretrainkit.rng`): how a number
- * of tokens is cut into runs is a random subset of the places between them, by Floyd's algorithm, draw j of a key being
- * the upper 32 bits of mix(key + (j + 1) * golden). Arguments are buffers; lengths are checked here, so that no content
- * of theirs makes it read or write outside.
+ * of tokens is cut into runs is a random subset of the places between them, by Floyd's algorithm, from the upper 32 bits
+ * of each draw. Arguments are buffers; lengths are checked here, so that no content of theirs makes it read or write
+ * outside.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,19 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GOLDEN 0x9E3779B97F4A7C15ull
-
-static inline uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-}
+#include "_draws.h"
 
 /* Marks `num` of the places 0 ... size - 1, all subsets equally likely. `is_cut` has `size` zeros before. */
 static void draw_subset(uint64_t key, int64_t num, int64_t size, unsigned char *is_cut) {
     for (int64_t turn = 0; turn < num; turn++) {
         uint64_t last = (uint64_t)(size - num + turn);
-        uint64_t draw = mix(key + (uint64_t)(turn + 1) * GOLDEN) >> 32;
+        uint64_t draw = draw_bits(key, (uint64_t)turn) >> 32;
         uint64_t place = draw * (last + 1) >> 32;
         is_cut[is_cut[place] ? last : place] = 1;
     }

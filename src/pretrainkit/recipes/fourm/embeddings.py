@@ -1,0 +1,158 @@
+"""From the tokens of one modality to vectors, and back to its vocabulary.
+
+Dimensions: n tokens, D width, V vocabulary, B rows, C channels, F values of a patch, E width of a given
+vector.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.nn.linear import linear
+from pretrainkit.nn.tied_table import TiedTable, look_up
+from pretrainkit.recipes.fourm.inputs import InputTokens
+from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
+from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.recipes.fourm.positions import grid_table, line_table
+
+PIXEL_MEAN: tuple[float, ...] = (0.485, 0.456, 0.406)
+PIXEL_DEVIATION: tuple[float, ...] = (0.229, 0.224, 0.225)
+"""Of ImageNet's colours, in [0, 1]: images of three channels are standardized by them, others to [-1, 1]."""
+
+
+class Places(nn.Module):
+    """Positions of one modality."""
+
+    def __init__(self, modality: Modality, width: int) -> None:
+        super().__init__()
+        self.positions: nn.Parameter | None = None
+        table = None
+        if modality.has_learned_positions:
+            self.positions = nn.Parameter(torch.zeros(modality.max_tokens, width))
+        elif modality.kind in ("pixels", "image"):
+            table = grid_table(*modality.grid, width)
+        else:
+            table = line_table(MAX_POSITIONS, width)
+        self.register_buffer("fixed_positions", table, persistent=False)
+        self.fixed_positions: Tensor | None
+
+    def places(self, positions_n: Tensor) -> Tensor:
+        """(n, D)."""
+        table = self.fixed_positions if self.positions is None else self.positions
+        assert table is not None
+        return table[positions_n]
+
+    def initialise(self, deviation: float) -> None:
+        """Learned positions are normal."""
+        if self.positions is not None:
+            self.positions.normal_(std=deviation)
+
+
+class InputEmbedding(Places):
+    """Of the encoder."""
+
+    def __init__(self, modality: Modality, config: FourMModelConfig) -> None:
+        super().__init__(modality, config.hidden_size)
+        width = config.hidden_size
+        self.kind, self.patch_size = modality.kind, modality.patch_size
+        self.table = self.patch = self.vector = self.bottleneck = None
+        if modality.kind == "pixels":
+            assert modality.patch_size is not None
+            assert modality.num_channels is not None
+            self.patch = nn.Linear(modality.num_channels * modality.patch_size**2, width, bias=False)
+            scale_C, shift_C = _standardization(modality.num_channels)
+            self.register_buffer("pixel_scale", scale_C, persistent=False)
+            self.register_buffer("pixel_shift", shift_C, persistent=False)
+            self.pixel_scale: Tensor
+            self.pixel_shift: Tensor
+        elif modality.kind == "vectors":
+            assert modality.vector_width is not None
+            inner = config.vector_bottleneck
+            self.bottleneck = None if inner is None else nn.Linear(modality.vector_width, inner)
+            self.vector = nn.Linear(inner or modality.vector_width, width)
+        else:
+            assert modality.vocab_size is not None
+            self.table = nn.Parameter(torch.zeros(modality.vocab_size, width))
+
+    def forward(self, tokens: InputTokens) -> Tensor:
+        """(n, D), without positions."""
+        if self.patch is not None:
+            return linear(self._patches(tokens), self.patch.weight)
+        if self.vector is not None:
+            vectors_nE = self._vectors(tokens)
+            return self.vector(vectors_nE if self.bottleneck is None else self.bottleneck(vectors_nE))
+        assert self.table is not None
+        return look_up(self.table, tokens.ids_n)[0]
+
+    def _patches(self, tokens: InputTokens) -> Tensor:
+        """float32 (n, F): standardized pixels of the patches, row by row, column by column, channel fastest."""
+        assert tokens.values is not None
+        assert self.patch_size is not None
+        patches = cut_patches(tokens.values, self.patch_size)
+        row_n, column_n = tokens.ids_n // patches.shape[2], tokens.ids_n % patches.shape[2]
+        return (patches[tokens.rows_n, row_n, column_n].float() * self.pixel_scale + self.pixel_shift).flatten(1)
+
+    def _vectors(self, tokens: InputTokens) -> Tensor:
+        """(n, E); zeros in the place of what is hidden."""
+        assert tokens.values is not None
+        found_nE = tokens.values[tokens.rows_n, tokens.ids_n.clamp(min=0)]
+        return found_nE * (tokens.ids_n >= 0)[:, None]
+
+    def initialise(self, deviation: float) -> None:
+        """Tables are normal; linear layers are the model's business."""
+        super().initialise(deviation)
+        if self.table is not None:
+            self.table.normal_(std=deviation)
+
+
+class TargetEmbedding(Places):
+    """Of the decoder. Sequences read the token before; images read that something is missing."""
+
+    def __init__(self, modality: Modality, config: FourMModelConfig) -> None:
+        super().__init__(modality, config.hidden_size)
+        assert modality.vocab_size is not None
+        shape = (modality.vocab_size, config.hidden_size)
+        is_read = modality.kind == "sequence"
+        self.table = nn.Parameter(torch.zeros(shape)) if is_read else None
+        self.head = None if is_read and config.tied_logits else nn.Parameter(torch.zeros(shape))
+
+    def look_up(self, ids_n: Tensor) -> tuple[Tensor, TiedTable]:
+        """(n, D) and the table for the head of the same forward pass."""
+        assert self.table is not None
+        return look_up(self.table, ids_n)
+
+    def output_table(self, read: TiedTable | None) -> TiedTable:
+        """What predicts ids; `read`: from `look_up` in the same forward pass, if there was one."""
+        if self.head is not None:
+            return TiedTable(self.head)
+        assert self.table is not None
+        return TiedTable(self.table) if read is None else read
+
+    def initialise(self, deviation: float) -> None:
+        """Tables that are only read are normal, those that predict uniform."""
+        super().initialise(deviation)
+        predicts = self.table if self.head is None else self.head
+        assert predicts is not None
+        limit = math.sqrt(6 / sum(predicts.shape))
+        predicts.uniform_(-limit, limit)
+        if self.head is not None and self.table is not None:
+            self.table.normal_(std=deviation)
+
+
+def cut_patches(pixels_BCHW: Tensor, patch_size: int) -> Tensor:
+    """A view: (B, rows, columns, p, p, C) of patches of p pixels a side."""
+    B, C, height, width = pixels_BCHW.shape
+    rows, columns = height // patch_size, width // patch_size
+    return pixels_BCHW.view(B, C, rows, patch_size, columns, patch_size).permute(0, 2, 4, 3, 5, 1)
+
+
+def _standardization(num_channels: int) -> tuple[Tensor, Tensor]:
+    """float32 (C,) twice: factor and summand that turn bytes into numbers around 0."""
+    mean, deviation = PIXEL_MEAN, PIXEL_DEVIATION
+    if num_channels != len(mean):
+        mean = deviation = (0.5,) * num_channels
+    found = (np.array(deviation) * 255) ** -1, -np.array(mean) / deviation
+    scale_C, shift_C = (torch.from_numpy(values.astype(np.float32)) for values in found)
+    return scale_C, shift_C

@@ -1,0 +1,261 @@
+"""From a batch of the data plane to the streams of tokens the model reads.
+
+Dimensions: B rows, N slots of an encoder row (registers included), M of a decoder row, T and U tokens of the encoder's
+and the decoder's stream, n tokens of one modality.
+
+On a CPU rows lose their padding here and never get it back. On a GPU they keep it, because the number of real tokens
+is not known on the host without waiting for the device. An example is a *segment* of a row: rows may hold several.
+
+A token of the decoder sees tokens of its own example; of those, unless the model says otherwise, the ones of its own
+modality; of those, an image's all, a sequence's up to itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretrainkit.nn.biased_attention import Pair, PairLayout, RowPairs, TiledPairs, flex_pairs, visible_pairs
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.training.objective import Batch
+
+LayoutChoice = Literal["auto", "tiles", "rows", "flex"]
+_NUMBERS = 256
+"""Modalities, and segments of a row, are numbered below this."""
+_NOTHING = slice(0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class InputTokens:
+    """What the encoder sees of one modality."""
+
+    slots_n: Tensor
+    """int64: where they are in the encoder's stream."""
+    positions_n: Tensor
+    """int64: rows of the table of positions."""
+    ids_n: Tensor
+    """int64: token ids. Of pixels and vectors: number of the patch or vector in its row of `values`; -1: zeros."""
+    rows_n: Tensor
+    """int64: the row of the batch that each is in."""
+    values: Tensor | None
+    """Of pixels uint8 images (B, C, height, width), of vectors float (B, L, E); None for tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTokens:
+    """What the decoder is asked about one modality."""
+
+    slots_n: Tensor
+    """int64: where they are in the decoder's stream."""
+    positions_n: Tensor
+    """int64: rows of the table of positions."""
+    ids_n: Tensor
+    """int64: of sequences the token before, which the decoder reads; of images anything."""
+    true_n: Tensor
+    """int64: the ids to predict."""
+
+
+class Layouts(NamedTuple):
+    """Who sees whom."""
+
+    encoder: PairLayout
+    decoder: PairLayout
+    cross: PairLayout
+    """Of the decoder's tokens to the encoder's."""
+
+
+@dataclass(frozen=True, eq=False)
+class FourMInputs:
+    """What the model reads."""
+
+    inputs: Mapping[str, InputTokens]
+    """By modality, every input of the model."""
+    targets: Mapping[str, TargetTokens]
+    """By modality, every target of the model."""
+    layouts: Layouts
+    """Who sees whom."""
+    example_T: Tensor
+    """int64: a number for each token of the encoder that those of its example share."""
+    example_U: Tensor
+    """The same for the decoder; the numbers belong together."""
+    num_examples: int
+    """All numbers are below; not all are used."""
+    register_slots: Tensor | None
+    """int64 (B, R): where in the encoder's stream the registers are; None: there are none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """The rows of one side of a batch."""
+
+    is_real_BN: Tensor
+    """bool: what is no padding."""
+    segment_BN: Tensor
+    """int64: number of the example in its row, from 1; 0 is padding."""
+    modality_BN: Tensor
+    """int64."""
+    num_added: int
+    """Slots at the start of each row that the batch does not have."""
+    kept: Tensor | None
+    """int64: the slots that are in the stream; None: all."""
+
+    @property
+    def example(self) -> Tensor:
+        """int64 of the stream's length: a number that a segment has alone."""
+        row_B1 = torch.arange(len(self.segment_BN), device=self.segment_BN.device)[:, None]
+        return self.of_stream(row_B1 * _NUMBERS + self.segment_BN)
+
+    def of_stream(self, values_BN: Tensor) -> Tensor:
+        """The values of slots as a stream."""
+        return values_BN.flatten() if self.kept is None else values_BN.flatten()[self.kept]
+
+    def in_stream(self, places_n: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows, and places in the stream, of slots of the batch."""
+        num_slots = self.is_real_BN.shape[1]
+        rows_n = places_n // (num_slots - self.num_added)
+        slots_n = places_n + (rows_n + 1) * self.num_added
+        if self.kept is None:
+            return rows_n, slots_n
+        return rows_n, (self.is_real_BN.flatten().cumsum(0) - 1)[slots_n]
+
+
+def read_batch(batch: Batch, config: FourMModelConfig, *, layout: LayoutChoice = "auto") -> FourMInputs:
+    """The inputs and targets of a batch.
+
+    Args:
+        batch: Tensors on the model's device, as `batch.with_places` leaves them.
+        config: Of the model, bound to its data.
+        layout: auto: tiles on a CPU, FlexAttention on CUDA. rows are the reference and know all rules, so they are
+            used where the decoder's tokens see those of other modalities.
+    """
+    if layout == "auto":
+        layout = {"cpu": "tiles", "cuda": "flex"}.get(batch["encoder_length"].device.type, "rows")  # type: ignore[assignment]
+    if not config.separate_targets:
+        layout = "rows"
+    is_stream = layout == "tiles"
+    encoder = _slots(batch, "encoder", config.num_registers, is_stream=is_stream)
+    decoder = _slots(batch, "decoder", 0, is_stream=is_stream)
+    register_slots = None
+    if config.num_registers:
+        first_B = F.pad(encoder.is_real_BN.sum(1).cumsum(0), (1, 0))[:-1] if is_stream else _starts(encoder.is_real_BN)
+        register_slots = first_B[:, None] + torch.arange(config.num_registers, device=first_B.device)
+    return FourMInputs(
+        inputs={m.name: _input_tokens(batch, m, encoder) for m in config.modalities if m.is_input},
+        targets={m.name: _target_tokens(batch, m, decoder) for m in config.modalities if m.is_target},
+        layouts=_tiled(encoder, decoder, config) if is_stream else _in_rows(encoder, decoder, config, layout),
+        example_T=encoder.example,
+        example_U=decoder.example,
+        num_examples=len(encoder.is_real_BN) * _NUMBERS,
+        register_slots=register_slots,
+    )
+
+
+def _starts(is_real_BN: Tensor) -> Tensor:
+    num_rows, num_slots = is_real_BN.shape
+    return torch.arange(num_rows, device=is_real_BN.device) * num_slots
+
+
+def _slots(batch: Batch, side: str, num_added: int, *, is_stream: bool) -> Slots:
+    modality_BN, segment_BN = batch[f"{side}_modality"].long(), batch[f"{side}_segment"].long()
+    slot_N = torch.arange(modality_BN.shape[1], device=modality_BN.device)
+    is_real_BN = slot_N < batch[f"{side}_length"][:, None]
+    segment_BN = (segment_BN + 1) * is_real_BN
+    if num_added:
+        is_real_BN = F.pad(is_real_BN, (num_added, 0), value=True)
+        segment_BN = F.pad(segment_BN, (num_added, 0), value=1)
+        modality_BN = F.pad(modality_BN, (num_added, 0))
+    kept = is_real_BN.flatten().nonzero()[:, 0] if is_stream else None
+    return Slots(is_real_BN, segment_BN, modality_BN, num_added, kept)
+
+
+def _input_tokens(batch: Batch, modality: Modality, encoder: Slots) -> InputTokens:
+    places_n = batch[f"encoder_places/{modality.name}"].long()
+    rows_n, slots_n = encoder.in_stream(places_n)
+    positions_n, ids_n = (batch[f"encoder_{what}"].flatten()[places_n].long() for what in ("position", "ids"))
+    values = batch[f"{modality.kind}/{modality.name}"] if modality.kind in ("pixels", "vectors") else None
+    return InputTokens(slots_n, positions_n, ids_n, rows_n, values)
+
+
+def _target_tokens(batch: Batch, modality: Modality, decoder: Slots) -> TargetTokens:
+    places_n = batch[f"decoder_places/{modality.name}"].long()
+    found = (batch[f"decoder_{what}"].flatten()[places_n].long() for what in ("position", "ids", "target"))
+    return TargetTokens(decoder.in_stream(places_n)[1], *found)
+
+
+def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: LayoutChoice) -> Layouts:
+    if layout == "flex":
+        block_BM, is_open_BM = _blocks(decoder, config)
+        return Layouts(
+            flex_pairs(encoder.segment_BN, encoder.segment_BN),
+            flex_pairs(block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM),
+            flex_pairs(decoder.segment_BN, encoder.segment_BN),
+        )
+
+    def rows(is_visible_BQP: Tensor) -> RowPairs:
+        num_rows, num_queries, num_keys = is_visible_BQP.shape
+        return RowPairs(num_rows, num_queries, num_keys, is_visible_BQP)
+
+    return Layouts(
+        rows(visible_pairs(encoder.segment_BN, encoder.segment_BN)),
+        rows(visible_targets(decoder, config)),
+        rows(visible_pairs(decoder.segment_BN, encoder.segment_BN)),
+    )
+
+
+def visible_targets(decoder: Slots, config: FourMModelConfig) -> Tensor:
+    """bool (B, M, M): which tokens of the decoder each of them sees."""
+    block_BM, is_open_BM = _blocks(decoder, config)
+    # Block numbers rise along a row, so what is before a block has a smaller number.
+    is_before_BMM = block_BM[:, :, None] > block_BM[:, None]
+    if config.separate_targets:
+        is_before_BMM = torch.zeros_like(is_before_BMM)
+    own_BMM = visible_pairs(block_BM, block_BM, is_causal=True, is_prefix_BP=is_open_BM)
+    return visible_pairs(decoder.segment_BN, decoder.segment_BN) & (own_BMM | is_before_BMM)
+
+
+def _blocks(decoder: Slots, config: FourMModelConfig) -> tuple[Tensor, Tensor]:
+    """int64 (B, M): number of the modality of an example, 0 is padding; bool: whether its tokens all see each other."""
+    is_real_BM, modality_BM = decoder.is_real_BN, decoder.modality_BN
+    block_BM = (decoder.segment_BN * _NUMBERS + modality_BM) * is_real_BM
+    is_open_M = torch.tensor(
+        [modality.kind == "image" and not config.causal_targets for modality in config.modalities],
+        device="cpu",
+    )
+    if modality_BM.device.type != "cpu":
+        is_open_M = is_open_M.pin_memory().to(modality_BM.device, non_blocking=True)
+    return block_BM, is_open_M[modality_BM]
+
+
+def _tiled(encoder: Slots, decoder: Slots, config: FourMModelConfig) -> Layouts:
+    asked, asking = _runs(encoder.example), _runs(decoder.example)
+    block_BM, is_open_BM = _blocks(decoder, config)
+    blocks = _runs(decoder.of_stream(block_BM) + decoder.example * _NUMBERS**2)
+    is_open = decoder.of_stream(is_open_BM).tolist()
+    num_T, num_U = len(encoder.example), len(decoder.example)
+    return Layouts(
+        TiledPairs(tuple(Pair(s, s) for s in asked.values()), num_T),
+        TiledPairs(
+            tuple(Pair(s, s, s.stop - s.start if is_open[s.start] else 0) for s in blocks.values()),
+            num_U,
+            is_causal=True,
+        ),
+        TiledPairs(tuple(Pair(s, asked.get(key, _NOTHING)) for key, s in asking.items()), num_U),
+    )
+
+
+def _runs(number: Tensor) -> dict[int, slice]:
+    """Equal numbers that stand together."""
+    values = number.numpy()
+    if not len(values):
+        return {}
+    starts = np.flatnonzero(np.diff(values, prepend=-1))
+    stops = np.append(starts[1:], len(values))
+    runs = {int(values[a]): slice(a, b) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)}
+    if len(runs) != len(starts):
+        raise ValueError("the tokens of an example or of its modalities do not lie together in the row")
+    return runs

@@ -1,0 +1,187 @@
+"""4M: tokens of some modalities in, tokens of others out.
+
+Unusual about it: the encoder reads visible tokens and the decoder those to predict, of all modalities in one stream,
+one example after another, without padding on a CPU; every modality has its own tables, and only tokens that occur are
+embedded and scored. Parameters have names of ours; `convert.py` knows the published ones.
+
+Dimensions: T tokens of the encoder's stream, U of the decoder's, n of one modality, D width, V vocabulary, B rows, C, H
+and W channels, height and width of images, F values of a patch.
+Sources: Mizrahi et al. 2023, https://arxiv.org/abs/2312.06647; Bachmann et al. 2024, https://arxiv.org/abs/2406.09406.
+"""
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
+from pretrainkit.nn.tied_table import TiedTable
+from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
+from pretrainkit.recipes.fourm.inputs import FourMInputs
+from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, PlainLinear, norm
+from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+
+_DEVIATION = 0.02
+"""Of tables and single vectors."""
+
+
+class FourM(nn.Module):
+    """Embeddings, encoder, decoder and heads."""
+
+    def __init__(self, config: FourMModelConfig) -> None:
+        """Weights are not initialised: see `initialise`."""
+        super().__init__()
+        self.config = config
+        width = config.hidden_size
+        inputs = [modality for modality in config.modalities if modality.is_input]
+        targets = [modality for modality in config.modalities if modality.is_target]
+        both = [modality.name for modality in config.modalities]
+        shared = config.shared_modality_embeddings
+        self.input_modality = _vectors(both if shared else [modality.name for modality in inputs], width)
+        self.target_modality = None if shared else _vectors([modality.name for modality in targets], width)
+        self.inputs = nn.ModuleDict({modality.name: InputEmbedding(modality, config) for modality in inputs})
+        self.targets = nn.ModuleDict({modality.name: TargetEmbedding(modality, config) for modality in targets})
+        self.registers = nn.Parameter(torch.zeros(config.num_registers, width)) if config.num_registers else None
+        encoder_rates, decoder_rates = drop_path_rates(config)
+        self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in encoder_rates)
+        self.encoder_norm = norm(config)
+        self.context = PlainLinear(width, width)
+        self.mask_token = nn.Parameter(torch.zeros(width))
+        self.decoder = nn.ModuleList(DecoderBlock(config, rate) for rate in decoder_rates)
+        self.decoder_norm = norm(config)
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return [*self.encoder, *self.decoder]
+
+    def forward(self, inputs: FourMInputs) -> dict[str, TokenLoss]:
+        """What became of the targets of each modality."""
+        content_TD, place_TD = self.embed(inputs)
+        context_TD = self.encode(content_TD + place_TD, inputs)
+        context_TD = self.context(context_TD) + place_TD
+        hidden, tables = self.decode(context_TD, inputs)
+        return {
+            name: self.score(name, hidden[name], tables.get(name), tokens.true_n)
+            for name, tokens in inputs.targets.items()
+        }
+
+    def embed(self, inputs: FourMInputs) -> tuple[Tensor, Tensor]:
+        """(T, D) twice: what the tokens of the encoder are, and where: their positions and modalities."""
+        contents, places = [], []
+        for name, tokens in inputs.inputs.items():
+            embedding = cast(InputEmbedding, self.inputs[name])
+            contents.append(embedding(tokens))
+            places.append(embedding.places(tokens.positions_n) + self.input_modality[name])
+        slots = [tokens.slots_n for tokens in inputs.inputs.values()]
+        num_tokens = len(inputs.example_T)
+        place_TD = _put(num_tokens, slots, places)
+        if self.registers is not None and inputs.register_slots is not None:
+            num_rows = len(inputs.register_slots)
+            slots.append(inputs.register_slots.flatten())
+            contents.append(self.registers.repeat(num_rows, 1))
+        return _put(num_tokens, slots, contents), place_TD
+
+    def encode(self, x_TD: Tensor, inputs: FourMInputs) -> Tensor:
+        """Embedded tokens (T, D) to the encoder's normalised output (T, D)."""
+        layout, examples = inputs.layouts.encoder, Examples(inputs.example_T, inputs.num_examples)
+        prepared = layout.prepare(None, x_TD.dtype)
+        for block in self.encoder:
+            x_TD = block(x_TD, layout, prepared, examples)
+        return self.encoder_norm(x_TD)
+
+    def decode(self, context_TD: Tensor, inputs: FourMInputs) -> tuple[dict[str, Tensor], dict[str, TiedTable]]:
+        """Normalised output (n, D) by target modality, and the tables of those whose tokens were looked up."""
+        modality = self.input_modality if self.target_modality is None else self.target_modality
+        parts, tables = [], {}
+        for name, tokens in inputs.targets.items():
+            target = cast(TargetEmbedding, self.targets[name])
+            place_nD = target.places(tokens.positions_n) + modality[name]
+            if target.table is None:
+                parts.append(self.mask_token + place_nD)
+            else:
+                content_nD, tables[name] = target.look_up(tokens.ids_n)
+                parts.append(content_nD + place_nD)
+        x_UD = _put(len(inputs.example_U), [tokens.slots_n for tokens in inputs.targets.values()], parts)
+        layout, cross = inputs.layouts.decoder, inputs.layouts.cross
+        examples = Examples(inputs.example_U, inputs.num_examples)
+        prepared, cross_prepared = layout.prepare(None, x_UD.dtype), cross.prepare(None, x_UD.dtype)
+        for block in self.decoder:
+            x_UD = block(x_UD, context_TD, layout, prepared, cross, cross_prepared, examples)
+        x_UD = self.decoder_norm(x_UD)
+        return {name: x_UD[tokens.slots_n] for name, tokens in inputs.targets.items()}, tables
+
+    def score(self, name: str, hidden_nD: Tensor, table: TiedTable | None, true_n: Tensor) -> TokenLoss:
+        """Cross-entropy of the true ids of one modality, float32 whatever the activations are."""
+        head = cast(TargetEmbedding, self.targets[name])
+        return linear_cross_entropy(hidden_nD, head.output_table(table), None, true_n)
+
+    def logits(self, name: str, hidden_nD: Tensor) -> Tensor:
+        """float32 (n, V) of one modality."""
+        head = cast(TargetEmbedding, self.targets[name])
+        return linear_logits(hidden_nD, head.output_table(None), None)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fresh weights from torch's global generator: Xavier's uniform for matrices, with queries, keys and values
+        counted apart; tables and single vectors normal; tables that are also heads uniform."""
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear):
+                _xavier(module.weight, num_parts=_parts(name, self.config))
+                if module.bias is not None:
+                    module.bias.zero_()
+            elif isinstance(module, nn.LayerNorm):
+                module.weight.fill_(1)
+                if module.bias is not None:
+                    module.bias.zero_()
+            elif isinstance(module, InputEmbedding | TargetEmbedding):
+                module.initialise(_DEVIATION)
+        singles = [self.mask_token, *self.input_modality.values()]
+        singles += [] if self.target_modality is None else self.target_modality.values()
+        singles += [] if self.registers is None else [self.registers]
+        for vector in singles:
+            vector.normal_(std=_DEVIATION)
+
+
+def _parts(name: str, config: FourMModelConfig) -> int:
+    """Matrices that lie one above another in a linear layer, which are drawn as if they were alone."""
+    return {"qkv": 3, "key_value": 2, "up": 2 if config.gated else 1}.get(name.rpartition(".")[2], 1)
+
+
+def _xavier(weight: Tensor, *, num_parts: int = 1) -> None:
+    rows, columns = weight.shape
+    limit = math.sqrt(6 / (rows / num_parts + columns))
+    weight.uniform_(-limit, limit)
+
+
+def _vectors(names: list[str], width: int) -> nn.ParameterDict:
+    return nn.ParameterDict({name: nn.Parameter(torch.zeros(width)) for name in names})
+
+
+def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
+    """A stream of `num` tokens from tokens (n, D) and their slots; zeros elsewhere."""
+    whole = torch.cat(parts)
+    return whole.new_zeros(num, whole.shape[1]).index_copy(0, torch.cat(slots), whole)
+
+
+def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]:
+    """Of the blocks of encoder and decoder."""
+    counts = (config.num_encoder_layers, config.num_decoder_layers)
+    if config.shares_drop_path:
+        rates = _ramp(sum(counts), config.drop_path_rate)
+        return rates[: counts[0]], rates[counts[0] :]
+    return _ramp(counts[0], config.drop_path_rate), _ramp(counts[1], config.drop_path_rate)
+
+
+def _ramp(num: int, last: float) -> list[float]:
+    return [last * index / max(1, num - 1) for index in range(num)]
+
+
+def build(config: FourMModelConfig) -> FourM:
+    """The model on torch's default device, initialised from its global generator; on "meta" without values."""
+    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
+        model = FourM(config)
+    if torch.get_default_device().type != "meta":
+        model.initialise()
+    return model

@@ -1,0 +1,169 @@
+"""Cross-entropy of the targets: a term for each modality, or one over all tokens.
+
+Dimensions: n targets of one modality, V its vocabulary.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.nn.linear_cross_entropy import TokenLoss
+from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.inputs import LayoutChoice, read_batch
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+
+TOKEN_LOSS = "token_loss"
+
+
+class FourMObjective(SeparableObjective):
+    """By modality: the mean over modalities of the mean over a modality's targets in the global batch; one without
+    targets there counts as 0. By token: the mean over all targets; those of each modality are logged."""
+
+    def __init__(self, config: FourMRun) -> None:
+        self._config = config
+        self._targets = tuple(modality for modality in config.model.modalities if modality.is_target)
+        self._by_modality = config.objective.loss == "modality"
+
+    @property
+    def scales(self) -> dict[str, float]:
+        if not self._by_modality:
+            return {TOKEN_LOSS: 1.0}
+        weights = self._config.objective.modality_weights
+        return {_term(m): weights.get(m.name, 1.0) / len(self._targets) for m in self._targets}
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        return () if self._by_modality else tuple(_term(modality) for modality in self._targets)
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        counts = {modality.name: self._count(batch, modality) for modality in self._targets}
+        if self._by_modality:
+            return {_term(modality): counts[modality.name] for modality in self._targets}
+        weighted = [counts[modality.name] * self._token_weight(modality) for modality in self._targets]
+        return {TOKEN_LOSS: torch.stack(weighted).sum()}
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        return self._sums(self._forward(model, batch))
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """The losses, of each modality and over all tokens, and the shares of right answers of each modality."""
+        found = self._forward(model, batch)
+        sums = self._sums(found)
+        if self._by_modality:
+            sums[TOKEN_LOSS] = LossSum(
+                torch.stack([sums[_term(modality)].total for modality in self._targets]).sum(),
+                torch.stack([sums[_term(modality)].weight for modality in self._targets]).sum(),
+            )
+        for modality in self._targets:
+            is_right_n = found[modality.name].is_right_K
+            sums[f"{modality.name}_accuracy"] = LossSum(is_right_n.sum().float(), _number(is_right_n))
+        return sums
+
+    def cost(self, batch: HostBatch) -> Cost:
+        return count_cost(self._config.model, batch)
+
+    def _forward(self, model: nn.Module, batch: Batch) -> dict[str, TokenLoss]:
+        # What is compiled wants shapes that stay: rows. A GPU has them anyway.
+        is_compiled_cpu = self._config.parallel.compile == "on" and batch["encoder_length"].device.type == "cpu"
+        layout: LayoutChoice = "rows" if is_compiled_cpu else "auto"
+        found: dict[str, TokenLoss] = model(read_batch(batch, self._config.model, layout=layout))
+        return found
+
+    def _sums(self, found: dict[str, TokenLoss]) -> dict[str, LossSum]:
+        sums = {
+            _term(modality): LossSum(found[modality.name].nll_K.sum(), _number(found[modality.name].nll_K))
+            for modality in self._targets
+        }
+        if self._by_modality:
+            return sums
+        weights = [self._token_weight(modality) for modality in self._targets]
+        token = LossSum(
+            *(
+                torch.stack([part * w for part, w in zip(parts, weights, strict=True)]).sum()
+                for parts in zip(*sums.values())
+            )
+        )
+        return {TOKEN_LOSS: token, **{name: LossSum(s.total.detach(), s.weight) for name, s in sums.items()}}
+
+    def _count(self, batch: Batch, modality: Modality) -> Tensor:
+        return _number(batch[f"decoder_places/{modality.name}"])
+
+    def _token_weight(self, modality: Modality) -> float:
+        """Of one target of the modality in the mean over tokens."""
+        objective = self._config.objective
+        weight = objective.modality_weights.get(modality.name, 1.0)
+        if objective.loss == "token_compat":
+            assert modality.vocab_size is not None
+            return weight * modality.vocab_size
+        return weight
+
+
+def _term(modality: Modality) -> str:
+    return f"{modality.name}_loss"
+
+
+def _number(rows: Tensor) -> Tensor:
+    """float32 scalar on their device. Filled there: to copy a number from the host would wait for the device."""
+    return torch.full((), len(rows), dtype=torch.float32, device=rows.device)
+
+
+def count_cost(model: FourMModelConfig, batch: HostBatch) -> Cost:
+    """Examples, tokens, and matmul FLOPs of forward and backward over real tokens.
+
+    2 FLOPs per multiply-add, backward = 2 x forward: 6 x the weights of a block per token, 12 D per pair of tokens of
+    one example (in the decoder those it sees: all of an image, half of a sequence, of its own modality alone); the
+    decoder's view of the encoder; embedding of pixels and vectors; heads at their own targets alone. Slots are those
+    of the budgets, whether they hold a token or not.
+    """
+    width = model.hidden_size
+    feed_forward = (3 if model.gated else 2) * width * model.intermediate_size
+    inputs, targets = _lengths(batch, "encoder"), _lengths(batch, "decoder")
+    num_inputs, num_targets = float(sum(inputs.values())), float(sum(targets.values()))
+    seen_by_inputs = sum(float(length) ** 2 for length in inputs.values())
+    flops = model.num_encoder_layers * (6 * num_inputs * (4 * width**2 + feed_forward) + 12 * width * seen_by_inputs)
+    flops += 6 * num_inputs * width**2
+    crossed = sum(float(length) * inputs.get(key, 0) for key, length in targets.items())
+    per_layer = 6 * num_targets * (6 * width**2 + feed_forward) + 6 * num_inputs * 2 * width**2
+    per_layer += 12 * width * (_seen_by_targets(model, batch) + crossed)
+    flops += model.num_decoder_layers * per_layer
+    for modality in model.modalities:
+        if modality.is_input and modality.kind in ("pixels", "vectors"):
+            values = modality.vector_width or (modality.num_channels or 0) * (modality.patch_size or 0) ** 2
+            flops += 6.0 * len(batch[f"encoder_places/{modality.name}"]) * width * values
+        if modality.is_target:
+            flops += 6.0 * len(batch[f"decoder_places/{modality.name}"]) * width * (modality.vocab_size or 0)
+    return Cost(
+        examples=len(batch["encoder_length"]),
+        tokens=int(num_inputs + num_targets),
+        slots=batch["encoder_modality"].size + batch["decoder_modality"].size,
+        flops=flops,
+        notes={"input_tokens": int(num_inputs), "target_tokens": int(num_targets)},
+    )
+
+
+def _lengths(batch: HostBatch, side: str) -> dict[int, int]:
+    """Number of an example to its tokens."""
+    return _counted(batch, side, np.zeros_like(batch[f"{side}_segment"], np.int64))
+
+
+def _counted(batch: HostBatch, side: str, kind_BN: np.ndarray) -> dict[int, int]:
+    segment_BN = batch[f"{side}_segment"].astype(np.int64)
+    is_real_BN = np.arange(segment_BN.shape[1]) < batch[f"{side}_length"][:, None]
+    key_BN = (np.arange(len(segment_BN))[:, None] * 256 + segment_BN) * 256 + kind_BN
+    numbers, counts = np.unique(key_BN[is_real_BN], return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _seen_by_targets(model: FourMModelConfig, batch: HostBatch) -> float:
+    """Pairs of tokens of the decoder of which the first sees the second."""
+    kinds = [modality.kind for modality in model.modalities]
+    if not model.separate_targets:
+        return sum(float(length) ** 2 / 2 for length in _lengths(batch, "decoder").values())
+    seen = 0.0
+    for key, length in _counted(batch, "decoder", batch["decoder_modality"].astype(np.int64)).items():
+        is_open = kinds[key % 256] == "image" and not model.causal_targets
+        seen += length**2 / (1 if is_open else 2)
+    return seen

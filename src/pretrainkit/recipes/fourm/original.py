@@ -1,0 +1,272 @@
+"""Files of published models, both ways: weights as safetensors with their config in the header or beside them.
+
+Source: section 3.14 of the specification; the hub's format of `apple/ml-4m`. The released weights have a licence of
+their own; nothing here fetches them.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError, ConfigError, InputError
+from pretrainkit.exporting.folder import new_file
+from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.recipes.fourm.catalogue import published
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.model import FourM
+from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.recipes.fourm.original_names import State, from_original, to_original
+
+_ACTIVATIONS = {"SiLU": "swish", "GELU": "gelu"}
+_IGNORED = frozenset({"format", "use_act_checkpoint", "image_size", "patch_size"})
+"""Of a config: sizes are those of the modalities."""
+_DEFAULTS: Mapping[str, Any] = {
+    "mlp_ratio": 4.0,
+    "act_layer": "GELU",
+    "gated_mlp": False,
+    "qk_norm": False,
+    "num_register_tokens": 0,
+    "decoder_causal_mask": False,
+    "decoder_sep_mask": True,
+    "share_modality_embeddings": True,
+}
+"""Of a config that does not say."""
+_LONGEST = 10_000
+"""Longer texts of a header are not parsed, as in the original."""
+_WEIGHTS = "model.safetensors"
+
+
+def write_original(path: Path, model: FourM) -> None:
+    """Write a `.safetensors` file that the original loads, with its config in the header.
+
+    Tables and heads of targets are written apart, as in the released files.
+
+    Raises:
+        InputError: `path` exists or is named otherwise, or the original has no such model.
+    """
+    if path.suffix != ".safetensors":
+        raise InputError(f"{path} is not named .safetensors\n  give a name such as {path.with_suffix('.safetensors')}")
+    header = {name: str(value) for name, value in config_of(model.config).items()}
+    with new_file(path) as aside:
+        write_tensors(aside, to_original(model), header)
+
+
+def read_original(path: Path, model: FourMModelConfig | None = None) -> tuple[FourMModelConfig, dict[str, Tensor]]:
+    """A model's config and state dict.
+
+    Args:
+        path: A `.safetensors` file, or a folder with `model.safetensors` and maybe `config.json`; or a checkpoint of
+            training (`.pth`), which needs `model`.
+        model: The architecture; None: as the file says.
+
+    Raises:
+        CheckpointError: It cannot be read, or is of another architecture.
+    """
+    file = path / _WEIGHTS if path.is_dir() else path
+    if file.suffix == ".safetensors":
+        tensors, header = _read_safetensors(file)
+    else:
+        tensors, header = _read_pickle(file), {}
+    beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
+    if "domains_in" not in header and beside.is_file():
+        header = _read_json(beside)
+    if model is None:
+        if "domains_in" not in header:
+            raise CheckpointError(
+                f"{path} does not say which model it is: neither its header nor a config.json beside it has "
+                "domains_in\n  give --config with the model"
+            )
+        model = model_of(header, tensors)
+    return model, from_original({name: tensor.float() for name, tensor in tensors.items()}, model)
+
+
+def config_of(config: FourMModelConfig) -> dict[str, Any]:
+    """The original's config of a model.
+
+    Raises:
+        InputError: The original has no such model.
+    """
+    pixels = [modality for modality in config.modalities if modality.kind == "pixels"]
+    activation = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[config.activation]
+    expected = _inner_width(config.hidden_size, 4.0, is_gated=config.gated)
+    ratio = 4.0
+    if config.intermediate_size != expected:
+        ratio = config.intermediate_size / config.hidden_size * (1.5 if config.gated else 1.0)
+    if _inner_width(config.hidden_size, ratio, is_gated=config.gated) != config.intermediate_size:
+        raise InputError(
+            f"the original has no feed-forward layers of {config.intermediate_size} at a width of "
+            f"{config.hidden_size}\n  use --format safetensors"
+        )
+    return {
+        "domains_in": [modality.name for modality in config.modalities if modality.is_input],
+        "domains_out": [modality.name for modality in config.modalities if modality.is_target],
+        "image_size": pixels[0].image_size if pixels else 224,
+        "patch_size": pixels[0].patch_size if pixels else 16,
+        "norm_bias": config.biases,
+        "act_layer": activation,
+        "dim": config.hidden_size,
+        "encoder_depth": config.num_encoder_layers,
+        "decoder_depth": config.num_decoder_layers,
+        "num_heads": config.num_heads,
+        "mlp_ratio": ratio,
+        "qkv_bias": config.biases,
+        "proj_bias": config.biases,
+        "mlp_bias": config.biases,
+        "gated_mlp": config.gated,
+        "qk_norm": config.query_key_norm,
+        "decoder_causal_mask": config.causal_targets,
+        "decoder_sep_mask": config.separate_targets,
+        "num_register_tokens": config.num_registers,
+        "share_modality_embeddings": config.shared_modality_embeddings,
+        "use_act_checkpoint": False,
+    }
+
+
+def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
+    """Our config of one of the original's.
+
+    Args:
+        values: As in its `config.json`.
+        tensors: Its weights, which say how large tables are and whether targets have tables and heads in one.
+
+    Raises:
+        CheckpointError: It has options that are not known here, or modalities that are not published.
+    """
+    values = dict(_DEFAULTS) | dict(values)
+    biases = {name: bool(values.get(name, True)) for name in ("norm_bias", "qkv_bias", "proj_bias", "mlp_bias")}
+    if len(set(biases.values())) > 1:
+        raise CheckpointError(
+            f"only some layers have biases: {biases}\n  no released model is so, and none here can be"
+        )
+    known = set(config_of(_smallest())) | _IGNORED | {"drop_path_rate_encoder", "drop_path_rate_decoder"}
+    known |= {"shared_drop_path"}
+    unknown = sorted(values.keys() - known)
+    if unknown or values["act_layer"] not in _ACTIVATIONS:
+        what = f"options {', '.join(unknown)}" if unknown else f"the activation {values['act_layer']}"
+        raise CheckpointError(f"the config has {what}, which no model here has\n  give --config with the model")
+    inputs, targets = _names(values["domains_in"]), _names(values["domains_out"])
+    modalities = tuple(
+        _modality(name, tensors, is_input=name in inputs, is_target=name in targets)
+        for name in sorted({*inputs, *targets})
+    )
+    width = int(values["dim"])
+    return FourMModelConfig(
+        modalities=modalities,
+        hidden_size=width,
+        num_encoder_layers=int(values["encoder_depth"]),
+        num_decoder_layers=int(values["decoder_depth"]),
+        num_heads=int(values["num_heads"]),
+        intermediate_size=_inner_width(width, float(values["mlp_ratio"]), is_gated=bool(values["gated_mlp"])),
+        activation=_ACTIVATIONS[values["act_layer"]],  # type: ignore[arg-type]
+        gated=bool(values["gated_mlp"]),
+        biases=biases["qkv_bias"],
+        query_key_norm=bool(values["qk_norm"]),
+        tied_logits=_is_tied(modalities, tensors),
+        shared_modality_embeddings=bool(values["share_modality_embeddings"]),
+        separate_targets=bool(values["decoder_sep_mask"]),
+        causal_targets=bool(values["decoder_causal_mask"]),
+        num_registers=int(values["num_register_tokens"]),
+    )
+
+
+def _inner_width(width: int, ratio: float, *, is_gated: bool) -> int:
+    """Of feed-forward layers, as the original rounds it."""
+    return int(2 * int(width * ratio) / 3) if is_gated else int(width * ratio)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(value.split("-")) if isinstance(value, str) else tuple(value)
+
+
+def _modality(name: str, tensors: State, *, is_input: bool, is_target: bool) -> Modality:
+    try:
+        found = published(name)
+    except ConfigError as error:
+        raise CheckpointError(f"{error}\n  give --config with a model that declares it") from None
+    table = tensors.get(f"{'encoder' if is_input else 'decoder'}_embeddings.{name}.token_emb.weight")
+    changes: dict[str, Any] = {"is_input": is_input, "is_target": is_target}
+    if found.vocab_size is not None and table is not None:
+        changes["vocab_size"] = len(table)
+    return Modality(**{**found.model_dump(), **changes})
+
+
+def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
+    """Whether tables and heads of all sequences among the targets are equal."""
+    pairs = [
+        [tensors.get(f"decoder_embeddings.{modality.name}.{part}.weight") for part in ("token_emb", "to_logits")]
+        for modality in modalities
+        if modality.is_target and modality.kind == "sequence"
+    ]
+    return all(a is not None and b is not None and a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
+
+
+def _smallest() -> FourMModelConfig:
+    return FourMModelConfig(
+        modalities=(published("rgb@224"),),
+        hidden_size=4,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        num_heads=1,
+        intermediate_size=10,
+    )
+
+
+def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as content:
+            header = {name: _parsed(text) for name, text in (content.metadata() or {}).items()}
+            return {name: content.get_tensor(name) for name in content.keys()}, header  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {error}\n  give the file or folder of a model, copied whole"
+        ) from None
+
+
+def _parsed(text: str) -> Any:
+    """A value of the header as the original reads it."""
+    import yaml
+
+    if len(text) > _LONGEST:
+        return text
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    return None if value == "None" else value
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}\n  copy it again") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} holds no table of settings\n  copy it again")
+    return values
+
+
+def _read_pickle(file: Path) -> dict[str, Tensor]:
+    """The weights of a training checkpoint. Nothing in it is executed."""
+    import argparse
+
+    import torch
+
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no file {file}\n  give a model.safetensors or checkpoint-final.pth") from None
+    except Exception as error:  # torch raises what the pickle's bytes provoke
+        raise CheckpointError(
+            f"{file} cannot be read without running what it holds: {str(error).splitlines()[0][:200]}\n"
+            "  if you trust who made it, save its weights alone with torch.save"
+        ) from None
+    found = content.get("model", content) if isinstance(content, Mapping) else content
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise CheckpointError(f"{file} holds no weights\n  give a checkpoint of the original's training")
+    return dict(found)

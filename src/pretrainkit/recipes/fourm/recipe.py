@@ -1,0 +1,95 @@
+"""The recipe as the rest of the house sees it. Torch-free to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.presets import PRESETS
+from pretrainkit.training.recipe import ImageEncoder, ImportedModel, Recipe, Split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.data.source import BatchSource
+    from pretrainkit.recipes.fourm.objective import FourMObjective
+
+
+class FourM(Recipe):
+    """Some tokens of many modalities given, others asked for."""
+
+    name = "fourm"
+    summary = "4M: any modality from any other, by masked modelling of their tokens."
+
+    @property
+    def config_class(self) -> type[FourMRun]:
+        return FourMRun
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], FourMRun]]:
+        return PRESETS
+
+    def bind(self, config: FourMRun) -> FourMRun:
+        from pretrainkit.recipes.fourm.source import bind
+
+        return bind(config.in_steps())
+
+    def open_data(self, config: FourMRun, split: Split) -> BatchSource:
+        from pretrainkit.recipes.fourm.source import open_source
+
+        return open_source(config, split)
+
+    def tokenizer_folder(self, config: FourMRun) -> Path | None:
+        """That of the sequences; none without them."""
+        return None if config.data.tokenizer is None else Path(config.data.tokenizer)
+
+    def with_tokenizer(self, config: FourMRun, tokenizer: Path) -> FourMRun:
+        return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
+
+    def has_own_vocabulary(self, config: FourMRun) -> bool:
+        return all(modality.kind != "sequence" for modality in config.model.modalities)
+
+    def build_model(self, config: FourMRun) -> nn.Module:
+        from pretrainkit.recipes.fourm.model import build
+
+        return build(config.model)
+
+    def build_objective(self, config: FourMRun) -> FourMObjective:
+        from pretrainkit.recipes.fourm.objective import FourMObjective
+
+        return FourMObjective(config)
+
+    def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
+        """The encoder with all patches of an image, and nothing else; the mean of its output over them."""
+        from pretrainkit.recipes.fourm.image_tower import ImageTower
+
+        tower = ImageTower.of(model)
+        assert tower.modality.image_size is not None
+        return ImageEncoder(tower, tower.features, tower.modality.image_size)
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        return ("4m",)
+
+    def import_file(self, path: Path, format: str, config: FourMRun | None) -> ImportedModel:
+        """The config is `config`, or that of fourm/b-7 with the model of the file; the data is missing."""
+        from pretrainkit.recipes.fourm.original import read_original
+
+        model, state = read_original(path, None if config is None else config.model)
+        base = PRESETS["b-7"]() if config is None else config
+        return ImportedModel(base.model_copy(update={"model": model}), state)
+
+    @property
+    def export_formats(self) -> tuple[str, ...]:
+        return ("4m",)
+
+    def export_file(self, config: FourMRun, model: Any, format: str, out: Path) -> None:
+        """A .safetensors file by the published names, with the config in its header."""
+        from pretrainkit.recipes.fourm.original import write_original
+
+        write_original(out, model)
+
+
+RECIPE = FourM()

@@ -1,0 +1,169 @@
+"""A label for each word: parts of speech, entities. Torch-free.
+
+The label stands at the first slot of its word; other slots have none. Words that do not fit into an example count as
+answered wrongly, and as no entity.
+
+Dimensions: N examples, B examples of a batch, W words, C classes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.data.task_sources import TaskSource
+from pretrainkit.errors import DataError
+from pretrainkit.eval.metrics import are_entity_labels, entity_f1
+from pretrainkit.eval.metrics.entities import OUTSIDE
+from pretrainkit.recipes.glue.config import GlueRun
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled
+from pretrainkit.recipes.glue.kinds.words import (
+    Sentence,
+    Sentences,
+    WordKind,
+    WordsInBatch,
+    index_of,
+    strings,
+    words_of,
+)
+from pretrainkit.recipes.glue.tasks import TextTask
+from pretrainkit.training.text_reader import Ints, ReadWords, TextReader
+
+TAG_COLUMNS = ("tags", "upos", "ner_tags", "pos_tags")
+"""What holds the labels of the words where the config does not say; the first that a row has counts."""
+_UNKNOWN = -1
+
+
+class TagExamples(Labelled):
+    """Sentences with a label for each word."""
+
+    read: ReadWords
+
+    def __init__(self, read: ReadWords, places: Sequence[Sentences], classes: tuple[str, ...]) -> None:
+        """
+        Args:
+            read: Of the sentences of all places.
+            places: Sentences of each place.
+            classes: Names of labels by number. Labels that are none of them are not trained on.
+        """
+        self.read, self.classes = read, classes
+        self.sizes = tuple(len(place.rows) for place in places)
+        self._rows = [row for place in places for row in place.rows]
+        self.index = np.array([row.index for row in self._rows], np.int64)
+        self._num_skipped = sum(place.num_skipped for place in places)
+        self._number = {name: number for number, name in enumerate(classes)}
+        self._words = WordsInBatch(read)
+
+    def figures(self) -> dict[str, Any]:
+        unknown = [tag for row in self._rows for tag in row.truth or () if tag not in self._number]
+        return {
+            "words": sum(len(row.words) for row in self._rows),
+            "cut_words": int(self.read.num_cut().sum()),
+            "words_with_unknown_label": len(unknown),
+            "lines_that_are_no_words": self._num_skipped,
+        }
+
+    def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
+        """Those of `WordsInBatch.places`, and `label` (W,) int64, -1 where there is none."""
+        found = self._words.places(index_B, begins_B)
+        labels = [self._label(int(i))[:num] for i, num in zip(index_B, found["num_words"].tolist(), strict=True)]
+        return found | {"label": np.concatenate([np.empty(0, np.int64), *labels])}
+
+    def _label(self, index: int) -> Ints:
+        row = self._rows[index]
+        if row.truth is None:
+            return np.full(len(row.words), _UNKNOWN)
+        return np.array([self._number.get(tag, _UNKNOWN) for tag in row.truth], np.int64)
+
+    def said(self, index: int, outputs: Arrays) -> dict[str, Any]:
+        """`label`, the likeliest class of each word that was read, its `share`, and the words' summed cross-entropy
+        `loss` with `num_known`, over how many."""
+        logits_WC = outputs[0].astype(np.float64)
+        log_share_WC = logits_WC - np.logaddexp.reduce(logits_WC, axis=1, keepdims=True)
+        answer_W, label_W = logits_WC.argmax(1), self._label(index)[: len(logits_WC)]
+        known = np.flatnonzero(label_W != _UNKNOWN)
+        return {
+            "label": answer_W.tolist(),
+            "share": np.exp(log_share_WC[np.arange(len(answer_W)), answer_W]).tolist(),
+            "loss": float(-log_share_WC[known, label_W[known]].sum()),
+            "num_known": len(known),
+        }
+
+    def metrics(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """`accuracy` of words; of labels of entities also `precision`, `recall` and `f1` of entities, which then is the
+        score; `cut_words`, how many were not read."""
+        targets = [self._rows[row].truth for row in rows]
+        answers = [self._answers(row, one) for row, one in zip(rows.tolist(), said, strict=True)]
+        num_words = sum(map(len, targets))
+        num_right = sum(a == b for one, other in zip(targets, answers, strict=True) for a, b in zip(one, other))
+        found = {"accuracy": 100 * num_right / num_words}
+        if are_entity_labels(self.classes):
+            labels = [[tag or OUTSIDE for tag in one] for one in answers]
+            found |= entity_f1(targets, labels)
+        num_known = sum(one["num_known"] for one in said)
+        return found | {
+            "score": found.get("f1", found["accuracy"]),
+            "loss": sum(one["loss"] for one in said) / max(1, num_known),
+            "cut_words": float(self.read.num_cut()[rows].sum()),
+        }
+
+    def _answers(self, row: int, said: dict[str, Any]) -> list[str | None]:
+        """A name for each word; None for those that were cut."""
+        names: list[str | None] = [self.classes[number] for number in said["label"]]
+        return names + [None] * (len(self._rows[row].words) - len(names))
+
+    def lines(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """`{"index", "words", "tags", "probabilities"}`: lists with an entry for each word, null for those that were
+        cut."""
+        found = []
+        for row, one in zip(rows.tolist(), said, strict=True):
+            words = self._rows[row].words
+            share = [*one["share"], *[None] * (len(words) - len(one["share"]))]
+            answers = self._answers(row, one)
+            found.append({"index": self._rows[row].index, "words": words, "tags": answers, "probabilities": share})
+        return found
+
+    def shown(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        found = []
+        for row, one in zip(rows.tolist(), said, strict=True):
+            sentence, answers = self._rows[row], self._answers(row, one)
+            marked = [
+                {"text": f"{word} {answer or '(not read)'}", "is_right": answer == truth}
+                for word, answer, truth in zip(sentence.words, answers, sentence.truth, strict=True)
+            ]
+            found.append({"text": " ".join(sentence.words), "answer": marked, "truth": " ".join(sentence.truth)})
+        return found
+
+
+class TagKind(WordKind):
+    """Sentences with a label for each word."""
+
+    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> Sentences:
+        found, num_skipped = [], 0
+        for number in range(source.num_examples(split)):
+            row = source.example(split, number)
+            words = words_of(row, split, number)
+            columns = task.label or TAG_COLUMNS
+            tags = next((row[name] for name in columns if row.get(name) is not None), None)
+            if tags is None and needs_label:
+                raise DataError(
+                    f"row {number} of {split} has no labels: looked for {', '.join(columns)} in {', '.join(row)}\n"
+                    "  leave such rows out, or name the column: data.label=COLUMN"
+                )
+            if tags is not None and len(tags) != len(words):
+                raise DataError(
+                    f"row {number} of {split} has {len(words)} words and {len(tags)} labels\n  mend the row"
+                )
+            num_skipped += row.get("num_skipped", 0)
+            found.append(Sentence(words, index_of(row, number), None if tags is None else strings(tags)))
+        return Sentences(found, num_skipped)
+
+    def classes(self, places: Sequence[Sentences]) -> tuple[str, ...]:
+        return tuple(sorted({tag for place in places for row in place.rows for tag in row.truth}))
+
+    def settings(self, config: GlueRun, task: TextTask) -> str:
+        return f" tags {task.label}"
+
+    def examples(self, places: Sequence[Sentences], config: GlueRun, task: TextTask, reader: TextReader) -> TagExamples:
+        words = [row.words for place in places for row in place.rows]
+        return TagExamples(reader.read_words(words, config.data.max_seq_length), places, config.model.classes or ())

@@ -1,0 +1,20 @@
+"""Command lines of `pretrainkit sweep`."""
+
+from pretrainkit.cli.sweep import with_repeated_option
+
+
+def expanded(line: str) -> str:
+    return " ".join(with_repeated_option(line.split(), "--lr"))
+
+
+def test_numbers_behind_the_option_are_further_values() -> None:
+    assert expanded("glue --lr 5e-5 4e-5 3e-5 --seeds 3") == "glue --lr 5e-5 --lr 4e-5 --lr 3e-5 --seeds 3"
+
+
+def test_the_option_may_still_be_repeated() -> None:
+    assert expanded("glue --lr 5e-5 --lr 4e-5 2e-5") == "glue --lr 5e-5 --lr 4e-5 --lr 2e-5"
+
+
+def test_other_numbers_and_settings_stay() -> None:
+    line = "glue --seeds 3 --lr 1e-4 data.num_epochs=2 --jobs 4 7"
+    assert expanded(line) == line

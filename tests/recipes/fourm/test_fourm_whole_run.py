@@ -1,0 +1,109 @@
+"""Whole runs on a generated set: training, exact resume, published files and back, two processes as one."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fourm_data import write_set, write_tokenizer
+from two_processes import run_two
+
+import pretrainkit
+from pretrainkit.recipes.fourm.recipe import RECIPE
+from pretrainkit.training.checkpoint import read_weights
+
+STEPS = 4
+SETTINGS = (
+    "model.hidden_size=16",
+    "model.num_heads=2",
+    "model.num_encoder_layers=1",
+    "model.num_decoder_layers=1",
+    "model.intermediate_size=42",
+    "masking.num_input_tokens=24",
+    "masking.num_target_tokens=24",
+    "data.batch_size=4",
+    "data.microbatch_size=2",
+    "data.num_workers=0",
+    f"num_steps={STEPS}",
+    "schedule.num_warmup_steps=0",
+    "checkpoint.every_steps=2",
+    "checkpoint.keep_last=9",
+    "checkpoint.asynchronous=false",
+    "precision.compute=float32",
+    "evaluate.every_steps=2",
+    "evaluate.num_examples=4",
+    "log.every_steps=1",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("fourm")
+    data = [
+        f"data.train={write_set(folder / 'train', 8, 0)}",
+        f"data.valid={write_set(folder / 'valid', 4, 1)}",
+        f"data.tokenizer={write_tokenizer(folder / 'words')}",
+    ]
+    pretrainkit.train(pretrainkit.load_config("fourm/tiny", [*data, *SETTINGS]), folder / "whole")
+    yield folder / "whole"
+
+
+def weights(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
+    return read_weights(next((run / "checkpoints").glob(f"step-*{step}")))
+
+
+def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "half")
+    shutil.rmtree(next((tmp_path / "half" / "checkpoints").glob(f"step-*{STEPS}")))
+    pretrainkit.resume(tmp_path / "half")
+    whole, resumed = weights(run), weights(tmp_path / "half")
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
+
+
+def test_losses_of_all_modalities_are_logged_and_evaluated(run: Path) -> None:
+    names = {"caption", "colors@64", "depth@64", "det", "seg@64"}
+    trained = json.loads((run / "metrics.jsonl").read_text("utf-8").splitlines()[-1])
+    held_out = json.loads((run / "eval.jsonl").read_text("utf-8").splitlines()[-1])
+    assert {f"{name}_loss" for name in names} <= trained.keys()
+    assert {f"{name}_{what}" for name in names for what in ("loss", "accuracy")} <= held_out.keys()
+
+
+def test_every_parameter_is_trained(run: Path) -> None:
+    first, last = weights(run, 2), weights(run)
+    assert all(not torch.equal(tensor, first[name]) for name, tensor in last.items())
+
+
+def test_more_modalities_start_from_a_model_of_fewer(run: Path, tmp_path: Path) -> None:
+    config = pretrainkit.load_config(
+        run / "config.yaml", [f"init_from={run}", "init.missing=random", "num_steps=1", "schedule.num_warmup_steps=1"]
+    )
+    depth = next(modality for modality in config.model.modalities if modality.name == "depth@64")
+    more = (*config.model.modalities, depth.model_copy(update={"name": "far@64"}))
+    config = config.model_copy(update={"model": config.model.model_copy(update={"modalities": more})})
+    pretrainkit.train(config, tmp_path / "more")  # one update at a rate of 0
+    before, after = weights(run), weights(tmp_path / "more", 1)
+    assert after.keys() - before.keys() == {
+        "input_modality.far@64", "inputs.far@64.table", "targets.far@64.head"
+    }  # fmt: skip
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_a_run_becomes_a_published_file_and_comes_back(run: Path, tmp_path: Path) -> None:
+    pretrainkit.export(run, "4m", tmp_path / "model.safetensors")
+    imported = RECIPE.import_file(tmp_path / "model.safetensors", "4m", pretrainkit.load_config(run / "config.yaml"))
+    assert all(torch.equal(imported.state[name], tensor) for name, tensor in weights(run).items())
+
+
+def test_two_processes_train_as_one(run: Path, tmp_path: Path) -> None:
+    here = Path(__file__).with_name("fourm_two_ranks.py")
+    run_two(here, str(run / "config.yaml"), str(tmp_path))
+    alone = weights(run)
+    for strategy in ("ddp", "fsdp2"):
+        together = weights(tmp_path / strategy)
+        assert together.keys() == alone.keys()
+        for name, tensor in alone.items():
+            torch.testing.assert_close(together[name], tensor, rtol=1e-4, atol=1e-5)
