@@ -21,11 +21,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from pretrainkit import rng
+from pretrainkit.recipes.fourm.bound_mixture import Bound
 from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
 from pretrainkit.recipes.fourm.crops import centre_square
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
 from pretrainkit.recipes.fourm.masking import Masking
-from pretrainkit.recipes.fourm.mixtures import KEEPS, PUBLISHED, Bound
+from pretrainkit.recipes.fourm.mixtures import KEEPS, PUBLISHED
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import Chunks
 from pretrainkit.recipes.fourm.source import FourMSource, Sample
