@@ -275,7 +275,7 @@ def fill(title: str, maskings: dict[str, Masking], contents: Any, tokens: int, n
         found[unused] = lengths, shares / shares.sum(axis=1, keepdims=True)
     gap = np.abs(found["pack"][1] - found["pad"][1]).max(axis=1)
     return [
-        f" | {title}, {'packed' if unused == 'pack' else 'padded'} | {lengths[0]:.1%} | {lengths[1]:.1%} | "
+        f" | {title}, {'packed' if unused == 'pack' else 'padded'} | {100 * lengths[0]:.1f} | {100 * lengths[1]:.1f} | "
         + (f"{100 * gap[0]:.1f} | {100 * gap[1]:.1f} |" if unused == "pack" else "| |")
         for unused, (lengths, _) in found.items()
     ]
@@ -296,12 +296,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         options.folder = Path(folder)
         rows = [row for setting in SETTINGS for row in compare(*setting, options)]
-    print(f"## Masking of 4M\n\nBatches of {options.batch}, best of {options.rounds} rounds, one core.\n")
-    print("| what | samples / CPU-s | times | useful tokens / CPU-s | times |\n|---|---|---|---|---|")
-    print("\n".join(row for row in rows if not row.startswith(" ")))
+    print(f"Batches of {options.batch}, best of {options.rounds} rounds, one core.\n")
     print(
-        "\n| slots | encoder | decoder | largest shift of a share, points: encoder | decoder |\n|---|---|---|---|---|"
+        "| what | samples / CPU-s | times the samples | useful tokens / CPU-s | times the tokens |\n|---|---|---|---|---|"
     )
+    print("\n".join(row for row in rows if not row.startswith(" ")))
+    print("\n### Slots that are filled\n")
+    print("| slots | encoder, % | decoder, % | largest shift of a share in the encoder, points | in the decoder |")
+    print("|---|---|---|---|---|")
     print("\n".join(row.strip() for row in rows if row.startswith(" ")))
 
 
