@@ -297,9 +297,8 @@ def main() -> None:
         options.folder = Path(folder)
         rows = [row for setting in SETTINGS for row in compare(*setting, options)]
     print(f"Batches of {options.batch}, best of {options.rounds} rounds, one core.\n")
-    print(
-        "| what | samples / CPU-s | times the samples | useful tokens / CPU-s | times the tokens |\n|---|---|---|---|---|"
-    )
+    print("| what | samples / CPU-s | times the samples | useful tokens / CPU-s | times the tokens |")
+    print("|---|---|---|---|---|")
     print("\n".join(row for row in rows if not row.startswith(" ")))
     print("\n### Slots that are filled\n")
     print("| slots | encoder, % | decoder, % | largest shift of a share in the encoder, points | in the decoder |")
