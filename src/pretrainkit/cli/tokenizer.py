@@ -25,6 +25,7 @@ class KindName(StrEnum):
     unigram = "unigram"
     wordpiece = "wordpiece"
     bpe = "bpe"
+    multimodal = "multimodal"
 
 
 class LayoutName(StrEnum):
@@ -68,11 +69,26 @@ def train(
     *,
     out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
     vocab_size: Annotated[int, typer.Option(help="Pieces in all.")] = 32_128,
-    kind: Annotated[KindName, typer.Option(help="unigram is SentencePiece; bpe is byte-level.")] = KindName.unigram,
+    kind: Annotated[
+        KindName,
+        typer.Option(
+            help="unigram is SentencePiece; bpe is byte-level; multimodal has sentinels, numbers and class names."
+        ),
+    ] = KindName.unigram,
     layout: Annotated[
         LayoutName, typer.Option(help="Of unigram. t5: pad 0, eos 1, unk 2; for text-to-text models.")
     ] = LayoutName.bert,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold case (wordpiece and bpe).")] = False,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold case (not for unigram).")] = False,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|coco",
+            help="For multimodal: names that are one token each, one in each line; coco: its 80.",
+            show_default=False,
+        ),
+    ] = None,
+    sentinels: Annotated[int, typer.Option(help="For multimodal: marks for hidden runs.")] = 200,
+    bins: Annotated[int, typer.Option(help="For multimodal: values of each of the four kinds of numbers.")] = 1000,
     max_length: Annotated[int, typer.Option(help="Longest row of your models, in tokens, for transformers.")] = 512,
     sentences_from: Annotated[
         list[str] | None,
@@ -87,11 +103,19 @@ def train(
     json_output: Json = False,
 ) -> None:
     """Train a tokenizer from word counts. Equal counts and options give equal files."""
+    from pretrainkit.tokenizers.coco_classes import read_classes
     from pretrainkit.tokenizers.folder import refuse_existing
     from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
     settings = TokenizerSettings(
-        kind=kind.value, vocab_size=vocab_size, layout=layout.value, lowercase=lowercase, max_length=max_length
+        kind=kind.value,
+        vocab_size=vocab_size,
+        layout=layout.value,
+        lowercase=lowercase,
+        classes=read_classes(classes),
+        num_sentinels=sentinels,
+        num_bins=bins,
+        max_length=max_length,
     )
     refuse_existing(out)
     punkt = None

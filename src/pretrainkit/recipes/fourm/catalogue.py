@@ -98,8 +98,8 @@ def published(name: str) -> Modality:
     if found is None or (not at and "@" in found.name) or (at and "@" not in found.name):
         known = ", ".join(sorted(modality.name for modality in _KNOWN.values()))
         raise ConfigError(
-            f"there is no modality {name!r}\n  there are {known}, at other resolutions too; one of your own is named as "
-            "module:OBJECT or path/of/a/file.py:OBJECT"
+            f"there is no modality {name!r}\n  there are {known}, at other resolutions too; one of your own is named "
+            "as module:OBJECT or path/of/a/file.py:OBJECT"
         )
     if not at or name == found.name:
         return found

@@ -77,12 +77,10 @@ class Masking:
             rows = np.flatnonzero((left_in >= least) & (left_out >= least))
             if not len(rows):
                 break
-            self._draw_segment(contents, rows, rng.fold(keys_B[rows], segment), segment, out)
+            self._draw_segment(contents, rows, rng.fold(keys_B[rows], segment), out)
         return out.batch
 
-    def _draw_segment(
-        self, contents: Contents, rows: NDArray[np.int64], keys: rng.Keys, segment: int, out: "_Slots"
-    ) -> None:
+    def _draw_segment(self, contents: Contents, rows: NDArray[np.int64], keys: rng.Keys, out: "_Slots") -> None:
         config = self.config
         component = component_of(rng.fold(keys, _COMPONENT), self._mixture.weights_K)
         num_in = np.minimum(
@@ -109,7 +107,7 @@ class Masking:
             has_targets[piece.row_R[piece.length_R > 0]] = True
         # An answer without a question, or a question without one, helps nobody; and attention needs something to see.
         is_used = has_inputs & has_targets
-        out.add(rows, is_used, segment, given, asked, len(self.modalities), is_sequence_D=~self._is_image_D)
+        out.add(rows, is_used, given, asked, len(self.modalities), is_sequence_D=~self._is_image_D)
 
     def _target_budget(
         self,
@@ -226,6 +224,7 @@ class _Slots:
     """The arrays of a batch, filled segment by segment."""
 
     def __init__(self, num: int, N: int, M: int) -> None:
+        self._num_segments_B = np.zeros(num, np.uint8)
         self.length_B = np.zeros(num, np.int32)
         self.target_length_B = np.zeros(num, np.int32)
         self.batch: dict[str, np.ndarray] = {
@@ -244,7 +243,6 @@ class _Slots:
         self,
         rows: NDArray[np.int64],
         is_used: NDArray[np.bool_],
-        segment: int,
         given: Sequence[_Piece],
         asked: Sequence[_Piece],
         num_modalities: int,
@@ -257,8 +255,9 @@ class _Slots:
                 counts[piece.row_R, piece.number_R] = piece.length_R * is_used[piece.row_R]
             start = length_B[rows, None] + np.cumsum(counts, axis=1) - counts
             for piece in pieces:
-                self._place(side, piece, rows, is_used, segment, start, is_sequence_D)
+                self._place(side, piece, rows, is_used, start, is_sequence_D)
             length_B[rows] += counts.sum(axis=1).astype(np.int32)
+        self._num_segments_B[rows] += is_used
 
     def _place(
         self,
@@ -266,7 +265,6 @@ class _Slots:
         piece: _Piece,
         rows: NDArray[np.int64],
         is_used: NDArray[np.bool_],
-        segment: int,
         start: NDArray[np.int64],
         is_sequence_D: NDArray[np.bool_],
     ) -> None:
@@ -277,7 +275,7 @@ class _Slots:
         begin_F = start[row_F, number_F]
         slot_F = begin_F + _within(piece.length_R)[own_F]
         at = rows[row_F], slot_F
-        self.batch[f"{side}_segment"][at] = segment
+        self.batch[f"{side}_segment"][at] = self._num_segments_B[at[0]]
         self.batch[f"{side}_modality"][at] = number_F
         self.batch[f"{side}_position"][at] = piece.position_F[own_F]
         is_text_F = is_sequence_D[number_F]

@@ -51,8 +51,8 @@ class Chunks:
 
 
 Content = NDArray[Any] | str | list[str] | Chunks
-"""Of pixels: uint8 (C, H, W). Of image: int (P,), row by row. Of vectors: float32 (L, E). Of a sequence: text, or a list
-of words where reserved ones such as v0=12 or "wine glass" count as one, or chunks of such, or ids."""
+"""Of pixels: uint8 (C, H, W). Of image: int (P,), row by row. Of vectors: float32 (L, E). Of a sequence: text, or a
+list of words where reserved ones such as v0=12 or "wine glass" count as one, or chunks of such, or ids."""
 
 
 class Reader(ABC):

@@ -1,0 +1,262 @@
+"""From aligned files to batches: what belongs together stays together, wherever it lies."""
+
+import gzip
+import json
+import pickle
+
+import numpy as np
+import pytest
+from aligned_files import CLASSES, NAMES, config_of, files_of, write_folders, write_tars, write_tokenizer
+
+from pretrainkit.data.order import Order
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.fourm.catalogue import published
+from pretrainkit.recipes.fourm.data_config import FourMDataConfig
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.source import open_source
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return write_tokenizer(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return write_folders(tmp_path_factory.mktemp("folders"), 10)
+
+
+def records_of(source, num=8, seed=0):
+    return Order(source.sizes, seed=seed).records(np.arange(num))
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_tar_files_give_what_folders_give(folders, tokenizer, tmp_path):
+    pattern = write_tars(tmp_path, 10)
+    from_folders = open_source(config_of(str(folders), tokenizer), "train")
+    from_tars = open_source(config_of(pattern, tokenizer), "train")
+    assert from_tars.sizes == from_folders.sizes == (10,)
+    assert_equal(from_tars.build(records_of(from_tars)), from_folders.build(records_of(from_folders)))
+
+
+def test_a_batch_is_a_pure_function_of_its_records(folders, tokenizer):
+    source = open_source(config_of(str(folders), tokenizer), "train")
+    records = records_of(source)
+    batch = source.build(records)
+    again = pickle.loads(pickle.dumps(source)).build(records)
+    assert_equal(batch, again)
+    rows = np.array([5, 1, 6])
+    assert_equal(source.build(records.take(rows)), {name: values[rows] for name, values in batch.items()})
+    assert batch["pixels/rgb@64"].shape == (8, 3, 64, 64)
+    assert (batch["encoder_length"] > 30).all()
+    assert not source.build(records.take(slice(0, 0)))["encoder_ids"].size
+
+
+def test_evaluation_ignores_keys_and_epochs(folders, tokenizer):
+    source = open_source(config_of((), tokenizer, valid=str(folders)), "valid")
+    first, second = records_of(source, 10, seed=0), records_of(source, 10, seed=1)
+    place = [second.index.tolist().index(index) for index in first.index.tolist()]
+    assert_equal(source.build(first), source.build(second.take(np.array(place))))
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_all_modalities_of_a_sample_show_the_same_part(folders, tokenizer, split):
+    config = config_of(str(folders), tokenizer, valid=str(folders), crop={"scale": (0.4, 1.0)})
+    source = open_source(config, split)
+    for epoch in range(3):
+        records = records_of(source, 10, seed=epoch)
+        for sample in source.samples(records):
+            rgb, text, words, depth, classes = (sample.contents[number] for number in range(5))
+            kind = int(sample.key[-1]) % 2
+            assert text in (f"a {CLASSES[kind]} on a table", "something on a table")
+            lit = rgb[2 * kind].reshape(4, 16, 4, 16).mean(axis=(1, 3)) / 255
+            seen = (classes == 1 + kind).reshape(4, 4)
+            assert seen[lit > 0.9].all()
+            assert not seen[lit < 0.1].any()
+            if lit.max() > 0.9 and lit.min() < 0.1:
+                near = depth.reshape(4, 4)[lit > 0.9]
+                assert near.max() < depth.reshape(4, 4)[lit < 0.1].min()
+            if words:
+                left, top, right, bottom = (int(word.partition("=")[2]) / 999 for word in words[:4])
+                columns, rows = (np.arange(4) + 0.5) / 4, (np.arange(4) + 0.5) / 4
+                inside = (rows[:, None] > top) & (rows[:, None] < bottom) & (columns > left) & (columns < right)
+                assert inside[lit > 0.9].all()
+                assert not inside[lit < 0.1].any()
+            else:
+                assert lit.max() < 0.5
+
+
+def test_training_sees_parts_and_mirrors_and_evaluation_the_middle(folders, tokenizer):
+    config = config_of(str(folders), tokenizer, valid=str(folders))
+    train, valid = open_source(config, "train"), open_source(config, "valid")
+    drawn = [sample.part for seed in range(4) for sample in train.samples(records_of(train, 10, seed))]
+    assert 0.2 < np.mean([part.is_flipped for part in drawn]) < 0.8
+    assert len({(part.top, part.left, part.height, part.width) for part in drawn}) > 30
+    assert {
+        (part.top, part.left, part.height, part.width, part.is_flipped)
+        for part in (sample.part for sample in valid.samples(records_of(valid, 10)))
+    } == {(0, 20, 80, 80, False)}
+
+
+def tokens_set(root, settings=True):
+    """Stored parts: a token is 100 x part + sample; captions are the part's own."""
+    write_folders(root, 4, ("rgb", "det"))
+    for number in range(4):
+        for folder, values in (
+            ("tok_rgb@64", (100 * np.arange(3)[:, None] + np.full((3, 16), number)).astype(np.int16)),
+            ("crop_settings", np.array([[0, 20, 80, 80, 0], [0, 0, 40, 40, 1], [40, 80, 40, 40, 0]], np.int64)),
+        ):
+            if settings or folder != "crop_settings":
+                (root / folder / "0000").mkdir(parents=True, exist_ok=True)
+                np.save(root / folder / "0000" / f"{number:06d}.npy", values)
+        (root / "caption" / "0000").mkdir(parents=True, exist_ok=True)
+        texts = json.dumps([{"caption": f"part {part}"} for part in range(3)]).encode()
+        (root / "caption" / "0000" / f"{number:06d}.json.gz").write_bytes(gzip.compress(texts))
+    return str(root)
+
+
+def test_stored_parts_are_drawn_once_for_all_modalities(tokenizer, tmp_path):
+    config = config_of(tokens_set(tmp_path), tokenizer, names=("rgb@64", "caption", "tok_rgb@64"))
+    source = open_source(config, "train")
+    seen = set()
+    for sample in source.samples(records_of(source, 40)):
+        number = sample.part.number
+        assert (sample.contents[2] == 100 * number + int(sample.key[-1])).all()
+        assert sample.part.is_flipped == (number == 1)
+        if number:
+            assert sample.contents[1] == f"part {number}"
+        seen.add(number)
+    assert seen == {0, 1, 2}
+
+
+def test_stored_tokens_without_parts_are_of_the_middle(tokenizer, tmp_path):
+    config = config_of(tokens_set(tmp_path, settings=False), tokenizer, names=("rgb@64", "tok_rgb@64"))
+    source = open_source(config, "train")
+    assert {sample.part.left for sample in source.samples(records_of(source, 8))} == {20}
+
+
+def test_a_missing_file_is_named(tokenizer, tmp_path):
+    root = write_folders(tmp_path, 5)
+    (root / "depth" / "0000" / "000003.png").unlink()
+    with pytest.raises(DataError, match="depth lacks 1, such as 0000/000003"):
+        open_source(config_of(str(root), tokenizer), "train")
+
+
+def test_archives_with_other_samples_are_refused(tokenizer, tmp_path):
+    pattern = write_tars(tmp_path, 8)
+    (tmp_path / "det" / "01.tar").write_bytes((tmp_path / "det" / "00.tar").read_bytes())
+    with pytest.raises(DataError, match="the first difference is sample 4"):
+        open_source(config_of(pattern, tokenizer), "train")
+
+
+@pytest.mark.parametrize(
+    ("folder", "content", "message"),
+    [
+        ("rgb", b"no image", "broken"),
+        ("det", b'{"instances": [{"boxes": [1, 2]}]}', "does not hold"),
+        ("det", b"{", "no JSON"),
+        ("caption", b"[1, 2]", "holds no texts"),
+        ("depth", b"no image", "broken"),
+    ],
+)
+def test_broken_files_are_named(tokenizer, tmp_path, folder, content, message):
+    root = write_folders(tmp_path, 1)
+    (file,) = (root / folder / "0000").iterdir()
+    file.write_bytes(content)
+    source = open_source(config_of(str(root), tokenizer), "train")
+    with pytest.raises(DataError, match=message) as raised:
+        source.build(records_of(source, 1))
+    assert file.stem in str(raised.value)
+
+
+@pytest.mark.parametrize("values", [np.full((1, 16), 16384, np.int32), np.zeros((1, 9), np.int16), np.zeros((1, 16))])
+def test_tokens_that_do_not_fit_the_modality_are_refused(tokenizer, tmp_path, values):
+    root = tmp_path / "set"
+    (root / "tok_rgb@64" / "0").mkdir(parents=True)
+    np.save(root / "tok_rgb@64" / "0" / "a.npy", values)
+    source = open_source(config_of(str(root), tokenizer, names=("tok_rgb@64",)), "train")
+    with pytest.raises(DataError, match="tok_rgb@64"):
+        source.build(records_of(source, 1))
+
+
+def test_sets_with_different_modalities_are_mixed(folders, tokenizer, tmp_path):
+    other = write_folders(tmp_path, 6, ("caption", "det"), start=20)
+    config = config_of([str(folders), {"path": str(other), "weight": None}], tokenizer)
+    source = open_source(config, "train")
+    batch = source.build(records_of(source, 16))
+    is_text = records_of(source, 16).source == 1
+    assert is_text.any()
+    assert not batch["pixels/rgb@64"][is_text].any()
+    assert batch["pixels/rgb@64"][~is_text].any(axis=(1, 2, 3)).mean() > 0.5  # the others are of the dark table alone
+    text_numbers = {NAMES.index("caption"), NAMES.index("det")}
+    for row in np.flatnonzero(is_text).tolist():
+        assert set(batch["encoder_modality"][row, : batch["encoder_length"][row]].tolist()) <= text_numbers
+    assert source.summary()["sets"][1]["modalities"] == ["caption", "det"]
+
+
+def test_every_set_may_have_a_mixture_and_folders_of_its_own(folders, tokenizer, tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "words").symlink_to(folders / "caption")
+    mixture = [{"inputs": {"caption": 1.0}, "targets": {"caption": 1.0}}]
+    path = str(tmp_path / "set")
+    config = config_of([{"path": path, "folders": {"caption": "words"}, "mixture": mixture}], tokenizer)
+    source = open_source(config, "train")
+    assert set(source.build(records_of(source, 6))["encoder_modality"].ravel().tolist()) <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("train", "error", "message"),
+    [
+        ((), DataError, "names no data"),
+        ("/nowhere", DataError, "cannot be read"),
+        ([{"path": "FOLDERS", "modalities": ["smell"]}], ConfigError, "which the model has not"),
+        ([{"path": "FOLDERS", "modalities": ["rgb@64"], "folders": {"rgb": "photos"}}], DataError, "no folder photos"),
+    ],
+)
+def test_data_that_is_not_there_is_refused(folders, tokenizer, train, error, message):
+    if isinstance(train, list):
+        train = [{**train[0], "path": str(folders)}]
+    with pytest.raises(error, match=message):
+        open_source(config_of(train, tokenizer), "train")
+
+
+def test_sequences_need_a_tokenizer_with_enough_sentinels(folders, tokenizer):
+    config = config_of(str(folders), tokenizer)
+    config.data = config.data.model_copy(update={"tokenizer": None})
+    with pytest.raises(DataError, match="sequences need a text tokenizer"):
+        open_source(config, "train")
+    long = Modality(name="x", kind="sequence", length=500, vocab_size=9, reader="caption")
+    with pytest.raises(DataError, match="sentinels"):
+        open_source(config_of(str(folders), tokenizer, names=(long, "rgb@64")), "train")
+
+
+def test_commas_in_brackets_do_not_separate_sets():
+    data = FourMDataConfig(train="/a/[rgb,det]/{0,1}.tar,/b", batch_size=1)
+    assert [one.path for one in data.train] == ["/a/[rgb,det]/{0,1}.tar", "/b"]
+
+
+def test_vectors_are_inputs_and_their_sentinels_have_none(tokenizer, tmp_path):
+    modality = published("t5_caption").model_copy(update={"vector_width": 5, "length": 9})
+    root = write_folders(tmp_path, 3, ("caption",))
+    (root / "t5_caption" / "0000").mkdir(parents=True)
+    for number in range(3):
+        vectors = np.random.default_rng(number).normal(size=(1, 12, 5)).astype(np.float32)
+        is_valid = np.arange(12)[None] < 4 + number
+        np.savez(root / "t5_caption" / "0000" / f"{number:06d}.npz", emb=vectors, mask_valid=is_valid)
+    source = open_source(config_of(str(root), tokenizer, names=("caption", modality)), "train")
+    records = records_of(source, 3)
+    batch = source.build(records)
+    for row, index in enumerate(records.index.tolist()):
+        vectors = np.random.default_rng(index).normal(size=(1, 12, 5)).astype(np.float32)[0, : 4 + index]
+        np.testing.assert_array_equal(batch["vectors/t5_caption"][row, : 4 + index], vectors)
+        assert not batch["vectors/t5_caption"][row, 4 + index :].any()
+        own = np.arange(40) < batch["encoder_length"][row]
+        own &= batch["encoder_modality"][row] == 1
+        assert set(batch["encoder_ids"][row, own].tolist()) <= set(range(-1, 4 + index))
+    assert not (batch["decoder_modality"] == 1).any()
+    assert set(files_of(0)) >= {"caption"}
