@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.exporting.torchvision_shim import import_torchvision
 from pretrainkit.recipes.clip.model import build
 from pretrainkit.recipes.clip.objective import ClipObjective
 from pretrainkit.recipes.clip.presets import tiny
-from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.precision import Precision
 

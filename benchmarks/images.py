@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pretrainkit.exporting.torchvision_shim import import_torchvision
 from pretrainkit.images.decode import decode, open_image
 from pretrainkit.images.ops import AutoAugment, CenterCrop, ImageTransform, RandomResizeCrop, Resize
 from pretrainkit.images.resize import resize
 from pretrainkit.images.transforms import compose
-from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
 
 WIDTH, HEIGHT = 500, 375
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from contestants import Batch, add_options, measure, parse_options, serve, stepper
-from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.convert import from_huggingface_state, to_huggingface_state, write_huggingface

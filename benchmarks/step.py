@@ -149,7 +149,7 @@ def cpu_seconds(work: Callable[[], None]) -> float:
 
 def compare(shape_name: str, rows_name: str, rounds: int) -> dict[str, float | str]:
     """Median CPU milliseconds of a step of each, and the ratio."""
-    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
     import_transformers()
     from transformers import BertConfig, BertForPreTraining, ModernBertConfig, ModernBertForMaskedLM

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from contestants import Batch, add_options, measure, parse_options, serve, stepper
-from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5ObjectiveConfig, T5Run
 from pretrainkit.recipes.t5.convert import to_huggingface_state, write_huggingface
 from pretrainkit.recipes.t5.model import build

@@ -16,7 +16,7 @@ settings.load_profile("pretrainkit")
 @pytest.fixture(scope="session")
 def transformers() -> ModuleType:
     """The package, in working order beside a CPU-only torch with torchvision too."""
-    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
     return import_transformers()
 

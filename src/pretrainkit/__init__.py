@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         load_config,
         load_model,
         open_model,
+        open_renderer,
+        render,
         resume,
         train,
     )
@@ -36,6 +38,8 @@ __all__ = [
     "load_config",
     "load_model",
     "open_model",
+    "open_renderer",
+    "render",
     "resume",
     "train",
 ]

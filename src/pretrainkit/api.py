@@ -5,7 +5,8 @@ What several of these functions need is in `running`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.rendering import Renderer
+    from pretrainkit.rendering.prerender import RenderSettings
 
 __all__ = [
     "Opened",
@@ -49,14 +52,18 @@ __all__ = [
     "load_config",
     "load_model",
     "open_model",
+    "open_renderer",
     "predict",
     "probe",
     "read_foreign_model",
+    "render",
     "resolve_config",
     "resume",
     "train",
     "with_num_steps",
 ]
+
+_ON_HUB = "datasets:"
 
 
 def import_config(
@@ -75,6 +82,71 @@ def import_config(
     if name is None:
         raise InputError(f"who reads {path}? give one of: {', '.join(f'--recipe {reader}' for reader in readers)}")
     return find_recipe(name).import_config(Path(path), settings, nproc)
+
+
+def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Any) -> Renderer:
+    """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md).
+
+    Args:
+        source: Folder of a renderer (as beside exported models and rendered rows), a .ttf or .otf font for the
+            published settings, or NAME or NAME@REVISION of a model on the hub, of which no weights are fetched.
+        max_patches: Of a canvas; None: as the source says, or 529.
+        changes: Fields of `RendererConfig` to set otherwise, such as `engine="pango"`.
+
+    Raises:
+        DataError: There is none, or it draws otherwise than it did.
+        ConfigError: A field or a value is not known.
+    """
+    from pretrainkit.rendering import named
+
+    return named.open_renderer(source, max_patches, **changes)
+
+
+def render(
+    corpus: str | Path | Sequence[str | Path],
+    renderer: Renderer | str | Path,
+    out: str | Path,
+    settings: RenderSettings | None = None,
+    *,
+    format: str = "auto",
+    text_key: str = "text",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Render documents to parquet files, `out/train` and, where the corpus has held-out documents, `out/valid`. The
+    same call goes on where an interrupted one stopped.
+
+    Args:
+        corpus: Folder of `pretrainkit corpus shards`; or files, globs, addresses. `datasets:NAME` or
+            `datasets:NAME:CONFIG` is the split "train" of a data set of the hub, streamed.
+        renderer: What draws, or what `open_renderer` takes.
+        out: Folder to be made, or to be completed.
+        settings: What rows there are; None: as full as whole words allow, with pictures.
+        format: How to read files: auto, jsonl, text, book, wiki, parquet or articles.
+        text_key: Key or column that holds the text.
+        workers: Processes; None: all cores. The files do not depend on it.
+        progress: Who wants to see how far it is.
+
+    Returns:
+        The manifest of each split.
+
+    Raises:
+        DataError: Input cannot be used, or `out` holds something else.
+    """
+    from pretrainkit.rendering import Renderer
+    from pretrainkit.rendering.documents import chosen_documents
+    from pretrainkit.rendering.prerender import prerender
+
+    inputs = [corpus] if isinstance(corpus, str | Path) else list(corpus)
+    is_on_hub = len(inputs) == 1 and str(inputs[0]).startswith(_ON_HUB)
+    documents = chosen_documents(
+        [] if is_on_hub else inputs,
+        format=format,
+        text_key=text_key,
+        dataset=str(inputs[0]).removeprefix(_ON_HUB) if is_on_hub else None,
+    )
+    drawn_by = renderer if isinstance(renderer, Renderer) else open_renderer(renderer)
+    return prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
 
 
 def check_data(config: Any, *, num: int = 2) -> DataCheck:
@@ -308,10 +380,12 @@ def infer(
 
     Args:
         path: A run, checkpoint or export.
-        out: A file such as answers.jsonl.
-        task: Name of a task; its module is one of the run's `data.modules`, or of `modules`.
+        out: A file such as answers.jsonl; of a mixture a folder, which gets NAME.jsonl for each of its tasks that has
+            the split (a colon in a name becomes a hyphen).
+        task: Name of a task or mixture; its module is one of the run's `data.modules`, or of `modules`.
         split: Of the task.
-        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`.
+        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`, or another that the
+            model was trained on, such as .conllu.
         overrides: Settings `data....=` and `precision....=` other than in its config.
         modules: More modules that define tasks.
         shard: This part of so many, from 0; `out` gets its number. Parts joined in order are the whole.
@@ -324,16 +398,15 @@ def infer(
             has_ids, batch_size, decoding.
 
     Returns:
-        The file. Beside it lies its manifest, which is written last.
+        `out`, or the file of the shard. Beside each file lies its manifest, which is written last.
 
     Raises:
         InputError: The recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
     """
     from pretrainkit.corpus.parallel import Quiet
-    from pretrainkit.data.row_files import open_rows
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
-    from pretrainkit.eval.infer import write_lines
+    from pretrainkit.eval.infer import folder_of_mixture, write_lines
     from pretrainkit.training.inference import InferenceRequest
     from pretrainkit.training.precision import resolve_precision
 
@@ -341,14 +414,16 @@ def infer(
         raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
     if chunk_batches < 1:
         raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
-    asked = InferenceRequest(task=task, split=split, rows=None if input is None else open_rows(input, split), **request)
     from pretrainkit.data.user_modules import import_modules
 
     import_modules(modules)
     opened = open_model(path, averaged=averaged)
     config = overridden(opened, overrides)
+    rows = None if input is None else opened.recipe.open_rows(config, str(input), split)
+    asked = InferenceRequest(task=task, split=split, rows=rows, **request)
     if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(config):
         raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
+    names = None if task is None else opened.recipe.tasks_of_mixture(config, opened.tokenizer, task, split)
     world = init_world(device)
     try:
         if world.world_size > 1:
@@ -356,16 +431,24 @@ def infer(
         weights = weights_fingerprint(opened.model)
         model = opened.model.to(world.device)
         precision = resolve_precision(config.precision, world.device)
-        inference = opened.recipe.open_inference(config, model, opened.tokenizer, asked, precision)
-        return write_lines(
-            inference,
-            Path(out),
-            asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
-            chunk_size=chunk_batches * asked.batch_size,
-            shard=shard,
-            overwrite=overwrite,
-            progress=progress or Quiet(),
-        )
+
+        def write(request: InferenceRequest, file: Path) -> Path:
+            return write_lines(
+                opened.recipe.open_inference(config, model, opened.tokenizer, request, precision),
+                file,
+                asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
+                chunk_size=chunk_batches * request.batch_size,
+                shard=shard,
+                overwrite=overwrite,
+                progress=progress or Quiet(),
+            )
+
+        if names is None:
+            return write(asked, Path(out))
+        folder = folder_of_mixture(Path(out), str(task))
+        for name in names:
+            write(replace(asked, task=name), folder / f"{name.replace(':', '-')}.jsonl")
+        return folder
     finally:
         world.close()
 
@@ -527,7 +610,7 @@ def difference_from_huggingface(path: str | Path) -> float:
     """
     from tempfile import TemporaryDirectory
 
-    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
     opened = open_model(path)
     import_transformers()

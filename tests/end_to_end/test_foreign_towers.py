@@ -18,7 +18,7 @@ import pretrainkit as pk
 from pretrainkit import api
 from pretrainkit.demo.shapes import write_sets
 from pretrainkit.errors import ConfigError, Interrupted
-from pretrainkit.recipes.clip.torchvision_shim import import_torchvision, import_transformers
+from pretrainkit.exporting.torchvision_shim import import_torchvision, import_transformers
 from pretrainkit.training.checkpoint import read_weights
 from pretrainkit.training.watch import Watcher
 

@@ -109,3 +109,14 @@ def test_a_failed_run_is_named_with_what_it_said(toys, tmp_path):
     plan = Plan(origin=str(toys[0]), tasks=("rte",), num_seeds=1, lrs=(1e-3,), folders=(f"glue={tmp_path}",))
     with pytest.raises(RunError, match="no data of glue/rte"):
         Sweep(plan, tmp_path / "out", worker=Here()).run()
+
+
+def test_files_of_ones_own_are_swept_over_too(toys, tmp_path):
+    rows = [{"words": ["the", word], "tags": ["O", "X"]} for word in ("fine", "kind")] * 4
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = [f"data.{split}={tmp_path}/rows.jsonl" for split in ("train", "valid")]
+    settings = (*data, *QUICK, "data.num_epochs=null", "num_steps=1", "data.batch_size=4")
+    plan = Plan(origin=str(toys[0]), tasks=("tags",), lrs=(1e-3,), num_seeds=2, settings=settings)
+    (choice,) = Sweep(plan, tmp_path / "out", worker=Here()).run()
+    assert (choice.task, choice.num_seeds) == ("tags", 2)
+    assert "accuracy" in (tmp_path / "out" / "results.md").read_text()

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -118,3 +119,32 @@ def test_evaluations_are_json_whatever_a_metric_gave(tmp_path):
     RunFolder(tmp_path).evaluation(3, {"mine/score": math.nan, "loss": 1.5})
     line = (tmp_path / "eval.jsonl").read_text()
     assert json.loads(line, parse_constant=pytest.fail) == {"step": 3, "mine/score": None, "loss": 1.5}
+
+
+def test_samples_are_shown_as_pictures_and_texts(tmp_path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from pretrainkit.images.thumbnail import thumbnail
+
+    picture = thumbnail(np.full((3, 8, 20), 200, np.uint8))
+    samples = [{"seen": [{"image": picture}, {"text": "a <b>"}], "truth": "plain"}]
+    with MetricsLog(tmp_path, LogConfig(tensorboard=True)) as log:
+        log.show(10, samples)
+        log.show(20, samples)
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0, "tensors": 0})
+    events.Reload()
+    shown = events.Images("samples/seen/1.1")
+    assert [(event.step, event.height, event.width) for event in shown] == [(10, 8, 20), (20, 8, 20)]
+    assert set(events.Tags()["tensors"]) == {"samples/seen/1.2/text_summary", "samples/truth/1/text_summary"}
+
+
+def test_a_new_run_clears_samples_of_one_that_never_saved(tmp_path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare()
+    folder.samples(5, [{"truth": "plain"}])
+    (folder.path / "config.yaml").write_text("recipe: bert\n")
+    assert json.loads((folder.path / "samples" / "step-00000005.json").read_text()) == [{"truth": "plain"}]
+    folder.prepare()
+    assert not list(folder.path.glob("samples/*"))

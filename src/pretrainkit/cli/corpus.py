@@ -37,6 +37,22 @@ class FormatName(StrEnum):
     parquet = "parquet"
 
 
+class AttackName(StrEnum):
+    """Errors in words."""
+
+    full_swap = "full-swap"
+    inner_swap = "inner-swap"
+    disemvowel = "disemvowel"
+    truncate = "truncate"
+    keyboard_typo = "keyboard-typo"
+    natural_typo = "natural-typo"
+    intrude = "intrude"
+    phonetic = "phonetic"
+    confusable = "confusable"
+    visual = "visual"
+    segmentation = "segmentation"
+
+
 class CompressionName(StrEnum):
     """Compression of shards."""
 
@@ -354,3 +370,27 @@ def _shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
         )
     with shown_stages() as progress:
         yield progress
+
+
+@app.command("corrupt")
+def corrupt_words(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
+    *,
+    out: Annotated[Path, typer.Option(help="File in the same format.", show_default=False)],
+    attack: Annotated[AttackName, typer.Option(help="Kind of error.", show_default=False)],
+    severity: Annotated[float, typer.Option(help="Share of the words.")] = 0.5,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="Of .jsonl and .tsv: a column of text; may be repeated.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    typos: Annotated[
+        Path | None,
+        typer.Option(help="For natural-typo: lines of a word and what people wrote instead.", show_default=False),
+    ] = None,
+) -> None:
+    """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""
+    from pretrainkit.corpus.noisy_files import write_noisy
+
+    num = write_noisy(source, out, attack.value, severity, columns=column or (), seed=seed, typos=typos)
+    typer.echo(f"{out}: {amount(num, 'text')}, {attack.value} of {severity:.0%} of the words")

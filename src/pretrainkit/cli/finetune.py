@@ -14,7 +14,9 @@ app = typer.Typer(add_completion=False)
 def finetune(
     task: Annotated[
         str,
-        typer.Argument(help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own, tags: files named by settings."),
+        typer.Argument(
+            help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own, parse, qa, tags: files named by settings."
+        ),
     ],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Settings, such as optimizer.peak_lr=3e-5.")

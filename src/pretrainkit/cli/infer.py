@@ -22,8 +22,8 @@ def infer(
         typer.Argument(metavar="PATH=VALUE", help="Settings of data or precision, other than the run's."),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(help="File of JSON lines to write.", show_default=False)],
-    task: Annotated[str | None, typer.Option(help="Task whose examples to ask about.", show_default=False)] = None,
+    out: Annotated[Path, typer.Option(help="File of JSON lines to write; a folder for a mixture.", show_default=False)],
+    task: Annotated[str | None, typer.Option(help="Task or mixture to ask about.", show_default=False)] = None,
     split: Annotated[str, typer.Option(help="Of the task.")] = "test",
     input: Annotated[
         Path | None,
@@ -84,6 +84,8 @@ def infer(
     ] = False,
 ) -> None:
     """Ask a trained model about all examples of a task, or all rows of a file, and write JSON lines.
+
+    Of a mixture every task is answered, in a file of its own in the folder OUT.
 
     The same command goes on where an interrupted one stopped. OUT appears when it is whole.
     """

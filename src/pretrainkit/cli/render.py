@@ -4,17 +4,13 @@ import json
 import tempfile
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
-
-if TYPE_CHECKING:
-    from pretrainkit.rendering import Renderer
-    from pretrainkit.rendering.documents import Documents
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -68,8 +64,11 @@ def render(
         Path | None, typer.Option(help="Output folder, which gets train and maybe valid.", show_default=False)
     ] = None,
     renderer: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a renderer, or a font for the published settings.", show_default=False),
+        str | None,
+        typer.Option(
+            help="Folder of a renderer, a font for the published settings, or the name of a model on the hub.",
+            show_default=False,
+        ),
     ] = None,
     packing: Annotated[
         PackingName,
@@ -119,6 +118,8 @@ def render(
     The same command goes on where an interrupted one stopped. The files do not depend on --workers. A folder of
     rendered rows as CORPUS is written anew in OUT, in another layout.
     """
+    from pretrainkit.api import open_renderer
+    from pretrainkit.rendering.documents import chosen_documents
     from pretrainkit.rendering.prerender import RenderSettings, prerender
     from pretrainkit.rendering.prerender import dry_run as measure
 
@@ -138,8 +139,10 @@ def render(
         shard_characters=shard_characters,
         max_bad=max_bad,
     )
-    documents = _documents(inputs, format.value, dataset, split, revision, text_key)
-    drawn_by = _renderer(renderer, max_patches)
+    documents = chosen_documents(
+        inputs or [], format=format.value, text_key=text_key, dataset=dataset, split=split, revision=revision
+    )
+    drawn_by = open_renderer(renderer, max_patches)
     if dry_run:
         with tempfile.TemporaryDirectory() as work, shown_stages() as progress:
             found = measure(documents, drawn_by, settings, Path(work), workers=workers, progress=progress)
@@ -204,22 +207,3 @@ def _push(out: Path, name: str | None, public: bool) -> None:
     with shown_stages() as progress:
         pushed = push(out, HuggingFaceHub(name, private=not public), progress=progress)
     typer.echo(f"{name}: {amount(pushed.num_uploaded, 'file')} uploaded, {pushed.num_kept:,} were there already")
-
-
-def _documents(
-    inputs: list[str] | None, format: str, dataset: str | None, split: str, revision: str | None, text_key: str
-) -> "dict[str, Documents]":
-    from pretrainkit.rendering.documents import HubDocuments, find_documents
-
-    if bool(inputs) == (dataset is not None):
-        raise InputError("nothing to read, or two things\n  name CORPUS files, or a data set by --dataset")
-    if dataset is not None:
-        name, _, config = dataset.partition(":")
-        return {"train": HubDocuments(name, config or None, split, revision, text_key)}
-    return find_documents(inputs or [], format, text_key)
-
-
-def _renderer(path: Path, max_patches: int | None) -> "Renderer":
-    from pretrainkit.rendering.named import open_renderer
-
-    return open_renderer(path, max_patches)

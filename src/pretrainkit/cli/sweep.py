@@ -40,7 +40,7 @@ class _SweepCommand(TyperCommand):
 
 @app.command(cls=_SweepCommand)
 def sweep(
-    what: Annotated[str, typer.Argument(metavar="glue", help="What to sweep over.")],
+    what: Annotated[str, typer.Argument(help="glue, or own, parse, qa, tags: on files named by settings.")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(metavar="PATH=VALUE", help="Settings of every run, such as data.num_epochs=10."),
@@ -80,19 +80,23 @@ def sweep(
     submission: Annotated[bool, typer.Option(help="Answer the test sets and write the leaderboard's zip.")] = True,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
 ) -> None:
-    """Fine-tune an encoder on all tasks of GLUE, choose the learning rate on the held-out data (median over seeds), and
-    write tables and the submission. The same command goes on where an interrupted one stopped."""
+    """Fine-tune an encoder on all tasks of GLUE, or on files of your own, choose the learning rate on the held-out data
+    (median over seeds), and write tables and, of GLUE, the submission. The same command goes on where an interrupted
+    one stopped."""
     import signal
 
-    from pretrainkit.sweep.plan import DEFAULT_TASKS, Plan
+    from pretrainkit.sweep.plan import DEFAULT_TASKS, OWN, Plan
     from pretrainkit.sweep.runs import Sweep
     from pretrainkit.sweep.tables import as_markdown
 
-    if what != "glue":
-        raise InputError(f"there is no sweep over {what!r}\n  pretrainkit sweep glue --from RUN --out DIR")
+    if what not in ("glue", *OWN):
+        raise InputError(f"there is no sweep over {what!r}\n  there are: glue, {', '.join(OWN)}")
+    if what in OWN and (tasks is not None or from_mnli):
+        raise InputError(f"--tasks and --from-mnli are for GLUE, not for {what}\n  leave them out")
+    all_tasks = DEFAULT_TASKS if what == "glue" else (what,)
     plan = Plan(
         origin=str(origin.resolve()),
-        tasks=DEFAULT_TASKS if tasks is None else tuple(name.strip() for name in tasks.split(",")),
+        tasks=all_tasks if tasks is None else tuple(name.strip() for name in tasks.split(",")),
         lrs=tuple(lr) if lr else Plan.lrs,
         num_seeds=seeds,
         folders=tuple(data or ()),
@@ -104,7 +108,7 @@ def sweep(
     runs = Sweep(plan, out.resolve(), jobs, keep_all, typer.echo)
     choices = runs.run()
     typer.echo(as_markdown(choices), nl=False)
-    if submission:
+    if submission and what == "glue":
         path, missing = runs.submit(choices, device)
         typer.echo(str(path))
         for one in missing:

@@ -1,4 +1,4 @@
-"""Questions in the JSON of SQuAD 1.1, which XQuAD has too: one object with articles, paragraphs and questions."""
+"""Questions in the JSON of SQuAD 1.1 and 2.0, which XQuAD has too: an object with articles, paragraphs, questions."""
 
 import gzip
 import json
@@ -14,7 +14,9 @@ from pretrainkit.errors import DataError
 
 
 class SquadJson(_FileSource):
-    """Every question of `.json` files, also `.gz`, with the columns of the hub's `squad`. All of them are in memory."""
+    """Every question of `.json` files, also `.gz`, with the columns of the hub's `squad`. All of them are in memory.
+
+    A question of SQuAD 2.0 that has no answer has an empty list of them; plausible ones are not read."""
 
     @cached_property
     def _rows(self) -> dict[str, list[list[Example]]]:
@@ -55,7 +57,7 @@ def _questions(path: Path) -> list[Example]:
 
 
 def _row(title: str, context: str, question: dict[str, Any]) -> Example:
-    answers = question["answers"]
+    answers = question.get("answers", ())  # of questions for a leaderboard they are not told
     return {
         "id": question["id"],
         "title": title,

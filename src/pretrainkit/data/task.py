@@ -158,6 +158,7 @@ class TaskRegistry:
         split: str = "train",
         caches: Sequence[str | Path] = (),
         lengths: Lengths | None = None,
+        is_told: bool = False,
     ) -> dict[str, float]:
         """Rate of every task of a mixture that has `split`: its own and its shares of mixtures within.
 
@@ -166,6 +167,7 @@ class TaskRegistry:
             split: Whose sizes rate functions look at; members without it are left out, with a warning.
             caches: Folders whose statistics rate functions look at; without, the source is asked.
             lengths: Tokens per feature, for rates of tokens.
+            is_told: Whoever asks knows which members lack the split: no warning.
 
         Returns:
             By name of the task, in examples.
@@ -178,7 +180,7 @@ class TaskRegistry:
             entry.source.check_split(split)
             return {entry.name: 1.0}
         lacking = [task.name for task in self._tasks_of(entry) if split not in task.splits]
-        for task_name in lacking:
+        for task_name in () if is_told else lacking:
             _logger.warning("mixture %s: task %s has no split %s and is left out", name, task_name, split)
         rates = self._rates(entry, Sizes(split, tuple(caches), lengths), frozenset(lacking))
         if not rates:
@@ -194,8 +196,9 @@ class TaskRegistry:
         seed: int = 0,
         caches: Sequence[str | Path] = (),
         use_cache: bool = True,
+        is_told: bool = False,
     ) -> BoundMixture:
-        """The tasks of a mixture (or the one task) with their weights; arguments are those of `Task.bind`.
+        """The tasks of a mixture (or the one task) with their weights; arguments are those of `Task.bind` and `rates`.
 
         Tasks of rate 0 are left out: they are for evaluation, where they are bound by themselves.
 
@@ -203,7 +206,7 @@ class TaskRegistry:
             ConfigError: All rates are 0, or tasks have different vocabularies or dtypes.
             DataError: As of `Task.bind`.
         """
-        found = self.rates(name, split=split, caches=caches, lengths=lengths)
+        found = self.rates(name, split=split, caches=caches, lengths=lengths, is_told=is_told)
         rates = {task: rate for task, rate in found.items() if rate > 0}
         if not rates:
             raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")

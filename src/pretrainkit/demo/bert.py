@@ -122,7 +122,7 @@ def _inputs(text_files: list[Path], target: Path) -> list[str]:
 
 def _fill_with_transformers(export: Path, prompts: list[str]) -> list[tuple[str, list[str]]]:
     """Load the export as any user of transformers would, and fill in the masks."""
-    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
     import_transformers()
     from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline

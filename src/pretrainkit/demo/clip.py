@@ -10,7 +10,7 @@ from typing import Any
 
 from pretrainkit.demo.shapes import write_sets
 from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
-from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+from pretrainkit.exporting.torchvision_shim import import_transformers
 
 NUM_TRAIN = 1300
 NUM_VALID = 100

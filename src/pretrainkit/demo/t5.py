@@ -161,7 +161,7 @@ def ask_transformers(export: Path, tokenizer: Path, texts: list[str]) -> list[st
     """The answers of the export as any user of transformers would get them, greedily."""
     import torch
 
-    from pretrainkit.recipes.clip.torchvision_shim import import_transformers
+    from pretrainkit.exporting.torchvision_shim import import_transformers
 
     transformers = import_transformers()
     transformers.utils.logging.set_verbosity_error()

@@ -85,6 +85,16 @@ def write_lines(
     return target
 
 
+def folder_of_mixture(out: Path, mixture: str) -> Path:
+    """`out`, for a file of each task. Raises InputError where it is a file, or called like one."""
+    if out.is_file() or out.suffix in (".json", ".jsonl"):
+        raise InputError(
+            f"{out} is a file, but {mixture} is a mixture: each of its tasks has answers of its own\n"
+            f"  give a folder: --out {out.with_suffix('')}"
+        )
+    return out
+
+
 def _is_finished(target: Path, chunks: Path, request: Mapping[str, Any]) -> bool:
     if not target.exists():
         return False

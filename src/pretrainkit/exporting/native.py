@@ -1,4 +1,4 @@
-"""Our own export: config.yaml, model.safetensors and tokenizer/ in one folder. No pickle."""
+"""Our own export: config.yaml, model.safetensors and tokenizer/, which may be a renderer, in one folder. No pickle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.rendering.folder import copy_renderer, is_renderer
 from pretrainkit.tokenizers.folder import copy_tokenizer
 
 if TYPE_CHECKING:
@@ -25,5 +26,7 @@ def write_native(config: Any, model: nn.Module, tokenizer: Path | None, out: Pat
     with new_folder(out) as folder:
         (folder / "config.yaml").write_text(dump_yaml(config.model_dump(mode="json")), encoding="utf-8")
         write_tensors(folder / WEIGHTS, model.state_dict())
-        if tokenizer is not None:
+        if tokenizer is not None and is_renderer(tokenizer):
+            copy_renderer(tokenizer, folder / "tokenizer")
+        elif tokenizer is not None:
             copy_tokenizer(tokenizer, folder / "tokenizer")

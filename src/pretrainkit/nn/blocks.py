@@ -112,10 +112,16 @@ class PlainPreNormBlock(nn.Module):
         self.feed_forward_norm = LayerNorm(width, epsilon)
         self.feed_forward = FeedForward(width, inner_width, activation, linear)
 
-    def forward(self, x_TD: Tensor, layout: AttentionLayout, wanted_W: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x_TD: Tensor,
+        layout: AttentionLayout,
+        wanted_W: Tensor | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
         """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
         rate, is_training = self.dropout_rate, self.training
-        mixed_TD = self.attention(self.attention_norm(x_TD), layout, wanted_W=wanted_W)
+        mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation, wanted_W)
         x_TD = _rows(x_TD, wanted_W) + dropout(mixed_TD, rate, is_training=is_training)
         return x_TD + dropout(self.feed_forward(self.feed_forward_norm(x_TD)), rate, is_training=is_training)
 

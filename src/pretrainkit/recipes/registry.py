@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 import pretrainkit.recipes
-from pretrainkit.errors import ConfigError
+from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.training.recipe import Recipe
 
 GROUP = "pretrainkit.recipes"
@@ -76,6 +76,22 @@ def find_recipe(name: str) -> Recipe:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"there is no recipe {name!r}{hint}\n  recipes: {', '.join(sorted(known))}")
     return known[name].load()
+
+
+def recipe_of_huggingface(model_type: str | None, origin: str) -> Recipe:
+    """The recipe that reads folders of transformers with this `model_type`.
+
+    Raises:
+        DataError: There is none; `origin` is the folder.
+    """
+    recipes = [entry.load() for entry in entries().values()]
+    for recipe in recipes:
+        if model_type in recipe.huggingface_types:
+            return recipe
+    for recipe in recipes:
+        if model_type is not None and recipe.reads_other_huggingface:
+            return recipe
+    raise DataError(f"{origin}/config.json says model_type {model_type!r}, which no recipe reads")
 
 
 class Recipes:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pretrainkit.corpus.readers import read_documents, utf8_detail
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import Format, OnBytes, SourceFile, find_sources, plain_chunks, split_lines
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import DataError, InputError, MissingPackageError
 from pretrainkit.rendering.packing import wikipedia_articles
 
 
@@ -139,6 +139,37 @@ def find_documents(
         split: FileDocuments(tuple(find_sources(paths, format)), text_key)  # type: ignore[arg-type]
         for split, paths in given.items()
     }
+
+
+def chosen_documents(
+    inputs: Sequence[str | Path] = (),
+    *,
+    format: Format | str = "auto",
+    text_key: str = "text",
+    dataset: str | None = None,
+    split: str = "train",
+    revision: str | None = None,
+) -> dict[str, Documents]:
+    """Documents by split, of files or of a data set of the hub.
+
+    Args:
+        inputs: As for `find_documents`; none with `dataset`.
+        format: As for `find_documents`.
+        text_key: Key or column that holds the text.
+        dataset: NAME or NAME:CONFIG of a data set, which is streamed.
+        split: Of `dataset`.
+        revision: Of `dataset`.
+
+    Raises:
+        InputError: Neither files nor a data set, or both.
+        DataError: There is nothing.
+    """
+    if bool(inputs) == (dataset is not None):
+        raise InputError("nothing to read, or two things\n  name CORPUS files, or a data set by --dataset")
+    if dataset is None:
+        return find_documents(inputs, format, text_key)
+    name, _, config = dataset.partition(":")
+    return {"train": HubDocuments(name, config or None, split, revision, text_key)}
 
 
 def _lines(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Drawer:
         """The text as it is drawn: a space for each tab and line end. The original draws them, but for newlines of
         running text with Pango."""
         if not self.config.parity:
-            return text.translate(_BLANKS)
+            return text if text.isprintable() else text.translate(_BLANKS)  # which takes as long as drawing the line
         return text if is_word or self.config.engine == "freetype" else text.replace("\n", " ")
 
     def _report(self, found: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.corpus.manifest import atomic_file, explained_write_errors
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.fonts import font_files
@@ -93,7 +93,7 @@ def load_renderer(
     values["font_file"] = str(path.parent / Path(str(stored.get("font_file", ""))).name)
     values["fallback_fonts"] = [str(path.parent / FALLBACKS_NAME / name) for name in values.get("fallback_fonts", [])]
     if extras is not None and on_change != "ignore":
-        changed = difference(extras.get("rendering", {}), describe(Renderer(_validated(values, path))))
+        changed = difference(extras.get("rendering", {}), describe(Renderer(validated(values, path))))
         if changed:
             message = (
                 f"{path.parent} is not rendered as it was: {changed}\n"
@@ -102,7 +102,28 @@ def load_renderer(
             if on_change == "error":
                 raise DataError(message)
             warnings.warn(message, stacklevel=2)
-    return Renderer(_validated(values | changes, path))
+    return Renderer(validated(values | changes, path))
+
+
+def is_renderer(folder: Path) -> bool:
+    """Whether a renderer lies in a folder."""
+    return (folder / CONFIG_NAME).is_file()
+
+
+def copy_renderer(origin: Path, out: Path) -> None:
+    """Copies what makes a renderer from the folder `origin`, in which other files may lie, to the folder `out`.
+
+    Raises:
+        DataError: The font is gone, or nothing can be written.
+    """
+    font = Path(str(_read(origin / CONFIG_NAME).get("font_file", ""))).name
+    fallbacks = sorted((origin / FALLBACKS_NAME).glob("*"))
+    with explained_write_errors(out):
+        for path in (origin / font, *fallbacks, origin / EXTRAS_NAME, origin / CONFIG_NAME):
+            if path.is_file():
+                _copy(path, out / path.relative_to(origin))
+    if not (out / font).is_file():
+        raise DataError(f"{origin} has no font {font!r}, which its {CONFIG_NAME} names\n  put it there")
 
 
 def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -118,7 +139,16 @@ def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:
     return values | {"engine": engine, "parity": True}
 
 
-def _validated(values: dict[str, Any], path: Path) -> RendererConfig:
+def validated(values: dict[str, Any], path: Path) -> RendererConfig:
+    """The config with these values.
+
+    Args:
+        values: Of its fields.
+        path: File in the folder to be named where they are wrong.
+
+    Raises:
+        ConfigError: A field or a value is not known.
+    """
     try:
         return RendererConfig.model_validate(values)
     except ValidationError as error:

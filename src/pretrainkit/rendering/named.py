@@ -1,25 +1,30 @@
-"""A renderer by one path."""
+"""A renderer by one path or name."""
 
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.folder import load_renderer
+from pretrainkit.rendering.folder import load_renderer, validated
 from pretrainkit.rendering.fonts import SUFFIXES
+from pretrainkit.rendering.hub_renderer import fetch_renderer, is_hub_name
 from pretrainkit.rendering.renderer import Renderer
 
 
-def open_renderer(path: str | Path, max_patches: int | None = None) -> Renderer:
-    """The renderer of a folder, or one with the published settings and a font.
+def open_renderer(path: str | Path, max_patches: int | None = None, **changes: Any) -> Renderer:
+    """The renderer of a folder, one with the published settings and a font, or one of the hub.
 
     Args:
-        path: Folder of `save_renderer` or of the original, or a .ttf or .otf file.
+        path: Folder of `save_renderer` or of the original, or a .ttf or .otf file; else the name of a model on the hub
+            (see `hub_renderer.fetch_renderer`).
         max_patches: Of a canvas; None: as the folder says, or 529.
+        changes: Fields of `RendererConfig` to set otherwise.
 
     Raises:
         DataError: There is none, or it draws otherwise than it did.
+        ConfigError: A field or a value is not known.
     """
-    changes: dict[str, Any] = {} if max_patches is None else {"max_seq_length": max_patches}
+    changes |= {} if max_patches is None else {"max_seq_length": max_patches}
     if Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir():
-        return Renderer(RendererConfig(font_file=str(path), **changes))
+        return Renderer(validated({"font_file": str(path), **changes}, Path(path)))
+    if not Path(path).exists() and is_hub_name(path):
+        path = fetch_renderer(str(path))
     return load_renderer(path, **changes)

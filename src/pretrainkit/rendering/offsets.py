@@ -81,3 +81,18 @@ def original_spans(
     if aligned - width < start - start // patch * patch and len(spans) > 1:
         spans[-2:] = [(spans[-2][0], spans[-1][1]), (-1, -1)]
     return spans
+
+
+def original_backward_spans(
+    positions_T: NDArray[np.float64], start: float, width: float, first_patch: int, patch: int, last: int
+) -> list[Span]:
+    """The same, right to left: characters are counted from the text's left end, which is the end of what is read, so
+    that spans are (larger, smaller).
+
+    Args:
+        positions_T: Pixels from the text's left end to the left edge of each character.
+        start, width, first_patch, patch, last: As in `original_spans`.
+    """
+    num = len(positions_T)
+    spans = original_spans(np.sort(positions_T), start, width, first_patch, patch, last)
+    return [(begun, closing) if closing < 0 else (num - begun, max(num - closing, 0)) for begun, closing in spans]

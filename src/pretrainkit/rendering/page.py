@@ -43,9 +43,9 @@ class Page:
             if strategy == "bigrams":
                 part: Part = BigramsPart(drawer, content, column)
             elif isinstance(content, list):
-                part = WordsPart(drawer, content, column)
+                part = WordsPart(drawer, content, column, is_backward=direction == "rtl")
             elif strategy == "words":
-                part = WordsPart(drawer, content.split() or [""], column)
+                part = WordsPart(drawer, content.split() or [""], column, is_backward=direction == "rtl")
             else:
                 limit = text_a_max_length if len(texts) == 2 and number == 0 else None
                 part = RunningPart(drawer, content, column, direction=direction, limit=limit)
@@ -55,7 +55,8 @@ class Page:
 
     def _direction(self, texts: Sequence[str | list[str]]) -> str | None:
         if self.rtl is not None:
-            return "rtl" if self.rtl else None
+            is_ignored = self.drawer.config.parity and len(texts) == 1
+            return "rtl" if self.rtl and not is_ignored else None
         both = len(texts) == 2 and all(isinstance(text, str) and is_rtl(text) for text in texts)
         return "rtl" if both else None
 
@@ -83,7 +84,7 @@ class Page:
         """The picture and what lies where."""
         P, L = self.geometry.patch, self.geometry.num_patches
         words = self.parts[0].word_starts if isinstance(self.text, list) else None
-        mapping, text_ids = self._offsets() if with_offsets else (None, None)
+        mapping, text_ids = self.offsets() if with_offsets else (None, None)
         return Encoding(
             columns_XP=self.paint(),
             num_patches=L,
@@ -94,7 +95,8 @@ class Page:
             text_ids=text_ids,
         )
 
-    def _offsets(self) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+    def offsets(self) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+        """`offset_mapping` and `text_ids` of the encoding."""
         L = self.geometry.num_patches
         spans: list[Span] = []
         ids: list[int] = []

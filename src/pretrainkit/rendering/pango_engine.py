@@ -341,14 +341,10 @@ class PangoEngine:
         numbers_G = run.glyphs_G["glyph"]
         rise_G = run.rise - run.glyphs_G["y_offset"]
         is_plain_G = (numbers_G < len(known.plain)) & (rise_G == 0)
-        if is_plain_G.all():
-            slots_G = known.plain.take(numbers_G)
-            if slots_G.all():
-                return slots_G
-        slots_G = np.zeros(len(numbers_G), np.int32)
-        for index, (number, rise) in enumerate(zip(numbers_G.tolist(), rise_G.tolist(), strict=True)):
-            if number == EMPTY_GLYPH:
-                continue
+        slots_G = np.where(is_plain_G, known.plain.take(numbers_G, mode="clip"), 0)
+        left_G = np.flatnonzero((slots_G == 0) & (numbers_G != EMPTY_GLYPH))
+        for index in left_G.tolist():
+            number, rise = int(numbers_G[index]), int(rise_G[index])
             rows = _nearest(base) - _nearest(base - rise / SCALE)
             fraction = base - _nearest(base) if number & UNKNOWN_FLAG else 0.0
             slot = known.moved.get((number, rows, fraction))

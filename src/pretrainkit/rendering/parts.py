@@ -15,7 +15,7 @@ from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.encoding import Span
 from pretrainkit.rendering.engine import Lines
 from pretrainkit.rendering.geometry import LEFT_MARGIN
-from pretrainkit.rendering.offsets import original_spans, patch_spans
+from pretrainkit.rendering.offsets import original_backward_spans, original_spans, patch_spans
 from pretrainkit.rendering.rtl import is_rtl
 
 
@@ -27,7 +27,7 @@ class Part(ABC):
     lines: Lines
     """Its texts."""
     word_starts: tuple[int, ...] | None = None
-    """Index of the patch in which each word begins, then that of the black patch."""
+    """Index of the first (leftmost) patch of each word, then that of the black patch."""
 
     @abstractmethod
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
@@ -53,7 +53,8 @@ class RunningPart(Part):
     ) -> None:
         self.geometry, self.column = drawer.geometry, column
         self.text = self.whole = drawer.prepared(text, is_word=False)
-        self.follows_original = drawer.config.parity and drawer.config.engine == "pango" and not is_rtl(self.text)
+        self.is_backward = direction == "rtl"
+        self.is_original_pango = drawer.config.parity and drawer.config.engine == "pango"
         self.lines = drawer.lines([self.text], direction=direction)
         self.end = self._end()
         P = self.geometry.patch
@@ -62,7 +63,7 @@ class RunningPart(Part):
             full = self.end
             self._cut(drawer, direction, (first + limit) * P)
             self.end = full if drawer.config.parity else self._end()
-        elif self._is_too_wide() and not drawer.config.parity and (direction == "rtl" or is_rtl(self.text)):
+        elif self._is_too_wide() and (self.is_backward or (not drawer.config.parity and is_rtl(self.text))):
             self._cut(drawer, direction, self.geometry.last)  # else its beginning, at the right, would be cut off
 
     def _is_too_wide(self) -> bool:
@@ -88,9 +89,12 @@ class RunningPart(Part):
     def spans(self) -> list[Span]:
         P = self.geometry.patch
         first, edges_T2 = self.column // P, self.lines.edges(0)
-        if self.follows_original:
+        if self.is_original_pango and (self.is_backward or not is_rtl(self.text)):
             width = int(self.lines.widths_N[0]) + LEFT_MARGIN
-            return original_spans(edges_T2[:, 0], self.column, width, first, P, self.geometry.last)
+            limits = first, P, self.geometry.last
+            if self.is_backward:
+                return original_backward_spans(edges_T2.min(axis=1), self.column, width, *limits)
+            return original_spans(edges_T2[:, 0], self.column, width, *limits)
         return patch_spans(edges_T2, self.column, self.end, first, P)
 
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
@@ -104,16 +108,17 @@ class RunningPart(Part):
 
 
 class WordsPart(Part):
-    """Words that each begin a patch."""
+    """Words that each begin a patch, from the left; or, `is_backward`, from the right, at their right ends."""
 
-    def __init__(self, drawer: Drawer, words: Sequence[str], column: int) -> None:
-        self.geometry = drawer.geometry
+    def __init__(self, drawer: Drawer, words: Sequence[str], column: int, *, is_backward: bool = False) -> None:
+        self.geometry, self.is_backward = drawer.geometry, is_backward
         P, last = self.geometry.patch, self.geometry.last
         words = [drawer.prepared(word, is_word=True) for word in words]
         drawn = [*(word + " " for word in words[:-1]), words[-1]]
         room = (last - column) // P + 2
         self.drawn = drawn[: max(room, 1)]
-        lines = drawer.lines(self.drawn, is_words=True)
+        direction = "rtl" if is_backward else None
+        lines = drawer.lines(self.drawn, is_words=True, direction=direction)
         widths_N = lines.widths_N.copy()
         if len(self.drawn) == len(drawn):
             widths_N[-1] += LEFT_MARGIN
@@ -121,35 +126,41 @@ class WordsPart(Part):
         begin = column // P * P
         ends_N = np.minimum(begin + np.cumsum(-(-widths_N // P) * P), last)
         num_words = min(int(np.searchsorted(ends_N, last)) + 1, len(ends_N))
-        starts_N = np.concatenate([[begin], ends_N[: num_words - 1]])
-        self.word_starts = (*(starts_N // P).tolist(), int(ends_N[num_words - 1]) // P)
-        self.end = int(ends_N[num_words - 1])
-        starts_N[0] = column
+        ends_N = ends_N[:num_words]
+        starts_N = np.concatenate([[begin], ends_N[:-1]])
+        self.end = int(ends_N[-1])
         if num_words < len(self.drawn):
             self.drawn = self.drawn[:num_words]
-            lines = drawer.engine.lines(self.drawn, is_words=True)
-        self.lines, self.columns_N = lines, starts_N
-        self.words = words
+            lines = drawer.engine.lines(self.drawn, is_words=True, direction=direction)
+        margins_N = np.where(np.arange(num_words) == 0, column % P, 0)
+        self.is_cut = bool(starts_N[-1] + margins_N[-1] + lines.widths_N[-1] > last)
+        if is_backward:
+            starts_N, ends_N = begin + self.end - ends_N, begin + self.end - starts_N
+            columns_N = ends_N - margins_N - lines.widths_N
+        else:
+            columns_N = starts_N + margins_N
+        self.word_starts = (*(starts_N // P).tolist(), self.end // P)
+        self.lines, self.columns_N, self.words = lines, columns_N, words
+        self._patches_N = list(zip((starts_N // P).tolist(), (ends_N // P).tolist(), strict=True))
+        """First patch of each word, and the one after its last."""
 
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
         self.lines.paint(canvas_XP, self.columns_N - begin)
 
     def spans(self) -> list[Span]:
         P = self.geometry.patch
-        assert self.word_starts is not None
+        lengths = list(map(len, self.drawn))
         found: list[Span] = []
-        first = 0
-        for index, word in enumerate(self.drawn):
-            column, end = int(self.columns_N[index]), self.word_starts[index + 1] * P
-            spans = patch_spans(self.lines.edges(index), column, end, column // P, P)
-            found += [(start + first, stop + first) if stop else (0, 0) for start, stop in spans]
-            first += len(word)
+        for index in sorted(range(len(lengths)), key=self._patches_N.__getitem__):
+            first, stop = self._patches_N[index]
+            spans = patch_spans(self.lines.edges(index), int(self.columns_N[index]), stop * P, first, P)
+            before = sum(lengths[:index])
+            found += [(start + before, after + before) if after else (0, 0) for start, after in spans]
         return found
 
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
         num = len(self.drawn)
-        is_cut = int(self.columns_N[-1] + self.lines.widths_N[-1]) > self.geometry.last
-        num -= is_cut and num > 1
+        num -= self.is_cut and num > 1
         if num == len(self.words):
             return None
         return sum(map(len, self.drawn[:num])), self.words[num:]

@@ -60,7 +60,9 @@ class Renderer:
                 takes; the first text of a pair is repeated on each. Needs the offset mapping.
             stride: Patches that a canvas repeats of the one before.
             text_a_max_length: Patches the first text of a pair may take up; what is beyond is cut off.
-            rtl: Base direction from right to left. None: as the text says, and both texts of a pair must agree.
+            rtl: Base direction from right to left; words are then laid out from the right, too, each at the right end
+                of its patches. None: as the text says, where both texts of a pair must agree, and words from the left.
+                With `parity` it counts for pairs alone.
 
         Raises:
             TypeError: The text is neither of the three.

@@ -10,6 +10,7 @@ from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.report.curve import Curve, loss_curves, other_curves
 from pretrainkit.report.markup import Markup, join, tag
 from pretrainkit.report.numbers import duration, label, metric, number, percent
+from pretrainkit.report.progress import progress_section
 from pretrainkit.report.run_folder import Run, as_number, read_run
 from pretrainkit.report.style import PAGE_STYLE
 from pretrainkit.report.tables import (
@@ -63,6 +64,7 @@ def render(run: Run) -> str:
         _cards(run),
         _curves(run),
         samples_section(run),
+        progress_section(run),
         events_section(run),
         config_section(run),
         data_section(run),

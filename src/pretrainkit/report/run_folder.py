@@ -44,6 +44,8 @@ class Run:
     """Logged steps, ascending; where steps were done again after a resume, the later ones."""
     evaluations: list[Row]
     samples: list[Sample]
+    earlier_samples: dict[int, list[Sample]]
+    """What was shown while the run was trained, by ascending step."""
     events: list[Event]
     """As they happened, and resumes that only the metrics show."""
     summary: dict[str, Any]
@@ -135,6 +137,7 @@ def read_run(folder: Path) -> Run:
         metrics=logged,
         evaluations=evaluations,
         samples=_samples(folder / "samples.json", notes),
+        earlier_samples=_earlier_samples(folder / "samples", notes),
         events=events,
         summary=_mapping_of(folder / "summary.json", notes),
         notes=notes,
@@ -258,6 +261,15 @@ def _samples(path: Path, notes: list[str]) -> list[Sample]:
     if value is not None:
         notes.append(f"{path.name} does not hold a list and was left out")
     return []
+
+
+def _earlier_samples(folder: Path, notes: list[str]) -> dict[int, list[Sample]]:
+    found = {}
+    for path in sorted(folder.glob("step-*.json")):
+        step = path.stem.removeprefix("step-")
+        if step.isdecimal():
+            found[int(step)] = _samples(path, notes)
+    return dict(sorted(found.items()))
 
 
 def _mapping_of(path: Path, notes: list[str]) -> dict[str, Any]:

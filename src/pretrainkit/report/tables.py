@@ -26,7 +26,10 @@ def samples_section(run: Run) -> Markup | None:
     head = tag("tr", *(tag("th", label(column)) for column in columns))
     shown = run.samples[:_MAX_SAMPLES]
     rows = [
-        tag("tr", *(tag("td", cell, data_name=label(column)) for column, cell in zip(columns, _cells(sample, columns))))
+        tag(
+            "tr",
+            *(tag("td", cell, data_name=label(column)) for column, cell in zip(columns, sample_cells(sample, columns))),
+        )
         for sample in shown
     ]
     table = tag("table", tag("thead", head), tag("tbody", *rows), class_="samples")
@@ -35,7 +38,7 @@ def samples_section(run: Run) -> Markup | None:
     return _section("Samples", tag("div", table, rest, class_="panel scroll long"))
 
 
-def _cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
+def sample_cells(sample: Sample, columns: Sequence[str]) -> list[Markup]:
     """Masks are marked; where another column has the same words around the masks, its words there are marked too."""
     texts = {key: value for key, value in sample.items() if isinstance(value, str)}
     source = next((value for value in texts.values() if _MASK.search(value)), None)

@@ -23,7 +23,8 @@ def with_encoder(recipe: Recipe, config: Any) -> Any:
     """The config of a recipe that stands on an encoder, with what it is; a config that was bound before says that."""
     if not recipe.stands_on_encoder or config.init_from is None or config.model.encoder is not None:
         return config
-    found, _, tokenizer = read_model(existing_folder(config.init_from), config.init.step, None, config.init.averaged)
+    init, path = config.init, existing_folder(config.init_from)
+    found, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
     return recipe.with_encoder(config, found.recipe, found, tokenizer if tokenizer.is_dir() else None)
 
 
@@ -48,7 +49,7 @@ def load_initial(model: nn.Module, config: Any) -> None:
 
     # A run that is still training may have saved since its step was looked at.
     step = config.first_step if config.init.restore == "all" else config.init.step
-    opened = open_model(config.init_from, step=step, averaged=config.init.averaged)
+    opened = open_model(config.init_from, step=step, recipe=config.init.recipe, averaged=config.init.averaged)
     if find_recipe(config.recipe).stands_on_encoder:
         recipe = find_recipe(config.recipe)
         recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)

@@ -64,8 +64,14 @@ def with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) ->
 
 
 def tokenizer_given(folder: Path) -> Path:
-    if _tokenizer_fingerprint(folder) is None:
-        raise DataError(f"{folder} is no folder of a tokenizer\n  give one with tokenizer.json or sentencepiece.model")
+    """The folder. Raises DataError where neither a tokenizer nor a renderer lies in it."""
+    from pretrainkit.rendering.folder import is_renderer
+
+    if not is_renderer(folder) and _tokenizer_fingerprint(folder) is None:
+        raise DataError(
+            f"{folder} is no folder of a tokenizer\n"
+            "  give one with tokenizer.json or sentencepiece.model; of a renderer, one with text_renderer_config.json"
+        )
     return folder
 
 

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture
 from pretrainkit.errors import CheckpointError, DataError, InputError
-from pretrainkit.recipes.registry import entries, find_recipe
+from pretrainkit.recipes.registry import entries, find_recipe, recipe_of_huggingface
 from pretrainkit.running.configs import load_config
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn
+
+_CLASSIFIER = "ForSequenceClassification"
+"""How transformers calls such a model in every family."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +160,10 @@ def with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: 
 
 
 def _recipe_of_export(folder: Path) -> str:
-    """The recipe that reads the `model_type` of a Hugging Face folder."""
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    for entry in entries().values():
-        if kind in entry.load().huggingface_types:
-            return entry.name
-    raise DataError(f"{folder}/config.json says model_type {kind!r}, which no recipe reads")
+    """The recipe that reads a Hugging Face folder."""
+    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if any(name.endswith(_CLASSIFIER) for name in content.get("architectures") or ()):
+        readers = [recipe for recipe in map(find_recipe, entries()) if recipe.reads_text_classifiers]
+        if readers:
+            return readers[0].name
+    return recipe_of_huggingface(content.get("model_type"), str(folder)).name

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
@@ -18,10 +18,15 @@ from pretrainkit.running.initial import fresh_model, load_initial, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokenizer
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
 from pretrainkit.running.opened import checkpoint_of, load_model
+from pretrainkit.running.probing import build_probes
 from pretrainkit.training.folder import RunFolder, environment, json_value
 from pretrainkit.training.recipe import Recipe
 from pretrainkit.training.run import RunConfig
+from pretrainkit.training.samples import Sample
 from pretrainkit.training.watch import Watcher
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def run_training(
@@ -49,11 +54,13 @@ def run_training(
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
         evaluations = build_evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
+        precision = resolve_precision(config.precision, world.device)
+        if config.evaluate.probes:
+            evaluations += build_probes(recipe, config, recipe.tokenizer_folder(config), world, precision)
         torch.manual_seed(initial_seed(config.seed))
         model = fresh_model(recipe, config, world, filled_later=resuming)
         if config.init_from is not None and not resuming:
             load_initial(model, config)
-        precision = resolve_precision(config.precision, world.device)
         if not resuming:
             world.on_main(folder.prepare)
         start = (lambda: load_model(folder.path).to(world.device)) if resuming else (lambda: model)
@@ -62,7 +69,8 @@ def run_training(
             source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
         objective = recipe.build_objective(config)
         try:
-            trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher)
+            sample = _sampler(recipe, config, world.is_main)
+            trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher, sample)
             if config.init_from is not None and config.init.restore == "all" and not resuming:
                 trainer.go_on_from(checkpoint_of(Path(config.init_from), config.first_step)[1])
         except InputError:  # such as a disk without room for one checkpoint
@@ -104,20 +112,15 @@ def run_training(
                 }
             )
         metrics = trainer.fit()
-        if world.is_main and config.has_held_out_data:
+        if world.is_main and evaluations:
             summary = {
                 "parameters": trainer.num_parameters,
                 "steps": trainer.step,
                 **metrics,
-                **recipe.baselines(config),
+                **(recipe.baselines(config) if config.has_held_out_data else {}),
             }
             folder.write_json("summary.json", {name: json_value(value) for name, value in summary.items()})
-        # What is held out may be classes of images alone, which are no examples of the training.
-        if (
-            world.is_main
-            and config.has_held_out_data
-            and any(config.data.model_dump(include={*recipe.held_out_fields}).values())
-        ):
+        if world.is_main and recipe.has_held_out_examples(config):
             # A forward pass of a sharded model needs all ranks; what was saved last is whole.
             is_sharded = config.parallel.strategy == "fsdp2"
             trained = load_model(folder.path) if is_sharded else trainer.plain_model
@@ -143,6 +146,15 @@ def checked(recipe: Recipe, config: Any) -> Any:
     config = recipe.bind(with_encoder(recipe, config))
     check_config(config, num_ranks)
     return config
+
+
+def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.Module], list[Sample]] | None:
+    """What shows examples after every evaluation, on the rank that does. A sharded model can only be asked by all."""
+    num = config.evaluate.num_samples
+    if not (is_main and num) or config.parallel.strategy == "fsdp2" or not recipe.has_held_out_examples(config):
+        return None
+    source = recipe.open_data(config, "valid")
+    return lambda model: recipe.sample(config, model, source, num)
 
 
 def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mapping[str, Any], step: int) -> None:

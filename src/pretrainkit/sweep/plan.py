@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.tasks import TASKS
 
 TRAINABLE = tuple(name for name, task in TASKS.items() if task.valid_splits)
 DEFAULT_TASKS = tuple(name for name in TRAINABLE if name != "wnli")
+OWN = tuple(name for name in PRESETS if name not in TASKS)
+"""Fine-tunings on files of one's own, which settings name."""
 AFTER_MNLI = ("rte", "mrpc", "stsb")
 """Small tasks that gain from an encoder that was trained on MNLI before."""
 
@@ -48,7 +51,9 @@ class Plan:
     """None: the best there is."""
 
     def __post_init__(self) -> None:
-        problems = [f"{task} is no task to train on\n  there are: {', '.join(TRAINABLE)}" for task in self._unknown]
+        problems = [
+            f"{task} is no task to train on\n  there are: {', '.join((*TRAINABLE, *OWN))}" for task in self._unknown
+        ]
         if not self.tasks or not self.lrs or self.num_seeds < 1:
             problems.append("a sweep needs at least one task, one learning rate and one seed")
         if len(set(self.tasks)) < len(self.tasks) or len(set(self.lrs)) < len(self.lrs):
@@ -60,7 +65,7 @@ class Plan:
 
     @property
     def _unknown(self) -> list[str]:
-        return [task for task in self.tasks if task not in TRAINABLE]
+        return [task for task in self.tasks if task not in (*TRAINABLE, *OWN)]
 
     def cells(self, task: str) -> Iterator[Cell]:
         """Of a task: learning rates in their order, and of each all seeds."""

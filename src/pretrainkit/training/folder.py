@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,8 +17,11 @@ from typing import Any
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError, RunError
+from pretrainkit.training.samples import Sample
 
 CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"
+SAMPLES = "samples"
+"""Folder of what a model answered while it was trained, a file for each evaluation."""
 
 
 class RunFolder:
@@ -65,7 +68,8 @@ class RunFolder:
             raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in (CONFIG, PROVENANCE, EVENTS, EVALUATIONS, "summary.json", "samples.json", "skipped-*.json"):
+            old = (CONFIG, PROVENANCE, EVENTS, EVALUATIONS, "summary.json", "samples.json", "skipped-*.json")
+            for name in (*old, f"{SAMPLES}/step-*.json"):
                 for left in self.path.glob(name):
                     left.unlink()
         except OSError as error:
@@ -123,6 +127,15 @@ class RunFolder:
         """Append to eval.jsonl, replacing nothing: a resumed run may evaluate a step again with equal numbers. NaN and
         infinity become null."""
         self._append(EVALUATIONS, {"step": step} | {name: json_value(value) for name, value in metrics.items()})
+
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Write what the model answers to some held-out examples after so many updates."""
+        folder = self.path / SAMPLES
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, error) from None
+        self.write_json(f"{SAMPLES}/step-{step:08d}.json", list(samples))
 
     def write_json(self, name: str, value: Any) -> Path:
         """Write a small JSON file into the folder, whole or not at all."""

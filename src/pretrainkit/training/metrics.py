@@ -4,21 +4,25 @@ A line is {"step": n, ...}: what was measured up to update number n (the first i
 n updates). A run that resumes at step n keeps the lines up to n and cuts the later ones, which it will write again.
 """
 
+import html
 import json
 import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pretrainkit.errors import DataError, InputError, MissingPackageError
 from pretrainkit.training.folder import json_value, unwritable
 from pretrainkit.training.run import LogConfig
+from pretrainkit.training.samples import Sample, cells
 
 _log = logging.getLogger(__name__)
 Scalar = Tensor | float | int
@@ -109,6 +113,25 @@ class MetricsLog:
                 self._tensorboard.add_scalar(name, number, step)
         if self._wandb is not None:
             self._wandb.log(dict(numbers), step=step)
+
+    def show(self, step: int, samples: Sequence[Sample]) -> None:
+        """Show examples and what the model makes of them in TensorBoard and Weights & Biases: pictures and texts."""
+        if self._tensorboard is None and self._wandb is None:
+            return
+        shown = list(cells(samples))
+        if self._tensorboard is not None:
+            for name, cell in shown:
+                if isinstance(cell, str):
+                    self._tensorboard.add_text(name, cell, step)
+                else:
+                    self._tensorboard.add_image(name, cell, step, dataformats="HWC")
+        if self._wandb is not None:
+            self._wandb.log({name: self._for_wandb(cell) for name, cell in shown}, step=step)
+
+    def _for_wandb(self, cell: str | NDArray[np.uint8]) -> Any:
+        import wandb
+
+        return wandb.Html(html.escape(cell)) if isinstance(cell, str) else wandb.Image(cell)
 
     def close(self) -> None:
         self._lines.close()

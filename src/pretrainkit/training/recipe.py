@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource, Records
+    from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.objective import AnyObjective
@@ -104,6 +105,25 @@ class TextClassifier:
     """Names by number; empty where the head gives a number."""
     dropout: float
     """In front of the head."""
+    reads: Literal["examples", "words", "spans"] = "examples"
+    """What the head reads: the encoder's vector of an example, the features of a word's first slot, or those of every
+    slot, for which it gives scores that an answer begins and ends there."""
+
+
+@dataclass(frozen=True)
+class ImportedTextClassifier:
+    """A text encoder with a linear head, as transformers saved it."""
+
+    config: RunConfig
+    """Of the encoder."""
+    encoder: Mapping[str, Tensor]
+    """The state dict of the text encoder of a model with that config."""
+    head: Mapping[str, Tensor]
+    """weight and bias."""
+    classes: tuple[str, ...]
+    """Names by number; empty where the head gives a number."""
+    max_positions: int | None
+    """Most tokens of an example."""
 
 
 class Recipe(ABC):
@@ -198,6 +218,12 @@ class Recipe(ABC):
         """Fields of `config.data` that say what is held out; `evaluate --data` comes in the place of all of them."""
         return ("valid",)
 
+    def has_held_out_examples(self, config: Any) -> bool:
+        """Whether `open_data(config, "valid")` has examples to show. What is held out may be classes of images alone,
+        which are none. Default: where one of `held_out_fields` names something."""
+        named = config.data.model_dump(include={*self.held_out_fields}).values()
+        return config.has_held_out_data and any(named)
+
     def build_evaluator(self, config: Any, world: World, precision: Precision) -> Evaluator | None:
         """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
         objective are added up over `open_data(config, "valid")`."""
@@ -259,9 +285,15 @@ class Recipe(ABC):
         """How the encoder of `build_text_encoder` wants its texts; `tokenizer` is the folder of the model's."""
         raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
 
+    def as_text_encoder(self, config: Any, tokenizer: Path | None, max_length: int) -> tuple[Any, Path | None]:
+        """The config of an encoder for texts of at most `max_length` slots, and the folder of what its reader needs, as
+        a run that trains it further keeps them. Default: as they are."""
+        return config, tokenizer
+
     def build_text_encoder(self, config: Any, model: nn.Module) -> TextEncoder:
-        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`. What it
-        lacks, such as a pooler, is drawn from torch's global generator (on "meta": has no values)."""
+        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`, but for
+        what is trained here alone. What the model lacks, such as a pooler, is drawn from torch's global generator (on
+        "meta": has no values). `config` may be one of `as_text_encoder`, another than the model was built from."""
         raise InputError(f"recipe {self.name!r} has no text encoder\n  give a model that reads texts, such as a BERT")
 
     def text_encoder_flops(self, config: Any, lengths_B: np.ndarray) -> float:
@@ -274,6 +306,17 @@ class Recipe(ABC):
         raise InputError(
             f"recipe {self.name!r} has no Hugging Face form of its encoder with a head\n  use --format safetensors"
         )
+
+    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+        """Read a folder that `export_text_classifier` wrote, or transformers."""
+        raise InputError(
+            f"recipe {self.name!r} reads no classifiers of transformers\n  give the encoder they were trained from"
+        )
+
+    @property
+    def reads_text_classifiers(self) -> bool:
+        """Whether `import_huggingface` reads the encoders of other recipes with a classifier on them."""
+        return False
 
     @property
     def stands_on_encoder(self) -> bool:
@@ -310,6 +353,16 @@ class Recipe(ABC):
         """The log-probability of each second text given the first. Arguments are those of `generate`."""
         raise InputError(f"recipe {self.name!r} scores no texts\n  load the model in Python: load_model(RUN)")
 
+    def open_rows(self, config: Any, path: str, split: str) -> TaskSource:
+        """A file of examples for `open_inference`, as the only split of a source. Default: a file of rows."""
+        from pretrainkit.data.row_files import open_rows
+
+        return open_rows(path, split)
+
+    def tasks_of_mixture(self, config: Any, tokenizer: Any, name: str, split: str) -> tuple[str, ...] | None:
+        """The tasks of a mixture that have the split, for `open_inference` one by one; None where it is no mixture."""
+        return None
+
     def open_inference(
         self,
         config: Any,
@@ -342,6 +395,11 @@ class Recipe(ABC):
     def huggingface_types(self) -> tuple[str, ...]:
         """The values of `model_type` in config.json that `import_huggingface` reads."""
         return ()
+
+    @property
+    def reads_other_huggingface(self) -> bool:
+        """Whether `import_huggingface` reads folders of a `model_type` that no recipe names."""
+        return False
 
     def export_huggingface(self, config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""

@@ -297,6 +297,50 @@ class EarlyStoppingConfig(Config):
     """Relative to the best value; see atol."""
 
 
+class TaskProbeConfig(Config):
+    """What an encoder that is being pretrained is worth for a task of recipe glue: a copy of it is asked, so that the
+    training stays bit for bit the same. On the command line a name stands for {task: NAME}."""
+
+    task: str
+    """Such as sst2. Metrics are called probe_TASK/NAME, such as probe_sst2/accuracy."""
+    every_steps: PositiveInt | None = None
+    """After every so many updates, and after the last; null: only after the last."""
+    method: Literal["linear", "finetune"] = "linear"
+    """linear: a linear layer on the features of the frozen encoder, fitted to the end. finetune: all of a copy of the
+    encoder, for a short time."""
+    num_train_examples: PositiveInt = 4096
+    """Examples to learn from, spread over the task's, at most all."""
+    num_examples: PositiveInt = 2048
+    """Held-out examples of each set, at most all."""
+    pooling: Literal["own", "cls", "mean", "max"] = "mean"
+    """What stands for an example: the encoder's own vector, its first token, or the mean or maximum over its tokens."""
+    max_seq_length: PositiveInt = 128
+    """Most tokens of an example; at most those that the encoder reads."""
+    l2: PositiveFloat = 1e-3
+    """linear: half of this times the squared weights is added to the mean loss; features have deviation 1."""
+    num_steps: PositiveInt = 200
+    """finetune: updates."""
+    batch_size: PositiveInt = 32
+    """finetune: examples of an update over all ranks."""
+    peak_lr: PositiveFloat = 1e-4
+    """finetune: learning rate after a warm-up over a tenth of the updates; then linearly to 0."""
+
+
+def as_probes(value: object) -> object:
+    """What people write: names with commas between, or a list of names and mappings."""
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part]
+    if isinstance(value, (list, tuple)):
+        return [{"task": item} if isinstance(item, str) else item for item in value]
+    return value
+
+
+Probes = Annotated[
+    tuple[TaskProbeConfig, ...],
+    BeforeValidator(as_probes, json_schema_input_type=str | tuple[str | TaskProbeConfig, ...]),
+]
+
+
 class EvaluateConfig(Config):
     """Evaluation on held-out data while training, always with the same examples and masks."""
 
@@ -312,6 +356,15 @@ class EvaluateConfig(Config):
     """Examples of `data.valid` to use, at most all."""
     batch_size: PositiveInt = 64
     """Examples per forward pass and rank."""
+    num_samples: NonNegativeInt = 0
+    """Held-out examples that are shown with the model's answers after every evaluation: in TensorBoard and Weights &
+    Biases where those are on, and over time in the report. After the last step some are shown in any case. Not while a
+    model is sharded (fsdp2)."""
+    probes: Probes = ()
+    """Tasks of recipe glue to try the encoder on while it is trained."""
+    probe_folders: Annotated[dict[str, str], IsPath()] = Field(default_factory=dict)
+    """Where their data lie, {glue: FOLDER}, as data.task_folders of recipe glue. What is not named is taken from the
+    hub."""
 
     def limited_to(self, num_examples: int) -> Self:
         """The same with at most so many examples of each set."""
@@ -335,6 +388,9 @@ class InitConfig(Config):
     of a run or checkpoint go on, so that the learning rate does too."""
     step: PositiveInt | None = None
     """Of a run: the checkpoint after so many updates; null: the newest."""
+    recipe: str | None = None
+    """Of a Hugging Face folder: who reads it, such as huggingface, which takes any encoder as transformers computes it;
+    null: the recipe that knows its model_type."""
     averaged: bool = False
     """The average of the weights that ema_decay keeps, in place of the last ones."""
     rename: tuple[InitRename, ...] = ()
@@ -419,7 +475,9 @@ class RunConfig(Config):
     @property
     def evaluates_repeatedly(self) -> bool:
         """Whether held-out data is looked at while training goes on."""
-        return self.evaluate.every_steps is not None or self.evaluate.every_epochs is not None
+        evaluate = self.evaluate
+        has_probes = any(probe.every_steps is not None for probe in evaluate.probes)
+        return evaluate.every_steps is not None or evaluate.every_epochs is not None or has_probes
 
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
@@ -520,7 +578,7 @@ class RunConfig(Config):
         """Decisions on metrics that nobody measures."""
         found = []
         best, stopping = self.checkpoint.keep_best, self.evaluate.early_stopping
-        if not self.has_held_out_data:
+        if not self.has_held_out_data and not self.evaluate.probes:
             asked = [
                 *([f"checkpoint.keep_best.metric={best.metric}"] if best is not None else []),
                 *([f"evaluate.early_stopping.metric={stopping.metric}"] if stopping is not None else []),

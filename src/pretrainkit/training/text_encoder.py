@@ -22,6 +22,11 @@ class TextEncoder(nn.Module, ABC):
     dropout_rate: float
     """Of its hidden states: what a head in front of which nothing else is said drops, too."""
 
+    @property
+    def pooled_dropout_rate(self) -> float:
+        """The same for the vectors of `forward`."""
+        return self.dropout_rate
+
     @abstractmethod
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""
@@ -37,6 +42,10 @@ class TextEncoder(nn.Module, ABC):
     def token_features(self, batch: Batch, max_length: int) -> Tensor:
         """(T, D): what a head on words or places in the text reads. Default: `tokens`."""
         return self.tokens(batch, max_length)
+
+    def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
+        """`forward` and `tokens` of a batch. Default: one after the other."""
+        return self(batch, max_length), self.tokens(batch, max_length)
 
     def freeze_pooling(self) -> None:
         """Called where `forward` is not used: what it alone needs is not trained. Default: there is no such thing."""

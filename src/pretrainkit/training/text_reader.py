@@ -46,6 +46,9 @@ class ReadWords(ReadExamples):
 class ReadPassages(ReadExamples):
     """Windows of contexts, each behind its question; a long context has several, which overlap."""
 
+    cuts_words: bool = False
+    """Whether a slot may hold parts of several words, so that answers are to be rounded to whole ones."""
+
     @abstractmethod
     def example_of(self) -> Ints:
         """(N,) the number of the pair that each window belongs to, ascending."""

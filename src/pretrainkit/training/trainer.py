@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
@@ -40,6 +40,7 @@ from pretrainkit.training.optim import build_optimizer, clip_gradients, set_lear
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
 from pretrainkit.training.recipe import Evaluation
 from pretrainkit.training.run import RunConfig
+from pretrainkit.training.samples import Sample
 from pretrainkit.training.schedule import learning_rate
 from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
@@ -61,6 +62,8 @@ class Trainer:
         loader: Of this rank.
         evaluations: On held-out data; none where there is none.
         watcher: Told what happens, on rank 0.
+        sample: Held-out examples with the answers of a model, as `Recipe.sample` gives them, after each evaluation;
+            called on rank 0 alone. None: none are shown.
     """
 
     def __init__(
@@ -73,8 +76,9 @@ class Trainer:
         loader: Loader,
         evaluations: Sequence[Evaluation],
         watcher: Watcher,
+        sample: Callable[[nn.Module], list[Sample]] | None = None,
     ) -> None:
-        self.config, self.folder, self.world = config, folder, world
+        self.config, self.folder, self.world, self.sample = config, folder, world, sample
         self.objective, self.loader, self.evaluations = objective, loader, tuple(evaluations)
         self.watcher = watcher if world.rank == 0 else Watcher()
         self.precision = resolve_precision(config.precision, world.device)
@@ -333,6 +337,10 @@ class Trainer:
         named = {f"valid_{name}": value for name, value in metrics.items()}
         if self._metrics_log is not None:
             self._metrics_log.draw(self.step, named)
+            if self.sample is not None:
+                samples = self.sample(self.plain_model)
+                self.folder.samples(self.step, samples)
+                self._metrics_log.show(self.step, samples)
         self._decide(metrics)
         return named
 

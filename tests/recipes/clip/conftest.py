@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
+from pretrainkit.exporting.torchvision_shim import import_torchvision
 
 
 @pytest.fixture(scope="session")

@@ -236,7 +236,7 @@ def test_the_shim_declares_nothing_where_the_plain_import_works(timm):
 import sys, types
 sys.modules["torchvision"] = types.ModuleType("torchvision")
 import torch
-from pretrainkit.recipes.clip import torchvision_shim
+from pretrainkit.exporting import torchvision_shim
 assert torchvision_shim.import_torchvision() is sys.modules["torchvision"]
 assert "nms" not in dir(torch.ops.torchvision)
 """
@@ -252,7 +252,7 @@ class Broken:
         if name == "torchvision":
             raise RuntimeError("another fault")
 sys.meta_path.insert(0, Broken())
-from pretrainkit.recipes.clip import torchvision_shim
+from pretrainkit.exporting import torchvision_shim
 try:
     torchvision_shim.import_torchvision()
 except RuntimeError as error:

@@ -88,9 +88,7 @@ def changed(**update) -> FourMRun:
         (changed(length=LengthConfig(num_warmup_tokens=10**6)), "num_warmup_steps=75, but"),
         (changed(length=LengthConfig(num_epoch_examples=5)), "only read with length.num_tokens"),
         (
-            changed(
-                length=LengthConfig(num_warmup_tokens=1), schedule=ScheduleConfig(name="cosine", warmup_share=0.1)
-            ),
+            changed(length=LengthConfig(num_warmup_tokens=1), schedule=ScheduleConfig(name="cosine", warmup_share=0.1)),
             "both set the warm-up",
         ),
         (changed(model=small(num_heads=3)), "cannot be split"),

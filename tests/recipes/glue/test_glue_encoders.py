@@ -78,6 +78,21 @@ def test_the_encoder_of_a_t5_is_fine_tuned(t5, glue, tmp_path):
     assert not any("decoder" in name for name in opened.model.state_dict())
 
 
+def test_the_export_of_a_t5_is_an_encoder_of_transformers_with_a_head_beside_it(t5, glue, tmp_path, transformers):
+    from safetensors.torch import load_file
+
+    _, opened = finetuned(t5, glue, tmp_path / "run")
+    api.export(tmp_path / "run", "huggingface", tmp_path / "hf")
+    theirs = transformers.T5EncoderModel.from_pretrained(tmp_path / "hf").eval()
+    head, batch = load_file(tmp_path / "hf" / "classifier.safetensors"), first_batch(opened, 4)
+    with torch.no_grad():
+        ours = opened.model(batch, 32)[0]
+        for number, (begin, end) in enumerate(pairwise(batch["cu_seqlens"].tolist())):
+            states = theirs(input_ids=batch["input_ids"][None, begin:end].long()).last_hidden_state[0]
+            expected = head["weight"] @ states.mean(0) + head["bias"]
+            torch.testing.assert_close(ours[number], expected, atol=1e-5, rtol=1e-5)
+
+
 def test_examples_of_a_t5_do_not_see_each_other(t5, glue, tmp_path):
     _, opened = finetuned(t5, glue, tmp_path / "run")
     together = first_batch(opened, 3)

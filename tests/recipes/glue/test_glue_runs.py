@@ -161,3 +161,27 @@ def test_the_verb_predict_answers_another_split_of_the_task(finished, tmp_path):
 def test_evaluating_a_run_again_gives_what_training_gave(finished):
     metrics = api.evaluate(finished[0], device="cpu")
     assert metrics == {name: finished[1][f"valid_{name}"] for name in metrics}
+
+
+def test_the_report_has_held_out_texts_with_answers_and_truth(finished):
+    samples = json.loads((finished[0] / "samples.json").read_text())
+    folder = Path(api.open_model(finished[0]).config.data.task_folders["glue"])
+    rows = [line.split("\t") for line in (folder / "SST-2" / "dev.tsv").read_text().splitlines()[1:]]
+    truths = {text: ("negative", "positive")[int(label)] for text, label in rows}
+    assert len(samples) == 8
+    for sample in samples:
+        assert truths[sample["text"]] == sample["truth"]
+        (answer,) = sample["answer"]
+        assert answer["is_right"] == (answer["text"] == sample["truth"])
+
+
+def test_the_best_score_is_kept_and_the_run_ends_when_it_rises_no_more(encoder, glue, tmp_path):
+    best = "checkpoint.keep_best={metric: score, mode: max}"
+    stop = "evaluate.early_stopping={metric: score, mode: max, patience: 2}"
+    words = ("evaluate.every_epochs=null", "evaluate.every_steps=2", "num_steps=200", "data.num_epochs=null")
+    finetune("sst2", encoder, glue, tmp_path / "run", best, stop, *words)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "eval.jsonl").read_text().splitlines()]
+    scores = {line["step"]: line["score"] for line in lines}
+    first = min(step for step, score in scores.items() if score == max(scores.values()))
+    assert max(scores) == first + 4
+    assert (tmp_path / "run" / "checkpoints" / f"step-{first:08d}").is_dir()

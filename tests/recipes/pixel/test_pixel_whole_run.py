@@ -38,7 +38,10 @@ SETTINGS = (
     "checkpoint.asynchronous=false",
     "precision.compute=float32",
     "evaluate.num_examples=8",
+    "evaluate.every_steps=3",
+    "evaluate.num_samples=2",
     "log.every_steps=1",
+    "log.tensorboard=true",
 )
 
 
@@ -84,6 +87,21 @@ def test_samples_show_original_masked_and_drawn_text(run: Path) -> None:
         pictures = [cell[0]["image"] for cell in sample.values()]
         assert all(re.match(r"data:image/jpeg;base64,", picture) for picture in pictures)
         assert len(set(pictures)) == 3
+
+
+def test_every_evaluation_leaves_pictures_and_the_report_shows_them(run: Path) -> None:
+    files = sorted((run / "samples").iterdir())
+    assert [path.name for path in files] == ["step-00000003.json", f"step-{STEPS:08d}.json"]
+    first, last = (json.loads(path.read_text("utf-8")) for path in files)
+    assert [len(first), len(last)] == [2, 2]
+    for before, after in zip(first, last, strict=True):
+        assert before["masked"] == after["masked"]
+        assert before["reconstructed"] != after["reconstructed"]
+    assert "Samples while training" in pretrainkit.report(run).read_text("utf-8")
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = events.EventAccumulator(str(run / "tensorboard"))
+    found.Reload()
+    assert "samples/reconstructed/1" in found.Tags()["images"]
 
 
 def test_an_export_is_read_again_with_the_same_weights(run: Path, tmp_path: Path) -> None:

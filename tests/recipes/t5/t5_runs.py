@@ -68,6 +68,9 @@ add_task(Task("t5_source_pairs", JsonLines(files), features, (*of_text, *pairs))
 add_mixture(Mixture("t5_source_pairs_and_others", [("t5_source_copy", 1), ("t5_source_pairs", 1)]))
 only_train = JsonLines({"train": str(HERE / "train.jsonl")})
 add_task(Task("t5_source_no_validation", only_train, features, steps))
+only_validation = JsonLines({"validation": str(HERE / "validation.jsonl")})
+add_task(Task("t5_source_no_training", only_validation, features, steps))
+add_mixture(Mixture("t5_source_one_unlearned", [("t5_source_copy", 3), ("t5_source_no_training", 1)]))
 add_mixture(Mixture("t5_source_one_without", [("t5_source_copy", 3), ("t5_source_no_validation", 1)]))
 """
 

@@ -144,8 +144,16 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
     assert [row["prediction"] for row in rows(out)] == [row["prediction"] for row in rows(same)]
     scored = pretrainkit.infer(export, tmp_path / "s.jsonl", task="infer:one", modules=[module], mode="score")
     assert all(row["score"] < 0 for row in rows(scored))
-    with pytest.raises(InputError, match="infer:both is a mixture\n  give one of its tasks: infer:one, infer:two"):
+    folder = pretrainkit.infer(export, tmp_path / "both", task="infer:both", modules=[module], **SHORT)
+    assert sorted(path.name for path in folder.glob("*.jsonl")) == ["infer-one.jsonl", "infer-two.jsonl"]
+    assert (folder / "infer-one.jsonl").read_bytes() == out.read_bytes()
+    written = (folder / "infer-two.jsonl").stat().st_mtime_ns
+    pretrainkit.infer(export, folder, task="infer:both", modules=[module], **SHORT)
+    assert (folder / "infer-two.jsonl").stat().st_mtime_ns == written
+    with pytest.raises(InputError, match=r"m\.jsonl is a file, but infer:both is a mixture.*\n  give a folder: --out"):
         pretrainkit.infer(export, tmp_path / "m.jsonl", task="infer:both", modules=[module])
+    with pytest.raises(InputError, match="no task of infer:both has the split 'dev'\n  there are: test"):
+        pretrainkit.infer(export, tmp_path / "m", task="infer:both", split="dev", modules=[module])
 
 
 def test_an_open_model_generates_and_scores(export, predictor):

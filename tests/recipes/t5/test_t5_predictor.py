@@ -194,3 +194,17 @@ def test_the_method_follows_from_what_is_given():
     assert decoding_of(max_length=9) == DecodingConfig(max_length=9)
     assert decoding_of(beams=2, alpha=None) == DecodingConfig(method="beam", num_beams=2)
     assert decoding_of(top_k=5, seed=1) == DecodingConfig(method="sample", top_k=5, seed=1)
+
+
+@pytest.mark.parametrize("family", ["1.1", "lm"])
+@pytest.mark.parametrize(("name", "wrong"), [("inputs", 96), ("inputs", -1), ("targets", 200)])
+def test_ids_that_the_model_does_not_know_are_named(family, name, wrong):
+    own = predictor(family)
+    given = examples(3)
+    given[1] = given[1] | {name: np.append(given[1][name], wrong)}
+    told = rf"{name} of example 1 have the id {wrong}, the model knows 0 to 95\n.*tokenizer of the model"
+    with pytest.raises(InputError, match=told):
+        own.score(given)
+    if name == "inputs":
+        with pytest.raises(InputError, match=told):
+            own.predict(given)

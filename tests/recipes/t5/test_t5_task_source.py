@@ -34,16 +34,33 @@ def test_a_mixture_of_the_user_trains_by_its_name(module, tmp_path, packing):
         bind(run_of(["", "", ""], data=data | {"train": "x"}))
 
 
-def test_tasks_without_the_split_are_left_out_with_a_warning_and_none_left_is_an_error(module, caplog):
+def test_tasks_without_the_split_are_left_out_and_none_left_is_an_error(module):
     source = open_source(bind(task_run(module, "t5_source_one_without")), "valid")
     assert source.names == ["t5_source_copy"]
-    assert "t5_source_no_validation has no split validation" in caplog.text
     with pytest.raises(DataError, match=r"no task of .* has the split 'validation'\n.*or to null"):
         open_source(bind(task_run(module, "t5_source_no_validation")), "valid")
     with pytest.raises(DataError, match="no split 'test'"):
         open_source(bind(task_run(module, "t5_source_copy", train_split="test")), "train")
     with pytest.raises(ConfigError, match="no task of mixture 't5_source_both' has the split 'test'"):
         open_source(bind(task_run(module, "t5_source_both", train_split="test")), "train")
+
+
+def test_tasks_without_a_split_are_told_of_once_in_a_start(module, tmp_path, caplog):
+    config = task_run(module, "t5_source_one_without")
+    lacks_validation = "t5_source_no_validation has no split validation and is not evaluated"
+    starts = {
+        "train": lambda: pretrainkit.train(config, tmp_path / "run"),
+        "check": lambda: pretrainkit.check_data(config),
+        "evaluate": lambda: pretrainkit.evaluate(tmp_path / "run"),
+    }
+    for start, begin in starts.items():
+        caplog.clear()
+        begin()
+        assert caplog.text.count("has no split") == caplog.text.count(lacks_validation) == 1, start
+    caplog.clear()
+    pretrainkit.train(task_run(module, "t5_source_one_unlearned"), tmp_path / "other")
+    lacks_training = "t5_source_no_training has no split train and is left out"
+    assert caplog.text.count("has no split") == caplog.text.count(lacks_training) == 1
 
 
 def test_a_task_without_any_example_is_named(module):

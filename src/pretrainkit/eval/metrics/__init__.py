@@ -1,6 +1,14 @@
 """Metrics of targets and predictions: functions `(targets, predictions) -> dict[str, float]` in percent. Torch-free."""
 
-from pretrainkit.eval.metrics.answers import normalize_squad, normalize_trivia_qa, span_squad, squad, trivia_qa
+from pretrainkit.eval.metrics.answers import (
+    best_null_threshold,
+    normalize_squad,
+    normalize_trivia_qa,
+    span_squad,
+    squad,
+    squad_v2,
+    trivia_qa,
+)
 from pretrainkit.eval.metrics.classes import accuracy, f1_invalid_wrong, matthews, mean_multiclass_f1
 from pretrainkit.eval.metrics.correlation import pearson, spearman
 from pretrainkit.eval.metrics.entities import are_entity_labels, entities, entity_f1
@@ -11,6 +19,7 @@ from pretrainkit.eval.metrics.texts import bleu, exact_match, rouge
 __all__ = [
     "accuracy",
     "are_entity_labels",
+    "best_null_threshold",
     "bleu",
     "deduplicated_squad",
     "entities",
@@ -28,6 +37,7 @@ __all__ = [
     "span_squad",
     "spearman",
     "squad",
+    "squad_v2",
     "trivia_qa",
     "wsc_accuracy",
 ]

@@ -1,6 +1,7 @@
 """Metrics of short answers to questions, in percent: SQuAD's and TriviaQA's.
 
-Sources: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Joshi et al. 2017, https://arxiv.org/abs/1705.03551.
+Sources: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Rajpurkar et al. 2018,
+https://arxiv.org/abs/1806.03822; Joshi et al. 2017, https://arxiv.org/abs/1705.03551.
 """
 
 import re
@@ -36,6 +37,60 @@ def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
         predictions: One text each.
     """
     return _best_of(targets, predictions, normalize_squad)
+
+
+def squad_v2(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
+    """`em` and `f1` as SQuAD 2.0 has them, where a question may have no answer: then only an empty text is right.
+
+    Args:
+        targets: For each question all answers that are right; none: it has no answer.
+        predictions: One text each.
+    """
+    check_pairs(targets, predictions)
+    scores = [v2_scores(answers, said) for answers, said in zip(targets, predictions, strict=True)]
+    return {
+        "em": 100 * sum(equal for equal, _ in scores) / len(scores),
+        "f1": 100 * sum(f1 for _, f1 in scores) / len(scores),
+    }
+
+
+def best_null_threshold(
+    targets: Sequence[Sequence[str]], predictions: Sequence[str], null_odds: Sequence[float]
+) -> tuple[float, float]:
+    """With which threshold the F1 of SQuAD 2.0 is highest, chosen on the very questions it is for.
+
+    Args:
+        targets: As for `squad_v2`.
+        predictions: What is answered where an answer is given.
+        null_odds: Of each question, how much better no answer is than that.
+
+    Returns:
+        (threshold, f1 in percent): questions with odds above it are answered with nothing. Of equal ones the lowest.
+    """
+    check_pairs(targets, predictions)
+    order = sorted(range(len(targets)), key=null_odds.__getitem__)
+    total = float(sum(not _real(answers) for answers in targets))
+    best, threshold = total, float(min(null_odds)) - 1.0
+    for place, number in enumerate(order):
+        total += v2_scores(targets[number], predictions[number])[1] - (not _real(targets[number]))
+        is_last_of_its_odds = place + 1 == len(order) or null_odds[order[place + 1]] > null_odds[number]
+        if total > best and is_last_of_its_odds:
+            best, threshold = total, float(null_odds[number])
+    return threshold, 100 * best / len(targets)
+
+
+def v2_scores(answers: Sequence[str], said: str) -> tuple[bool, float]:
+    """(equal to one of the answers, the highest F1 with one of them), by the rules of SQuAD 2.0."""
+    given = normalize_squad(said)
+    right = _real(answers) or [""]
+    return given in right, max(
+        _word_f1(answer, given) if answer and given else float(answer == given) for answer in right
+    )
+
+
+def _real(answers: Sequence[str]) -> list[str]:
+    """Normalised; those that are empty are none."""
+    return [text for answer in answers if (text := normalize_squad(answer))]
 
 
 def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:

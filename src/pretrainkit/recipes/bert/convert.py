@@ -17,7 +17,7 @@ from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.config import Activation, BertModelConfig, ModernModelConfig
-from pretrainkit.recipes.bert.model import is_local
+from pretrainkit.recipes.bert.model import fresh_heads, is_local
 from pretrainkit.recipes.bert.original import newest_original, read_original
 from pretrainkit.tokenizers.special import SpecialIds
 
@@ -40,6 +40,11 @@ _OUR_ACTIVATIONS: dict[str, Activation] = {
     "swish": "swish",
 }
 
+
+_MASKED_WORD_HEADS = {"bert": "cls.predictions.", "modern": "decoder."}
+"""What names of tensors begin with that only a model of masked words has."""
+_OTHER_HEADS = {"classifier", "qa_outputs"}
+"""Of models that were fine-tuned."""
 
 DEFAULT_SPECIAL_IDS = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 """The layout of our SentencePiece vocabularies, which is Sabertooth's."""
@@ -142,43 +147,77 @@ def to_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tens
 
 
 def from_huggingface_state(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
-    """Hugging Face's state dict in our names.
+    """Hugging Face's state dict in our names. A masked-word head that it lacks is drawn, with a warning.
 
     Raises:
         CheckpointError: A tensor is missing, one is left over, or the output matrix is not the embedding table.
     """
-    # Checkpoints from before 2020 call the parameters of layer norm gamma and beta.
-    state = {
+    state = in_full_names(state, config)
+    is_whole = any(name.startswith(_MASKED_WORD_HEADS[config.arch]) for name in state)
+    # Beside a masked-word head alone, nothing was trained through the pooler.
+    has_pooler = config.arch == "bert" and not is_whole and "bert.pooler.dense.weight" in state
+    has_sentence_order = "cls.seq_relationship.weight" in state or has_pooler
+    same = _same_tensors(config, has_sentence_order=has_sentence_order)
+    missing = [ours for ours, theirs in same.items() if theirs not in state]
+    drawn = {} if is_whole else _drawn_heads(config, missing)
+    same = {ours: theirs for ours, theirs in same.items() if ours not in drawn}
+    split = split_tensors(config)
+    wanted = [*same.values(), *(name for names in split.values() for name in names)]
+    _check_names(state, wanted, config)
+    found = {ours: state[theirs] for ours, theirs in same.items()}
+    found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
+    return found | drawn
+
+
+def in_full_names(state: State, config: AnyModelConfig) -> dict[str, Tensor]:
+    """As models with heads are saved: an encoder that was saved alone has no prefix. Checkpoints from before 2020 call
+    the parameters of layer norm gamma and beta."""
+    prefix = {"bert": "bert.", "modern": "model."}[config.arch]
+    if not any(name.startswith(prefix) for name in state):
+        state = {f"{prefix}{name}": tensor for name, tensor in state.items()}
+    return {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in state.items()
     }
-    has_sentence_order = "cls.seq_relationship.weight" in state
-    same = _same_tensors(config, has_sentence_order=has_sentence_order)
-    split = split_tensors(config)
-    wanted = [*same.values(), *(name for names in split.values() for name in names)]
-    _check_names(state, wanted, word_table=same["embeddings.word.weight"], output_bias=same["masked_lm.decoder_bias"])
-    found = {ours: state[theirs] for ours, theirs in same.items()}
-    found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
-    return found
 
 
-def _check_names(state: State, wanted: list[str], *, word_table: str, output_bias: str) -> None:
+def _drawn_heads(config: AnyModelConfig, missing: list[str]) -> dict[str, Tensor]:
+    """Values for what is missing of the heads, always the same ones."""
+    heads = [name for name in missing if name.startswith(("masked_lm.", "sentence_order.classifier."))]
+    if not heads:
+        return {}
+    logger.warning(
+        "heads that the weights lack are drawn anew: %s", ", ".join(sorted({name.rpartition(".")[0] for name in heads}))
+    )
+    with torch.random.fork_rng(), torch.device("cpu"):
+        torch.manual_seed(0)
+        state = fresh_heads(config).state_dict()
+    return {name: state[name] for name in heads}
+
+
+def _check_names(state: State, wanted: list[str], config: AnyModelConfig) -> None:
     missing = [name for name in wanted if name not in state]
     if missing:
         raise CheckpointError(
             f"{len(missing)} of {len(wanted)} tensors are missing, such as {', '.join(missing[:3])}\n"
-            "  what is read is BertForPreTraining, BertForMaskedLM or ModernBertForMaskedLM, with their heads"
+            "  what is read is a BERT or ModernBERT, with or without heads"
         )
+    names = _same_tensors(config, has_sentence_order=False)
+    word_table, output_bias = names["embeddings.word.weight"], names["masked_lm.decoder_bias"]
     copies = {"cls.predictions.decoder.weight": word_table, "decoder.weight": word_table}
     copies["cls.predictions.decoder.bias"] = output_bias
     for name, original in copies.items():
-        if name in state and not torch.equal(state[name], state[original]):
+        if name in state and original in state and not torch.equal(state[name], state[original]):
             raise CheckpointError(
                 f"{name} differs from {original}\n  models with an output matrix of their own are not read"
             )
     # A pooler without classifier is left behind by BertForMaskedLM checkpoints of old; nothing was trained through it.
     ignored = {*copies, "bert.embeddings.position_ids", "bert.pooler.dense.weight", "bert.pooler.dense.bias"}
     left_over = sorted(set(state) - set(wanted) - ignored)
+    others = {name.split(".")[0] for name in left_over} & _OTHER_HEADS
+    if others:
+        logger.warning("not read, because pretraining has no place for it: %s", ", ".join(sorted(others)))
+    left_over = [name for name in left_over if name.split(".")[0] not in others]
     if left_over:
         raise CheckpointError(
             f"{len(left_over)} tensors have no place in this model, such as {', '.join(left_over[:3])}\n"

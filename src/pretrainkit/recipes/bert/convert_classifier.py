@@ -1,18 +1,32 @@
-"""A fine-tuned encoder for Hugging Face's `BertForSequenceClassification` and `ModernBertForSequenceClassification`."""
+"""A fine-tuned encoder for Hugging Face's `BertForSequenceClassification`, `BertForTokenClassification`,
+`BertForQuestionAnswering`, and those of ModernBERT."""
 
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from pretrainkit.errors import CheckpointError
+from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
-from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
-from pretrainkit.recipes.bert.convert import TOKENIZER_FILES, encoder_names, split_tensors, to_huggingface_config
+from pretrainkit.recipes.bert.convert import (
+    TOKENIZER_FILES,
+    encoder_names,
+    from_huggingface_config,
+    in_full_names,
+    split_tensors,
+    to_huggingface_config,
+)
 from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.training.recipe import TextClassifier
+
+_CLASS_NAMES = {"examples": "SequenceClassification", "words": "TokenClassification", "spans": "QuestionAnswering"}
+_HEAD = ("classifier.weight", "classifier.bias")
 
 
 def write_classifier(
@@ -23,7 +37,8 @@ def write_classifier(
     tokenizer: Path | None,
     special: SpecialIds,
 ) -> None:
-    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads.
+    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of words and spans
+    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`.
 
     Raises:
         InputError: `out` exists and is not an empty folder, or cannot be written.
@@ -40,17 +55,22 @@ def write_classifier(
 def classifier_state(model: TextClassifier, config: BertModelConfig | ModernModelConfig) -> dict[str, Tensor]:
     """In Hugging Face's names."""
     state = model.encoder.state_dict()
-    pooler = {"pooler.dense": "bert.pooler.dense"}
-    if isinstance(config, ModernModelConfig):
-        pooler = {"pooler.dense": "head.dense", "pooler.norm": "head.norm"}
-    names = encoder_names(config)
-    names |= {
-        name: name.replace(ours, theirs) for ours, theirs in pooler.items() for name in state if name.startswith(ours)
-    }
+    is_bert = isinstance(config, BertModelConfig)
+    # Only on whole examples BERT has its pooler; ModernBERT's goes over every token.
+    has_pooler = not is_bert or model.reads == "examples"
+    names = encoder_names(config) | (_pooler_names(config) if has_pooler else {})
     found = {theirs: state[ours] for ours, theirs in names.items()}
     for ours, three in split_tensors(config).items():
         found |= zip(three, state[ours].chunk(3))
-    return found | {f"classifier.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    head = "qa_outputs" if is_bert and model.reads == "spans" else "classifier"
+    return found | {f"{head}.{name}": tensor for name, tensor in model.head.state_dict().items()}
+
+
+def _pooler_names(config: BertModelConfig | ModernModelConfig) -> dict[str, str]:
+    """Our names of the pooler's tensors to Hugging Face's."""
+    if isinstance(config, ModernModelConfig):
+        return {"pooler.dense.weight": "head.dense.weight", "pooler.norm.weight": "head.norm.weight"}
+    return {f"pooler.dense.{kind}": f"bert.pooler.dense.{kind}" for kind in ("weight", "bias")}
 
 
 def classifier_config(
@@ -59,12 +79,44 @@ def classifier_config(
     """The contents of `config.json`."""
     values = to_huggingface_config(config, special)
     is_bert = isinstance(config, BertModelConfig)
-    values["architectures"] = [f"{'Bert' if is_bert else 'ModernBert'}ForSequenceClassification"]
+    values["architectures"] = [f"{'Bert' if is_bert else 'ModernBert'}For{_CLASS_NAMES[model.reads]}"]
     values["classifier_dropout"] = model.dropout
-    names = dict(enumerate(model.classes or ("LABEL_0",)))
-    values["id2label"] = {str(number): name for number, name in names.items()}
-    values["label2id"] = {name: number for number, name in names.items()}
-    values["problem_type"] = "single_label_classification" if model.classes else "regression"
+    if model.reads != "spans":
+        values |= class_settings(model.classes)
     if not is_bert:
         values["classifier_pooling"] = "cls"
     return values
+
+
+def read_classifier(
+    folder: Path,
+) -> tuple[BertModelConfig | ModernModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
+    """What `write_classifier` wrote, or transformers: (config, encoder's tensors, head's, names of the classes).
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model is of another kind.
+    """
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_bytes())
+        config = from_huggingface_config(values)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    if values.get("classifier_pooling", "cls") != "cls":
+        raise CheckpointError(
+            f"{path} has classifier_pooling {values['classifier_pooling']!r}; this recipe reads 'cls' alone\n"
+            "  read it as transformers computes it: init.recipe=huggingface"
+        )
+    state = in_full_names(read_tensors(folder), config)
+    names = encoder_names(config) | _pooler_names(config)
+    split = split_tensors(config)
+    wanted = [*names.values(), *(name for three in split.values() for name in three), *_HEAD]
+    if missing := [name for name in wanted if name not in state]:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} tensors of its classifier, such as {', '.join(missing[:3])}\n"
+            "  copy it again"
+        )
+    encoder = {ours: state[theirs] for ours, theirs in names.items()}
+    encoder |= {ours: torch.cat([state[name] for name in three]) for ours, three in split.items()}
+    head = {name.removeprefix("classifier."): state[name] for name in _HEAD}
+    return config, encoder, head, class_names(values, len(head["weight"]))

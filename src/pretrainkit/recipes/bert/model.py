@@ -118,13 +118,7 @@ class BertForPretraining(nn.Module):
             self.embeddings = ModernEmbeddings(config, config.vocab_size)
             self.layers = nn.ModuleList(_pre_norm_block(config, layer) for layer in range(config.num_layers))
             self.final_norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
-        self.masked_lm = MaskedWordHead(
-            config.hidden_size,
-            config.vocab_size,
-            activation=config.activation,
-            epsilon=config.layer_norm_epsilon,
-            has_bias=isinstance(config, BertModelConfig),
-        )
+        self.masked_lm = _masked_word_head(config, config.vocab_size)
         self.sentence_order = SentenceOrderHead(config.hidden_size) if has_sentence_order else None
 
     def blocks(self) -> list[nn.Module]:
@@ -160,15 +154,41 @@ class BertForPretraining(nn.Module):
 
     def initialise(self) -> None:
         """Fresh weights from torch's global generator (spec of Sabertooth 10.3; ModernBERT's for the modern one)."""
-        scale = self.config.initializer_range
-        small = scale
-        if isinstance(self.config, ModernModelConfig) and self.config.scale_output_layers:
-            small = scale / math.sqrt(2 * self.config.num_layers)
-        for name, module in self.named_modules():
-            into_residual = name.endswith(("attention.out", "feed_forward.down")) or name == "masked_lm.dense"
-            initialise_layer(module, small if into_residual else scale)
+        _initialise(self, self.config)
         with torch.no_grad():
             self.masked_lm.decoder_bias.zero_()
+
+
+def _initialise(root: nn.Module, config: BertModelConfig | ModernModelConfig) -> None:
+    scale = config.initializer_range
+    small = scale
+    if isinstance(config, ModernModelConfig) and config.scale_output_layers:
+        small = scale / math.sqrt(2 * config.num_layers)
+    for name, module in root.named_modules():
+        into_residual = name.endswith(("attention.out", "feed_forward.down")) or name == "masked_lm.dense"
+        initialise_layer(module, small if into_residual else scale)
+
+
+def fresh_heads(config: BertModelConfig | ModernModelConfig) -> nn.ModuleDict:
+    """Heads by the names they have in `BertForPretraining`, initialised from torch's global generator."""
+    assert config.vocab_size is not None
+    with SkipInitialisation():
+        masked_lm, sentence_order = _masked_word_head(config, config.vocab_size), SentenceOrderHead(config.hidden_size)
+        heads = nn.ModuleDict({"masked_lm": masked_lm, "sentence_order": sentence_order})
+    _initialise(heads, config)
+    with torch.no_grad():
+        masked_lm.decoder_bias.zero_()
+    return heads
+
+
+def _masked_word_head(config: BertModelConfig | ModernModelConfig, vocab_size: int) -> MaskedWordHead:
+    return MaskedWordHead(
+        config.hidden_size,
+        vocab_size,
+        activation=config.activation,
+        epsilon=config.layer_norm_epsilon,
+        has_bias=isinstance(config, BertModelConfig),
+    )
 
 
 def rotations_of(config: BertModelConfig | ModernModelConfig, positions_T: Tensor) -> list[Rotation | None]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.recipes.bert.config import BertRun
+from pretrainkit.recipes.bert.config import BertModelConfig, BertRun, ModernModelConfig
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
-from pretrainkit.training.recipe import Recipe, Split, TextClassifier
+from pretrainkit.training.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,6 +107,12 @@ class Bert(Recipe):
         special = load_tokenizer(tokenizer).special if tokenizer is not None else DEFAULT_SPECIAL_IDS
         write_classifier(model, config.model, out, tokenizer=tokenizer, special=special)
 
+    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+        from pretrainkit.recipes.bert.convert_classifier import read_classifier
+
+        model, encoder, head, classes = read_classifier(folder)
+        return ImportedTextClassifier(self._run_of(model), encoder, head, classes, model.max_positions)
+
     @property
     def huggingface_types(self) -> tuple[str, ...]:
         return ("bert", "modernbert")
@@ -123,12 +129,16 @@ class Bert(Recipe):
         from pretrainkit.recipes.bert.convert import read_huggingface
 
         model, state = read_huggingface(folder)
-        config = base() if model.arch == "bert" else modern_base()
+        config = self._run_of(model)
         has_sentence_order = "sentence_order.classifier.weight" in state
         objective = config.objective.model_copy(update={"sentence_order": has_sentence_order})
+        return config.model_copy(update={"objective": objective}), state
+
+    def _run_of(self, model: BertModelConfig | ModernModelConfig) -> BertRun:
+        config = base() if model.arch == "bert" else modern_base()
         length = min(config.data.max_seq_length, model.max_positions)
         data = config.data.model_copy(update={"max_seq_length": length})
-        return config.model_copy(update={"model": model, "objective": objective, "data": data}), state
+        return config.model_copy(update={"model": model, "data": data})
 
 
 RECIPE = Bert()

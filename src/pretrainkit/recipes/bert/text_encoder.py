@@ -67,6 +67,10 @@ class BertTextEncoder(TextEncoder):
         x_TD = self.tokens(batch, max_length)
         return self.pooler(x_TD) if isinstance(self.pooler, ModernPooler) else x_TD
 
+    def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
+        x_TD = self.tokens(batch, max_length)
+        return self.pooler(x_TD[batch["cu_seqlens"][:-1].long()]), x_TD
+
     def freeze_pooling(self) -> None:
         if not isinstance(self.pooler, ModernPooler):
             self.pooler.requires_grad_(False)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.clip import clip_layout as clip
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import (
@@ -29,7 +30,6 @@ from pretrainkit.recipes.clip.huggingface_tower import HuggingFaceTower
 from pretrainkit.recipes.clip.model import DualEncoder
 from pretrainkit.recipes.clip.tensors import projections, tower_state, with_prefix, without_prefix
 from pretrainkit.recipes.clip.timm_tower import PUBLISHED, TimmTower, registered
-from pretrainkit.recipes.clip.torchvision_shim import import_transformers
 
 State = Mapping[str, Tensor]
 

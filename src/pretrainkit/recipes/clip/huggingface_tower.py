@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.exporting.torchvision_shim import import_transformers
+from pretrainkit.nn.foreign import repeated_modules, without_weights
 from pretrainkit.recipes.clip.architecture import read_architecture
 from pretrainkit.recipes.clip.base_tower import TextTower
 from pretrainkit.recipes.clip.config import HuggingFaceTextConfig
-from pretrainkit.recipes.clip.foreign import repeated_modules, without_weights
-from pretrainkit.recipes.clip.torchvision_shim import import_transformers
 
 _POOLER = "add_pooling_layer"
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError, MissingPackageError
+from pretrainkit.exporting.torchvision_shim import import_torchvision
+from pretrainkit.nn.foreign import repeated_modules, without_weights
 from pretrainkit.recipes.clip.architecture import bind_timm
 from pretrainkit.recipes.clip.base_tower import ImageTower
 from pretrainkit.recipes.clip.config import TimmConfig
-from pretrainkit.recipes.clip.foreign import repeated_modules, without_weights
-from pretrainkit.recipes.clip.torchvision_shim import import_torchvision
 
 PUBLISHED = ("input_size", "mean", "std", "interpolation", "crop_pct")
 """What timm knows of an encoder's inputs, as far as it matters here."""

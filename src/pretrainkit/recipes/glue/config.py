@@ -38,23 +38,46 @@ class EncoderConfig(Config):
 class GlueModelConfig(Config):
     """An encoder and a linear head on its vector of each example."""
 
-    neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "dropout", "initializer_range"})
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"start", "encoder_settings", "dropout", "initializer_range"})
 
     encoder: EncoderConfig | None = None
     """Filled in from init_from when the run starts."""
+    encoder_settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the encoder that are other than in the run it comes from, by the names of its recipe, such as {model:
+    {hidden_dropout: 0.1}} or, of pixel, {text: {pooling: max}}. Read when fine-tuning starts."""
     classes: tuple[str, ...] | None = None
     """Names of the classes by number, filled in from the task or found in the training data; empty: the model gives one
     number."""
     start: Literal["trained", "random"] = "trained"
     """Where the encoder's weights come from. random: drawn anew, to see what pretraining is worth."""
+    pooling: Literal["cls", "mean", "max"] | None = None
+    """Tasks of a class or number per example: what stands for an example. null: the encoder's own vector, such as that
+    of BERT's pooler. cls: the first token's hidden state. mean, max: over all its tokens."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """On the vector in front of the head; null: the encoder's rate for hidden states."""
+    """On the vector in front of the head; null: the encoder's rate for hidden states. Encoders of recipe huggingface
+    have a dropout of their own there, which stays: their rate counts as 0."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
     """The head starts from a normal distribution of this scale, cut at two scales."""
 
 
 class GlueObjectiveConfig(Config):
     """Cross-entropy of classes, squared error of numbers."""
+
+
+class SpanConfig(Config):
+    """How contexts are read in windows, and how answers are found in them."""
+
+    stride: Annotated[int, Field(ge=0)] = 128
+    """Slots (tokens or patches) of a context that each window repeats of the one before."""
+    max_question_length: PositiveInt = 64
+    """Most slots of a question, which is cut at its end."""
+    max_answer_length: PositiveInt = 30
+    """Most slots of an answer."""
+    num_best: PositiveInt = 20
+    """Likeliest first slots, and last ones, that are tried together; as many candidates are kept."""
+    null_threshold: float | None = None
+    """A question is left without answer where the score of that exceeds the best answer's by more. null: 0 where the
+    training data have such questions, else every question is answered."""
 
 
 class GlueDataConfig(DataConfig):
@@ -73,10 +96,13 @@ class GlueDataConfig(DataConfig):
     """Files of your own: the column of the label; null: label, or of tags the first of tags, upos, ner_tags, pos_tags
     that there is. Of columns with a word in each line: column2, column3 and so on; null: the last."""
     kind: Kind = "classes"
-    """Files of your own: classes (any values; each that occurs in training is one), numbers, or tags, a class for each
-    word."""
+    """Files of your own: classes (any values; each that occurs in training is one), numbers, tags (a class for each
+    word) or spans (answers to questions as stretches of a text, as SQuAD has them), or tree (a
+    head and a relation for each word)."""
     labels: Annotated[str | None, IsPath()] = None
     """A file with the name of a class in each line, in the order of their numbers; null: those of the training data."""
+    spans: SpanConfig = SpanConfig()
+    """Only for kind=spans."""
     max_seq_length: PositiveInt = 128
     """Most tokens of an example. A single text loses its end, a pair token by token the end of its longer text."""
     tokenizer: Annotated[str | None, IsPath()] = None
@@ -121,7 +147,11 @@ class GlueRun(RunConfig):
             )
         elif data.kind not in ("classes", "numbers") and data.texts:
             found.append(f"data.texts is for classes and numbers, but data.kind={data.kind}\n  leave it out")
-        if data.labels is not None and (data.task is not None or data.kind == "numbers"):
+        if data.kind != "spans" and data.spans != SpanConfig():
+            found.append(f"data.spans is for data.kind=spans, but it is {data.kind}\n  leave it out")
+        if data.kind in ("spans", "tree") and data.label is not None:
+            found.append(f"data.label is for classes and numbers, but data.kind={data.kind}\n  leave it out")
+        if data.labels is not None and (data.task is not None or data.kind in ("numbers", "spans")):
             found.append("data.labels is for classes of your own files\n  leave it out")
         if data.order == "lanes":
             found.append("data.order=lanes is for documents\n  use data.order=shuffle")

@@ -49,6 +49,7 @@ class Answers(Inference):
             "rows": self._source.fingerprint,
             "tokenizer": reader.fingerprint,
             "max_seq_length": config.data.max_seq_length,
+            **({"spans": config.data.spans.model_dump()} if task.kind == "spans" else {}),
         }
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.nn.initialise import initialise_layer
 from pretrainkit.recipes.glue.config import GlueModelConfig
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.training.objective import Batch
@@ -31,6 +32,11 @@ class HeadedEncoder(nn.Module, ABC):
     def blocks(self) -> list[nn.Module]:
         """The submodules to compile, shard and recompute one by one."""
         return self.encoder.blocks()
+
+    def initialise_head(self, scale: float) -> None:
+        """Weights of linear layers from a normal distribution of this scale, cut at two scales."""
+        for module in self.head.modules():
+            initialise_layer(module, scale)
 
     @abstractmethod
     def forward(self, batch: Batch, max_length: int) -> tuple[Tensor, ...]:

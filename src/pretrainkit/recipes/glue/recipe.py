@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
 from pretrainkit.recipes.glue.presets import PRESETS
+from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.training.recipe import Evaluator, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.glue.objective import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
     from pretrainkit.training.inference import Inference, InferenceRequest
     from pretrainkit.training.precision import Precision
     from pretrainkit.training.text_reader import TextReader
+
+_HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
+    "classes": "examples",
+    "numbers": "examples",
+    "tags": "words",
+    "spans": "spans",
+}
+"""What the heads of kinds of tasks read that transformers has a class for."""
 
 
 class Glue(Recipe):
@@ -42,31 +52,37 @@ class Glue(Recipe):
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
         """A fine-tuned model lends its encoder, so that tasks can follow one another."""
+        from pretrainkit.recipes.glue.encoder import fitted
+
         if recipe == self.name:
             encoder = encoder_config.model.encoder
         else:
             empty = encoder_config.data.model_copy(update={"train": (), "valid": ()})
             described = encoder_config.model_copy(update={"data": empty, "init_from": None})
             encoder = EncoderConfig(recipe=recipe, config=described.model_dump(mode="json"))
-        given = config.data.tokenizer or (None if tokenizer is None else str(tokenizer))
+        given = tokenizer if config.data.tokenizer is None else Path(config.data.tokenizer)
+        encoder, given = fitted(encoder, config, given)
         return config.model_copy(
             update={
                 "model": config.model.model_copy(update={"encoder": encoder}),
-                "data": config.data.model_copy(update={"tokenizer": given}),
+                "data": config.data.model_copy(update={"tokenizer": given and str(given)}),
             }
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
-        """Of a fine-tuned model with the same classes the head, too."""
-        from pretrainkit.recipes.registry import find_recipe
+        """Of a fine-tuned model with the same kind of task and classes the head, too."""
+        from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import task_of
 
         if config.model.start == "random":
             return
         if recipe != self.name:
-            _copy(find_recipe(recipe).build_text_encoder(encoder_config, trained), model.encoder, config)
+            reader, own = encoder_of(config.model)
+            _copy(reader.build_text_encoder(own, trained), model.encoder, config)
             return
         _copy(trained.encoder, model.encoder, config)
-        if encoder_config.model.classes == config.model.classes:
+        is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
+        if is_alike and encoder_config.model.classes == config.model.classes:
             _copy(trained.head, model.head, config)
 
     def bind(self, config: GlueRun) -> GlueRun:
@@ -93,6 +109,10 @@ class Glue(Recipe):
             classes = KINDS[task.kind].classes(places)
             if len(classes) < 2:
                 raise DataError(f"the training data has one class alone: {classes}\n  check data.label")
+        config = KINDS[task.kind].bound(
+            config,
+            lambda: [read_place(*place, task, needs_label=True) for place in rows_of(config.data, task, "train")],
+        )
         length, most = config.data.max_seq_length, self._reader(config).max_positions
         if most is not None and length > most:
             raise ConfigError(
@@ -124,6 +144,10 @@ class Glue(Recipe):
             may_repeat=True,
         )
 
+    def has_held_out_examples(self, config: GlueRun) -> bool:
+        """Named tasks bring theirs."""
+        return config.has_held_out_data
+
     def build_evaluator(self, config: GlueRun, world: World, precision: Precision) -> Evaluator:
         from pretrainkit.recipes.glue.evaluate import build_evaluator
 
@@ -152,6 +176,12 @@ class Glue(Recipe):
 
         return build_objective(config)
 
+    def open_rows(self, config: GlueRun, path: str, split: str) -> TaskSource:
+        from pretrainkit.recipes.glue.kinds.by_name import KINDS
+        from pretrainkit.recipes.glue.source import task_of
+
+        return KINDS[task_of(config.data).kind].open(path, split)
+
     def open_inference(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, request: InferenceRequest, precision: Precision
     ) -> Inference:
@@ -159,12 +189,34 @@ class Glue(Recipe):
 
         return Answers(config, model, self._reader(config), request, precision)
 
+    @property
+    def reads_text_classifiers(self) -> bool:
+        return True
+
+    def import_huggingface(self, folder: Path) -> tuple[GlueRun, Mapping[str, Any]]:
+        """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`."""
+        from pretrainkit.recipes.glue.imported import read_classifier
+
+        return read_classifier(self, folder)
+
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
-        """As the encoder's recipe writes it, such as `BertForSequenceClassification`."""
+        """As the encoder's recipe writes it, such as `BertForSequenceClassification`, `BertForTokenClassification` or
+        `BertForQuestionAnswering`."""
         from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import task_of
 
         recipe, encoder_config = encoder_of(config.model)
-        trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate)
+        reads = _HEAD_READS.get(task_of(config.data).kind)
+        if reads is None:
+            raise InputError(
+                f"transformers has no class for a task of kind {task_of(config.data).kind}\n  use --format safetensors"
+            )
+        if config.model.pooling is not None:
+            raise InputError(
+                f"model.pooling={config.model.pooling}, but transformers pools in the encoder's own way\n"
+                "  use --format safetensors, or fine-tune with model.pooling=null"
+            )
+        trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate, reads)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
 
     def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:

@@ -110,7 +110,8 @@ def open_texts(config: GlueRun, reader: TextReader, splits: Sequence[str], *, ne
         DataError: There are none, or they are broken.
     """
     task, classes, length = task_of(config.data), config.model.classes or (), config.data.max_seq_length
-    digest = hashlib.blake2b(f"{reader.fingerprint} {length} {classes}".encode(), digest_size=16)
+    more = KINDS[task.kind].settings(config, task)
+    digest = hashlib.blake2b(f"{reader.fingerprint} {length} {classes}{more}".encode(), digest_size=16)
     places = []
     for split in splits:
         for source, name in rows_of(config.data, task, split):

@@ -12,7 +12,7 @@ from pretrainkit.data.supply import OpenSource
 from pretrainkit.errors import ConfigError
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
 
-Kind = Literal["classes", "numbers", "tags"]
+Kind = Literal["classes", "numbers", "tags", "spans", "tree"]
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 Columns = tuple[str, ...]
 

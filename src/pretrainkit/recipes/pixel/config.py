@@ -11,12 +11,14 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 from pretrainkit.recipes.pixel.data_config import PixelDataConfig
+from pretrainkit.recipes.pixel.text_config import PixelTextConfig
 from pretrainkit.training.run import Rate, RunConfig
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish"]
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
 FourMultiple = Annotated[int, Field(gt=0, multiple_of=4)]
 
+Zero = Literal["black", "white"]
 NUM_CHANNELS = 3
 """Colours of a pixel in the model. Grey text has three equal ones."""
 
@@ -46,10 +48,16 @@ class PixelModelConfig(Config):
     """Pixels of a patch's side; that of the renderer."""
     max_patches: PositiveInt = 529
     """Rows of the position tables besides the class token's: no text can have more patches, the end patch included."""
+    positions: Literal["grid", "rotary"] = "grid"
+    """grid: fixed sines and cosines of a square grid are added to the patches, as published. rotary: queries and keys
+    are turned by their place in the row (Su et al. 2021, https://arxiv.org/abs/2104.09864), so that a narrow model
+    finds a patch's neighbours at once; such models have no Hugging Face form."""
+    rotary_theta: PositiveFloat = 10_000.0
+    """Base of the wavelengths of rotary positions; only read with them."""
     grid_width: PositiveInt | None = None
-    """Patch i has the sine-cosine position (i mod grid_width, i div grid_width), as in the square images of the masked
-    autoencoder; null: the root of max_patches, rounded down. A model that was made for 529 patches keeps 23 whatever
-    its length becomes."""
+    """Only with positions=grid. Patch i has the sine-cosine position (i mod grid_width, i div grid_width), as in the
+    square images of the masked autoencoder; null: the root of max_patches, rounded down. A model that was made for 529
+    patches keeps 23 whatever its length becomes."""
     activation: Activation = "gelu"
     """Of the feed-forward layers; gelu is the exact one."""
     hidden_dropout: DropoutRate = 0.1
@@ -63,6 +71,10 @@ class PixelModelConfig(Config):
     that of the other norms."""
     initializer_range: PositiveFloat = 0.02
     """Deviation of normal initial weights."""
+    pixel_zero: Zero = "black"
+    """What the embedding of patches sees as 0. black: as published; paper is then a large constant in every patch,
+    which each update of the weights moves. white: ink alone counts. The weights are those of a model with black after
+    an exact change, which exports make."""
     patch_initialization: Literal["xavier", "normal"] = "xavier"
     """Of the layer that embeds patches. xavier: as the original's driver leaves it, with biases from
     uniform(-D^-0.5, D^-0.5) for D = values of a patch. normal: as all other layers, with biases 0."""
@@ -125,6 +137,8 @@ class PixelRun(RunConfig):
     """What is predicted."""
     data: PixelDataConfig
     """What the model is fed."""
+    text: PixelTextConfig = PixelTextConfig()
+    """How the trained model reads texts under another head; pretraining does not read it."""
 
     @property
     def has_held_out_data(self) -> bool:
@@ -144,6 +158,17 @@ class PixelRun(RunConfig):
                     f"model.{part}hidden_size {width} cannot be split over model.{part}num_heads {heads}\n"
                     "  use a width that is a multiple of the number of heads"
                 )
+            elif model.positions == "rotary" and width // heads % 2:
+                found.append(
+                    f"a head of model.{part}hidden_size {width} over model.{part}num_heads {heads} has "
+                    f"{width // heads} values, which rotary positions turn in pairs\n  use an even width of a head"
+                )
+        if model.positions == "rotary" and model.grid_width is not None:
+            found.append(f"model.grid_width={model.grid_width} is only read by model.positions=grid\n  leave it out")
+        if model.positions == "grid" and model.rotary_theta != PixelModelConfig.model_fields["rotary_theta"].default:
+            found.append(
+                f"model.rotary_theta={model.rotary_theta} is only read by model.positions=rotary\n  leave it out"
+            )
         if data.max_patches > model.max_patches:
             found.append(
                 f"data.max_patches {data.max_patches} is more than model.max_patches {model.max_patches}\n"

@@ -24,7 +24,7 @@ from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.inputs import read_batch
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.positions import fitted_table, position_table
 
 _logger = logging.getLogger(__name__)
 State = Mapping[str, Tensor]
@@ -133,7 +133,11 @@ def to_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Te
     for ours, names in _split_tensors(config).items():
         found |= zip(names, state[ours].chunk(3), strict=True)
     P = config.patch_size
-    weight = state[f"{_PATCH[0]}.weight"].unflatten(1, (P, P, NUM_CHANNELS))
+    weight = state[f"{_PATCH[0]}.weight"]
+    if config.pixel_zero == "white":  # W (1 - x) + b = -W x + (b + W 1)
+        found[f"{_PATCH[1]}.bias"] = found[f"{_PATCH[1]}.bias"] + weight.sum(1)
+        weight = -weight
+    weight = weight.unflatten(1, (P, P, NUM_CHANNELS))
     found[f"{_PATCH[1]}.weight"] = weight.permute(0, 3, 1, 2)
     return found
 
@@ -172,14 +176,14 @@ def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, 
 def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tuple[PixelModelConfig, dict[str, Tensor]]:
     """The model for texts of another length: position tables are cut, or go on by the formula that made them.
 
-    The number of patches in a row of their grid stays as it is, so what was learnt of a position holds.
+    The number of patches in a row of their grid stays as it is, so what was learnt of a position holds. Rotary
+    positions have no table.
     """
     found = dict(state)
+    if config.positions == "rotary":
+        return config.model_copy(update={"max_patches": max_patches}), found
     for name in _TABLES:
-        table = state[name]
-        longer = position_table(max_patches, table.shape[1], config.position_grid_width).to(table)
-        kept = min(len(table), len(longer))
-        found[name] = torch.cat((table[:kept], longer[kept:]))
+        found[name] = fitted_table(state[name], max_patches, config.position_grid_width)
     update = {"max_patches": max_patches, "grid_width": config.position_grid_width}
     return config.model_copy(update=update), found
 
@@ -265,8 +269,13 @@ def write_huggingface(
         model_type: pixel, or vit_mae for transformers itself.
 
     Raises:
-        InputError: `out` exists and is not an empty folder, or cannot be written.
+        InputError: The model has no such form, or `out` exists and is not an empty folder, or cannot be written.
     """
+    if config.model.positions != "grid":
+        raise InputError(
+            f"a model with model.positions={config.model.positions} has no Hugging Face form: PIXEL and ViTMAE add "
+            "fixed positions\n  use --format safetensors, or train with model.positions=grid"
+        )
     values = to_huggingface_config(config, model_type)
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", to_huggingface_state(state, config.model))

@@ -23,8 +23,8 @@ class PixelDataConfig(DataConfig):
     order: Literal["shuffle", "sequential"] = "shuffle"
     """shuffle: every row independently permuted, anew each epoch. sequential: as stored."""
     renderer: Annotated[str | None, IsPath()] = None
-    """Folder of a renderer, as `save_renderer` writes it, or a font for a renderer with the published settings; null:
-    the renderer that lies in the folders of `train`. Plain text needs it."""
+    """Folder of a renderer, as `save_renderer` writes it, a font for a renderer with the published settings, or NAME or
+    NAME@REVISION of a model on the hub; null: the renderer that lies in the folders of `train`. Plain text needs it."""
     max_patches: Annotated[int, Field(ge=2)] = 529
     """Patches of a row, the end patch included. No stored row may be longer; plain text is cut to fill it."""
     pad_to: PositiveInt = 1

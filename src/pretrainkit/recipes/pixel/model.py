@@ -12,13 +12,13 @@ Sources: Rust et al. 2022, https://arxiv.org/abs/2207.06991; He et al. 2021, htt
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import SkipInitialisation
-from pretrainkit.nn.linear import BiasedLinear
-from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig
+from pretrainkit.nn.linear import BiasedLinear, linear
+from pretrainkit.nn.rotary import Rotation, rotation
+from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig, Zero
 from pretrainkit.recipes.pixel.inputs import PixelInputs
 from pretrainkit.recipes.pixel.positions import position_table
 
@@ -35,10 +35,10 @@ class PixelEncoder(nn.Module):
 
     def __init__(self, config: PixelModelConfig) -> None:
         super().__init__()
-        width = config.hidden_size
+        self.config, width = config, config.hidden_size
         self.patch = nn.Linear(config.patch_values, width)
         self.class_token = nn.Parameter(torch.zeros(width))
-        self.position_embedding = nn.Parameter(torch.zeros(1 + config.max_patches, width), requires_grad=False)
+        self.position_embedding = _table(config, width)
         self.layers = nn.ModuleList(
             _block(config, width, config.num_heads, config.intermediate_size) for _ in range(config.num_layers)
         )
@@ -47,19 +47,28 @@ class PixelEncoder(nn.Module):
     def forward(self, inputs: PixelInputs) -> Tensor:
         """(V, D), normalised."""
         x_VD = self.embed(inputs.patches_VF, inputs.visible_positions_V)
+        turned = rotation_of(self.config, inputs.visible_positions_V, x_VD.shape[1] // self.config.num_heads)
         for layer in self.layers:
-            x_VD = layer(x_VD, inputs.visible_layout)
+            x_VD = layer(x_VD, inputs.visible_layout, rotation=turned)
         return self.final_norm(x_VD)
 
     def embed(self, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
         """uint8 patches and their positions to (V, D)."""
-        weight = self.patch.weight
-        if patches_VF.shape[1] != weight.shape[1]:
-            weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
-        x_VD = F.linear(patches_VF.to(weight.dtype) / 255, weight, self.patch.bias)
-        is_class_token_V1 = (positions_V == 0)[:, None]
-        x_VD = torch.where(is_class_token_V1, self.class_token.to(x_VD.dtype), x_VD)
-        return x_VD + self.position_embedding[positions_V]
+        x_VD = patch_vectors(self.patch, self.class_token, patches_VF, positions_V, self.config.pixel_zero)
+        return x_VD if self.position_embedding is None else x_VD + self.position_embedding[positions_V]
+
+
+def patch_vectors(patch: nn.Linear, class_token: Tensor, patches_VF: Tensor, positions_V: Tensor, zero: Zero) -> Tensor:
+    """uint8 patches to (V, D), before positions are added; `class_token` (D,) where the position is 0."""
+    weight = patch.weight
+    if patches_VF.shape[1] != weight.shape[1]:
+        weight = weight.unflatten(1, (-1, NUM_CHANNELS)).sum(-1)
+    values_VF = patches_VF.to(weight.dtype) / 255
+    if zero == "white":
+        values_VF = 1 - values_VF
+    x_VD = linear(values_VF, weight, patch.bias)
+    is_class_token_V1 = (positions_V == 0)[:, None]
+    return torch.where(is_class_token_V1, class_token.to(x_VD.dtype), x_VD)
 
 
 class PixelDecoder(nn.Module):
@@ -67,25 +76,28 @@ class PixelDecoder(nn.Module):
 
     def __init__(self, config: PixelModelConfig) -> None:
         super().__init__()
-        width = config.decoder_hidden_size
-        self.embed = nn.Linear(config.hidden_size, width)
+        self.config, width = config, config.decoder_hidden_size
+        self.embed = BiasedLinear(config.hidden_size, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
-        self.position_embedding = nn.Parameter(torch.zeros(1 + config.max_patches, width), requires_grad=False)
+        self.position_embedding = _table(config, width)
         self.layers = nn.ModuleList(
             _block(config, width, config.decoder_num_heads, config.decoder_intermediate_size)
             for _ in range(config.decoder_num_layers)
         )
         self.final_norm = LayerNorm(width, config.decoder_norm_epsilon)
-        self.predict = nn.Linear(width, config.patch_values)
+        self.predict = BiasedLinear(width, config.patch_values)
 
     def forward(self, visible_VD: Tensor, inputs: PixelInputs) -> Tensor:
         """(K, F)."""
         x_VE = self.embed(visible_VD)
         hidden_TE = self.mask_token.to(x_VE.dtype).expand(len(inputs.positions_T), -1)
-        x_TE = hidden_TE.index_copy(0, inputs.visible_slots_V, x_VE) + self.position_embedding[inputs.positions_T]
+        x_TE = hidden_TE.index_copy(0, inputs.visible_slots_V, x_VE)
+        if self.position_embedding is not None:
+            x_TE = x_TE + self.position_embedding[inputs.positions_T]
+        turned = rotation_of(self.config, inputs.positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
         for layer in self.layers[:-1]:
-            x_TE = layer(x_TE, inputs.layout)
-        x_KE = self.layers[-1](x_TE, inputs.layout, inputs.target_slots_K)
+            x_TE = layer(x_TE, inputs.layout, rotation=turned)
+        x_KE = self.layers[-1](x_TE, inputs.layout, inputs.target_slots_K, turned)
         return self.predict(self.final_norm(x_KE))
 
 
@@ -125,8 +137,22 @@ class PixelForPretraining(nn.Module):
             patch.bias.uniform_(-bound, bound)
         for part, token in ((self.encoder, self.encoder.class_token), (self.decoder, self.decoder.mask_token)):
             token.normal_(std=config.initializer_range)
-            table = part.position_embedding
-            table.copy_(position_table(config.max_patches, table.shape[1], config.position_grid_width))
+            if (table := part.position_embedding) is not None:
+                table.copy_(position_table(config.max_patches, table.shape[1], config.position_grid_width))
+
+
+def _table(config: PixelModelConfig, width: int) -> nn.Parameter | None:
+    """Vectors to add, (1 + patches, width), of the positions that have some."""
+    if config.positions == "rotary":
+        return None
+    return nn.Parameter(torch.zeros(1 + config.max_patches, width), requires_grad=False)
+
+
+def rotation_of(config: PixelModelConfig, positions_T: Tensor, head_width: int) -> Rotation | None:
+    """Angles of the positions that have some."""
+    if config.positions == "grid":
+        return None
+    return rotation(positions_T, head_width, config.rotary_theta)
 
 
 def _block(config: PixelModelConfig, width: int, num_heads: int, inner_width: int) -> PlainPreNormBlock:

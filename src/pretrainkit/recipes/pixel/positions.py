@@ -25,3 +25,16 @@ def position_table(num_patches: int, width: int, grid_width: int) -> Tensor:
     table = np.zeros((1 + num_patches, width))
     table[1:] = np.concatenate([wave(angle) for angle in angles for wave in (np.sin, np.cos)], axis=1)
     return torch.from_numpy(table.astype(np.float32))
+
+
+def fitted_table(table: Tensor, num_patches: int, grid_width: int) -> Tensor:
+    """A copy of a table for another number of patches: cut, or going on by the formula, whatever its rows are by now.
+
+    Args:
+        table: (1 + patches, D).
+        num_patches: Of the copy.
+        grid_width: Patches of a row of the grid.
+    """
+    longer = position_table(num_patches, table.shape[1], grid_width).to(table)
+    kept = min(len(table), len(longer))
+    return torch.cat((table[:kept], longer[kept:]))

@@ -41,7 +41,7 @@ def tiny() -> PixelRun:
         optimizer=OptimizerConfig(peak_lr=1.5e-3, beta2=0.95, epsilon=1e-8, weight_decay=0.05),
         schedule=ScheduleConfig(name="cosine", num_warmup_steps=100, floor=0.05),
         checkpoint=CheckpointConfig(every_steps=250),
-        evaluate=EvaluateConfig(every_steps=250, num_examples=256),
+        evaluate=EvaluateConfig(every_steps=250, num_examples=256, num_samples=3),
     )
 
 
@@ -94,7 +94,7 @@ def base() -> PixelRun:
         schedule=ScheduleConfig(name="cosine", num_warmup_steps=50_000, floor=FINAL_LR / peak_lr),
         checkpoint=CheckpointConfig(every_steps=10_000),
         log=LogConfig(every_steps=1_000),
-        evaluate=EvaluateConfig(every_steps=5_000),
+        evaluate=EvaluateConfig(every_steps=5_000, num_samples=4),
     )
 
 

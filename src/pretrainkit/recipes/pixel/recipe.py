@@ -11,10 +11,13 @@ from pretrainkit.recipes.pixel.presets import PRESETS, base
 from pretrainkit.training.recipe import Recipe, Split
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.pixel.objective import PixelObjective
+    from pretrainkit.training.text_encoder import TextEncoder
+    from pretrainkit.training.text_reader import TextReader
 
 
 class Pixel(Recipe):
@@ -72,6 +75,39 @@ class Pixel(Recipe):
         from pretrainkit.recipes.pixel.sample import sample
 
         return sample(config, model, source, num)
+
+    def text_reader(self, config: PixelRun, tokenizer: Path) -> TextReader:
+        from pretrainkit.recipes.pixel.text_reader import open_reader
+
+        return open_reader(config, tokenizer)
+
+    def as_text_encoder(
+        self, config: PixelRun, tokenizer: Path | None, max_length: int
+    ) -> tuple[PixelRun, Path | None]:
+        """Tables of positions become as long as texts; a renderer that is to draw otherwise, or a font, becomes a
+        folder of its own."""
+        from pretrainkit.recipes.pixel.text_reader import changed_renderer
+
+        model, data, text = config.model, config.data, config.text
+        if tokenizer is not None and (text.renderer or tokenizer.is_file()):
+            tokenizer = changed_renderer(tokenizer, text.renderer)
+        grid_width = model.position_grid_width if model.positions == "grid" else None
+        update = {
+            "model": model.model_copy(update={"max_patches": max_length, "grid_width": grid_width}),
+            "data": data.model_copy(update={"max_patches": min(data.max_patches, max_length)}),
+            "text": text.model_copy(update={"renderer": {}}),
+        }
+        return config.model_copy(update=update), tokenizer
+
+    def build_text_encoder(self, config: PixelRun, model: Any) -> TextEncoder:
+        from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
+
+        return build_text_encoder(config, model)
+
+    def text_encoder_flops(self, config: PixelRun, lengths_B: np.ndarray) -> float:
+        from pretrainkit.recipes.pixel.text_encoder import encoder_flops
+
+        return encoder_flops(config, lengths_B)
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:

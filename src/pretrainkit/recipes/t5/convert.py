@@ -51,7 +51,7 @@ _ACTIVATIONS: dict[str, tuple[Activation, ...]] = {
 _MT5_VOCAB_SIZE = 250_112
 
 
-def _names(config: T5ModelConfig) -> dict[str, str]:
+def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
     """Our name to Hugging Face's."""
     found = {"embedding.weight": "shared.weight"}
     if config.num_encoder_layers is None or config.num_decoder_layers is None:
@@ -96,7 +96,7 @@ def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tenso
 
     Untied models have both `shared.weight` and `lm_head.weight`, because transformers 5 ties them where one is missing.
     """
-    return {theirs: state[ours] for ours, theirs in _names(config).items()}
+    return {theirs: state[ours] for ours, theirs in huggingface_names(config).items()}
 
 
 def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
@@ -105,7 +105,7 @@ def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Ten
     Raises:
         CheckpointError: A tensor is missing, one is left over, or copies of one differ.
     """
-    names = _names(config)
+    names = huggingface_names(config)
     state = dict(state)
     copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     if config.tied_logits:

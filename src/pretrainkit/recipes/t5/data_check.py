@@ -14,7 +14,7 @@ from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import describe
 from pretrainkit.recipes.t5.features import num_packed_rows
 from pretrainkit.recipes.t5.source import DenoisingSource
-from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of
+from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.training.recipe import DataCheck
@@ -47,6 +47,7 @@ def check_data(
         records: Of the batch of a step.
         num: Examples to show of each component.
     """
+    warn_of_lacking(config, "valid")
     vocab_size, data = int(config.model.vocab_size or 0), config.data
     figures: dict[str, Any] = {"model vocabulary": vocab_size}
     figures |= _of_tasks(source) if isinstance(source, TaskBatches) else _of_denoisers(source)

@@ -12,6 +12,7 @@ from pretrainkit.eval.evaluator import dealt, evaluate
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.recipes.t5.source import open_source
+from pretrainkit.recipes.t5.task_source import warn_of_lacking
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.recipe import Evaluator
 
@@ -23,6 +24,8 @@ def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evalua
     """Metrics on `evaluate.num_examples` of the mixture in proportion to sizes, and as `metric/NAME` those `OF_EACH` on
     `evaluate.num_examples_per_task` of each component, else an equal part of so many. None where there is only one
     component: the house does it then."""
+    if world.is_main:
+        warn_of_lacking(config, "valid")
     source = open_source(config, "valid")
     if len(source.sizes) == 1:
         return None

@@ -1,5 +1,6 @@
 """Many examples of a task, or rows of a file, and what a model says about them."""
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,10 +25,11 @@ from pretrainkit.recipes.t5.decoding_config import decoding_of
 from pretrainkit.recipes.t5.generate import prompting
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.predictor import Predictor
-from pretrainkit.recipes.t5.task_source import run_tasks
+from pretrainkit.recipes.t5.task_source import run_tasks, task_names
 from pretrainkit.recipes.t5.texts import decode, encode, vocabulary_of
 from pretrainkit.training.inference import Inference, InferenceRequest
 
+_logger = logging.getLogger(__name__)
 _INPUT_NAMES, _TARGET_NAMES = ("inputs", "text", "prompt"), ("targets",)
 
 
@@ -145,12 +147,38 @@ def open_inference(
     return T5Inference(request, bound, vocabulary, predictor, data)
 
 
+def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: str) -> tuple[str, ...] | None:
+    """See `Recipe.tasks_of_mixture`.
+
+    Raises:
+        InputError: None of its tasks has the split.
+    """
+    config = _asked_of(config, tokenizer, name)
+    if task_names(config) == [name]:
+        return None
+    tasks, _ = run_tasks(config)
+    found = tuple(task.name for task in tasks if split in task.splits)
+    if not found:
+        splits = dict.fromkeys(one for task in tasks for one in task.splits)
+        raise InputError(f"no task of {name} has the split {split!r}\n  there are: {', '.join(splits)}")
+    for task in tasks:
+        if split not in task.splits:
+            _logger.warning("%s: task %s has no split %s and is not answered", name, task.name, split)
+    return found
+
+
+def _asked_of(config: T5Run, tokenizer: Path | None, name: str) -> T5Run:
+    """The config of a run on that task."""
+    given = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
+    data = config.data.model_copy(update={"task": name, "train": (), "valid": (), **given})
+    return config.model_copy(update={"data": data})
+
+
 def _task_examples(
     config: T5Run, tokenizer: Path | None, request: InferenceRequest
 ) -> tuple[BoundTask, Vocabulary, str]:
-    given = {} if tokenizer is None else {"tokenizer": str(tokenizer)}
-    data = config.data.model_copy(update={"task": request.task, "train": (), "valid": (), **given})
-    tasks, vocabulary = run_tasks(config.model_copy(update={"data": data}))
+    config = _asked_of(config, tokenizer, str(request.task))
+    tasks, vocabulary = run_tasks(config)
     if len(tasks) > 1:
         raise InputError(
             f"{request.task} is a mixture\n  give one of its tasks: {', '.join(task.name for task in tasks)}"
@@ -161,7 +189,7 @@ def _task_examples(
             f"task {task.name!r} has a vocabulary of {vocabulary.size} ids, the model knows {config.model.vocab_size}\n"
             "  give the task the tokenizer of the model"
         )
-    bound = task.bind(request.split, request.lengths, caches=data.caches)
+    bound = task.bind(request.split, request.lengths, caches=config.data.caches)
     steps = [identity(step) for step in task.preprocessors]
     return bound, vocabulary, fingerprint([task.name, task.fingerprint(request.split), steps])
 

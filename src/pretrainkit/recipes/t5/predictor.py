@@ -109,7 +109,7 @@ class Predictor:
         """`num` answers to each example: the best of a beam search, best first, or as many draws.
 
         Raises:
-            InputError: The method gives fewer.
+            InputError: The method gives fewer, or inputs have ids that the model does not know.
         """
         method = self.decoding.method
         if num > 1 and (method == "greedy" or (method == "beam" and num > self.decoding.num_beams)):
@@ -118,6 +118,7 @@ class Predictor:
                 + ("greedily gives one" if method == "greedy" else f"with {self.decoding.num_beams} beams gives those")
                 + "\n  use at least so many beams, or draw with a temperature"
             )
+        self._check_ids(examples, "inputs")
         prompts = [np.asarray(one.get("inputs", ()), np.int64) for one in examples]
         found: list[list[Answer]] = [[] for _ in examples]
         for rows in self._batches([len(prompt) for prompt in prompts]):
@@ -128,7 +129,13 @@ class Predictor:
 
     @torch.no_grad()
     def token_scores(self, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-        """The log-probability of each target token of each example."""
+        """The log-probability of each target token of each example.
+
+        Raises:
+            InputError: There are ids that the model does not know.
+        """
+        for name in ("inputs", "targets"):
+            self._check_ids(examples, name)
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(examples)
         lengths = [len(one.get("inputs", ())) + len(one["targets"]) for one in examples]
         for batch in self._batches(lengths):
@@ -138,6 +145,17 @@ class Predictor:
                 for row, own in zip(rows, scores, strict=True):
                     found[row] = own
         return found
+
+    def _check_ids(self, examples: Sequence[Example], name: str) -> None:
+        """Here, because on a GPU the first wrong one would end the process."""
+        num_known = self.model.embedding.num_embeddings
+        for number, example in enumerate(examples):
+            ids = np.asarray(example.get(name, ()))
+            if wrong := [one for one in (ids.min(initial=0), ids.max(initial=0)) if not 0 <= one < num_known]:
+                raise InputError(
+                    f"{name} of example {number} have the id {int(wrong[0])}, the model knows 0 to {num_known - 1}\n"
+                    "  encode the text with the tokenizer of the model"
+                )
 
     def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Examples of similar length, the longest first. Prompts of a search are equally long: its rules look at the

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import DataCheck, Evaluation, Evaluator, ImportedModel, Recipe, Split
+from pretrainkit.training.recipe import DataCheck, Evaluation, Evaluator, ImportedModel, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     from torch import nn
@@ -148,6 +148,11 @@ class T5(Recipe):
 
         return score(config, model, tokenizer, pairs)
 
+    def tasks_of_mixture(self, config: T5Run, tokenizer: Path | None, name: str, split: str) -> tuple[str, ...] | None:
+        from pretrainkit.recipes.t5.inference import tasks_of_mixture
+
+        return tasks_of_mixture(config, tokenizer, name, split)
+
     def open_inference(
         self, config: T5Run, model: Any, tokenizer: Path | None, request: InferenceRequest, precision: Precision
     ) -> Inference:
@@ -206,6 +211,14 @@ class T5(Recipe):
 
         end_id = END_ID if tokenizer is None else vocabulary_of(config, tokenizer).eos_id
         write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, end_id=end_id)
+
+    def export_text_classifier(self, config: T5Run, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
+        from pretrainkit.recipes.t5.convert_encoder import write_encoder
+        from pretrainkit.recipes.t5.decode import END_ID
+        from pretrainkit.recipes.t5.texts import vocabulary_of
+
+        end_id = END_ID if tokenizer is None else vocabulary_of(config, tokenizer).eos_id
+        write_encoder(model, config.model, out, tokenizer=tokenizer, end_id=end_id)
 
     def import_huggingface(self, folder: Path) -> tuple[T5Run, Mapping[str, Any]]:
         """The config is that of t5/1.1-base with the model of the folder; the data is missing."""

@@ -160,6 +160,7 @@ def bind_tasks(config: T5Run) -> T5Run:
         model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
         config = config.model_copy(update={"model": model})
     _warn_of_unread(config)
+    warn_of_lacking(config, "train")
     problems = config.problems()
     assert config.model.vocab_size is not None
     if config.model.vocab_size < size:
@@ -183,6 +184,17 @@ def bind_tasks(config: T5Run) -> T5Run:
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def warn_of_lacking(config: T5Run, split: Split) -> None:
+    """Names the tasks without the split; data are opened many times in a run, so this is not said where they are."""
+    data = config.data
+    wanted, effect = (data.train_split, "left out") if split == "train" else (data.valid_split, "not evaluated")
+    tasks = [] if data.task is None or wanted is None else _tasks(config)[1]
+    lacking = [task.name for task in tasks if wanted not in task.splits]
+    if len(lacking) < len(tasks):  # it is an error that none has it
+        for name in lacking:
+            _logger.warning("%s: task %s has no split %s and is %s", data.task, name, wanted, effect)
 
 
 def _warn_of_unread(config: T5Run) -> None:
@@ -234,13 +246,10 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     if wanted is None:
         raise DataError("data.valid_split=null: nothing is held out\n  name a split of the tasks")
     if split == "train":
-        bound = registry.bind(name, wanted, lengths, seed=config.seed, caches=data.caches)
+        bound = registry.bind(name, wanted, lengths, seed=config.seed, caches=data.caches, is_told=True)
         members, weights = bound.tasks, bound.weights
     else:
         with_split = [task for task in tasks if wanted in task.splits]
-        for task in tasks:
-            if wanted not in task.splits:
-                _logger.warning("%s: task %s has no split %s and is not evaluated", name, task.name, wanted)
         members = tuple(task.bind(wanted, lengths, caches=data.caches) for task in with_split)
         weights = (1.0,) * len(members)
     if not members:

@@ -31,10 +31,13 @@ class T5TextEncoder(TextEncoder):
         return list(self.encoder.layers)
 
     def forward(self, batch: Batch, max_length: int) -> Tensor:
+        return self.vectors_and_tokens(batch, max_length)[0]
+
+    def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
         x_TD, ends = self.tokens(batch, max_length), batch["cu_seqlens"].long()
         example_T = _examples(ends, len(x_TD))
         sum_BD = x_TD.new_zeros(len(ends) - 1, self.width).index_add_(0, example_T, x_TD)
-        return sum_BD / ends.diff()[:, None]
+        return sum_BD / ends.diff()[:, None], x_TD
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         x_TD = self.embedding(batch["input_ids"])

@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
+from pretrainkit.errors import ConfigError
+from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.recipes.glue.config import GlueRun
+from pretrainkit.recipes.glue.heads.spans import SpanHead, SpanObjective
 from pretrainkit.recipes.glue.heads.tags import TagHead, TagObjective
 from pretrainkit.recipes.glue.heads.texts import TextHead, TextObjective
+from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective
 from pretrainkit.recipes.glue.model import HeadedEncoder, encoder_of
 from pretrainkit.recipes.glue.objective import GlueObjective
 from pretrainkit.recipes.glue.source import task_of
@@ -15,14 +18,18 @@ from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.training.text_encoder import TextEncoder
 
 _HEADS: Mapping[Kind, Callable[[TextEncoder, int, float], HeadedEncoder]] = {
-    "classes": TextHead,
-    "numbers": TextHead,
     "tags": TagHead,
+    "spans": SpanHead,
+    "tree": TreeHead,
 }
+_POOLED: tuple[Kind, ...] = ("classes", "numbers")
+"""Kinds whose head stands on one vector of an example."""
 _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
     "classes": TextObjective,
     "numbers": TextObjective,
     "tags": TagObjective,
+    "spans": SpanObjective,
+    "tree": TreeObjective,
 }
 
 
@@ -31,12 +38,18 @@ def build_model(config: GlueRun) -> HeadedEncoder:
     recipe, encoder_config = encoder_of(config.model)
     encoder = recipe.build_text_encoder(encoder_config, recipe.build_model(encoder_config))
     assert config.model.classes is not None  # bound
-    rate = encoder.dropout_rate if config.model.dropout is None else config.model.dropout
-    num_classes = len(config.model.classes)
+    kind, pooling, num_outputs = task_of(config.data).kind, config.model.pooling, max(1, len(config.model.classes))
+    if pooling is not None and kind not in _POOLED:
+        raise ConfigError(f"model.pooling={pooling} has no effect on a task of kind {kind}\n  leave it out")
+    own_rate = encoder.pooled_dropout_rate if kind in _POOLED else encoder.dropout_rate
+    rate = own_rate if config.model.dropout is None else config.model.dropout
     with SkipInitialisation():
-        model = _HEADS[task_of(config.data).kind](encoder, max(1, num_classes), rate)
+        if kind in _POOLED:
+            model: HeadedEncoder = TextHead(encoder, num_outputs, rate, pooling)
+        else:
+            model = _HEADS[kind](encoder, num_outputs, rate)
     if torch.get_default_device().type != "meta":
-        initialise_layer(model.head, config.model.initializer_range)
+        model.initialise_head(config.model.initializer_range)
     return model
 
 

@@ -12,6 +12,7 @@ from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.model import HeadedEncoder
 from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
+from pretrainkit.recipes.glue.pooling import Pooling, pooled
 from pretrainkit.training.objective import Batch, HostBatch, LossSum
 from pretrainkit.training.text_encoder import TextEncoder
 
@@ -19,12 +20,24 @@ from pretrainkit.training.text_encoder import TextEncoder
 class TextHead(HeadedEncoder):
     """Encoder, dropout, linear."""
 
-    def __init__(self, encoder: TextEncoder, num_outputs: int, dropout_rate: float) -> None:
+    def __init__(
+        self, encoder: TextEncoder, num_outputs: int, dropout_rate: float, pooling: Pooling | None = None
+    ) -> None:
+        """`pooling`: in place of the encoder's own, which then is not trained."""
         super().__init__(encoder, nn.Linear(encoder.width, num_outputs), dropout_rate)
+        self.pooling = pooling
+        if pooling is not None:
+            encoder.freeze_pooling()
+
+    def vectors(self, batch: Batch, max_length: int) -> Tensor:
+        """(B, D): what stands for each example."""
+        if self.pooling is None:
+            return self.encoder(batch, max_length)
+        return pooled(self.encoder.token_features(batch, max_length), batch["cu_seqlens"], self.pooling)
 
     def forward(self, batch: Batch, max_length: int) -> Outputs:
         """(B, C) logits, or (B, 1) numbers; see `TextEncoder` for the batch."""
-        x_BD = self.encoder(batch, max_length)
+        x_BD = self.vectors(batch, max_length)
         return (self.head(dropout(x_BD, self.dropout_rate, is_training=self.training)),)
 
 

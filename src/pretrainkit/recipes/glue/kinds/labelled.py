@@ -4,7 +4,7 @@ Dimensions: R rows, N examples, B examples of a batch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,14 @@ class TaskKind(ABC):
     def classes(self, places: Sequence[Any]) -> tuple[str, ...]:
         """The classes that occur in rows of all places. Only where `has_classes`."""
         return ()
+
+    def bound(self, config: GlueRun, places: Callable[[], Sequence[Any]]) -> GlueRun:
+        """The config with what only the rows of all places can say. Default: itself."""
+        return config
+
+    def settings(self, config: GlueRun, task: TextTask) -> str:
+        """What examples depend on besides rows, reader, classes and greatest length. Default: nothing."""
+        return ""
 
     @abstractmethod
     def examples(self, places: Sequence[Any], config: GlueRun, task: TextTask, reader: TextReader) -> Labelled:

@@ -161,6 +161,9 @@ class TagKind(WordKind):
     def classes(self, places: Sequence[Sentences]) -> tuple[str, ...]:
         return tuple(sorted({tag for place in places for row in place.rows for tag in row.truth}))
 
+    def settings(self, config: GlueRun, task: TextTask) -> str:
+        return f" tags {task.label}"
+
     def examples(self, places: Sequence[Sentences], config: GlueRun, task: TextTask, reader: TextReader) -> TagExamples:
         words = [row.words for place in places for row in place.rows]
         return TagExamples(reader.read_words(words, config.data.max_seq_length), places, config.model.classes or ())

@@ -1,0 +1,95 @@
+"""Sentences of a small grammar, with the part of speech of each word: text that a tiny model learns to read in minutes.
+
+A verb agrees with its subject and is of the kind that its sentence needs, and some words are nouns here and verbs there
+("the dogs watch", "a watch"), so that what is hidden follows from what is around it, and a tag from its neighbours.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+Tagged = list[tuple[str, str]]
+"""Words with their tags."""
+
+TAGS = ("DET", "ADJ", "NOUN", "VERB", "ADV", "ADP", "CCONJ", "PUNCT")
+"""As in Universal Dependencies."""
+
+_NOUNS = (
+    *("dog", "cat", "bird", "horse", "farmer", "teacher", "king", "sailor", "child", "stone", "river", "garden"),
+    *("house", "window", "ship", "letter", "watch", "walk", "cook", "answer", "play", "light"),
+)
+_PLURALS = {"child": "children"}
+_ADJECTIVES = ("old", "small", "red", "quiet", "strong", "young", "bright", "light", "heavy", "green")
+_TRANSITIVE = ("watch", "follow", "answer", "light", "paint", "remember", "carry")
+_INTRANSITIVE = ("sleep", "walk", "play", "cook", "wait", "laugh")
+_ADVERBS = ("slowly", "often", "again", "today", "never", "gladly")
+_PLACES = ("near", "behind", "under", "with", "beside")
+_PAST = {"sleep": "slept", "carry": "carried", "paint": "painted", "light": "lit"}
+
+
+def sentences(seed: int) -> Iterator[Tagged]:
+    """Endlessly many, the same for a seed."""
+    rng = np.random.default_rng(seed)
+    while True:
+        first = _clause(rng)
+        if rng.random() < 0.25:
+            first += [(str(rng.choice(["and", "but"])), "CCONJ"), *_clause(rng)]
+        word, tag = first[0]
+        yield [(word.capitalize(), tag), *first[1:], (".", "PUNCT")]
+
+
+def paragraphs(seed: int, num: int, num_sentences: int = 12) -> Iterator[str]:
+    """Running text of so many sentences each."""
+    source = sentences(seed)
+    for _ in range(num):
+        yield " ".join(as_text(sentence) for sentence in islice(source, num_sentences))
+
+
+def as_text(sentence: Tagged) -> str:
+    """The words with spaces between them, but none before a full stop."""
+    return " ".join(word for word, _ in sentence).replace(" .", ".")
+
+
+def _clause(rng: np.random.Generator) -> Tagged:
+    is_plural = bool(rng.random() < 0.5)
+    words = _noun_phrase(rng, is_plural=is_plural)
+    is_past = rng.random() < 0.4
+    if rng.random() < 0.3:
+        words.append((str(rng.choice(_ADVERBS)), "ADV"))
+    takes_object = rng.random() < 0.6
+    verb = str(rng.choice(_TRANSITIVE if takes_object else _INTRANSITIVE))
+    words.append((_past(verb) if is_past else _present(verb, is_plural=is_plural), "VERB"))
+    if takes_object:
+        words += _noun_phrase(rng, is_plural=bool(rng.random() < 0.4))
+    if rng.random() < 0.4:
+        words.append((str(rng.choice(_PLACES)), "ADP"))
+        words += _noun_phrase(rng, is_plural=bool(rng.random() < 0.3))
+    return words
+
+
+def _noun_phrase(rng: np.random.Generator, *, is_plural: bool) -> Tagged:
+    noun = str(rng.choice(_NOUNS))
+    adjectives = [(str(rng.choice(_ADJECTIVES)), "ADJ")] if rng.random() < 0.4 else []
+    first = (adjectives or [(noun, "")])[0][0]
+    article = "an" if first[0] in "aeiou" else "a"
+    determiner = str(rng.choice(["the", "these", "many"] if is_plural else ["the", article, "this", "every"]))
+    return [(determiner, "DET"), *adjectives, (_plural(noun) if is_plural else noun, "NOUN")]
+
+
+def _plural(noun: str) -> str:
+    return _PLURALS.get(noun) or _with_s(noun)
+
+
+def _present(verb: str, *, is_plural: bool) -> str:
+    return verb if is_plural else _with_s(verb)
+
+
+def _past(verb: str) -> str:
+    return _PAST.get(verb) or (verb + "d" if verb.endswith("e") else verb + "ed")
+
+
+def _with_s(word: str) -> str:
+    if word.endswith(("ch", "sh", "s")):
+        return word + "es"
+    return word[:-1] + "ies" if word.endswith("y") and word[-2] not in "aeiou" else word + "s"

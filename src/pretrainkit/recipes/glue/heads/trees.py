@@ -1,0 +1,130 @@
+"""A biaffine head on words: which word, or the root, each depends on, and by which relation.
+
+A word is the mean of its slots, the root is the encoder's vector of the example.
+
+Dimensions: B examples, T slots, W words of all examples, M candidate heads (the root and the words) of the longest
+example, D width, R relations.
+Source: Dozat and Manning 2017, https://arxiv.org/abs/1611.01734, without hidden layers: Glavaš and Vulić 2021,
+https://arxiv.org/abs/2008.06788.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretrainkit.nn.dropout import dropout
+from pretrainkit.recipes.glue.heads.tags import by_words
+from pretrainkit.recipes.glue.kinds.labelled import Arrays
+from pretrainkit.recipes.glue.model import HeadedEncoder
+from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
+from pretrainkit.training.objective import Batch, HostBatch, LossSum
+from pretrainkit.training.text_encoder import TextEncoder
+
+_ARC, _RELATION = "arc_cross_entropy", "relation_cross_entropy"
+
+
+class Biaffine(nn.Module):
+    """Scores of pairs of words; all weights start at zero."""
+
+    def __init__(self, width: int, num_relations: int) -> None:
+        super().__init__()
+        self.arc = nn.Parameter(torch.zeros(width + 1, width))
+        self.relation = nn.Parameter(torch.zeros(num_relations, width + 1, width + 1))
+
+    def arcs(self, x_WD: Tensor, heads_BMD: Tensor, example_W: Tensor) -> Tensor:
+        """(W, M): of each word with every candidate head of its example, in float32."""
+        asked_WD = (_with_one(x_WD) @ self.arc.to(x_WD.dtype)).float()
+        return torch.einsum("wd,wmd->wm", asked_WD, heads_BMD.float()[example_W])
+
+    def relations(self, x_WD: Tensor, head_WD: Tensor) -> Tensor:
+        """(W, R): of each word with its head, in float32."""
+        asked_WRD = torch.einsum("wd,rde->wre", _with_one(x_WD), self.relation.to(x_WD.dtype))
+        return torch.einsum("wre,we->wr", asked_WRD.float(), _with_one(head_WD).float())
+
+
+class TreeHead(HeadedEncoder):
+    """Encoder, dropout, biaffine."""
+
+    head: Biaffine
+
+    def __init__(self, encoder: TextEncoder, num_relations: int, dropout_rate: float) -> None:
+        super().__init__(encoder, Biaffine(encoder.width, num_relations), dropout_rate)
+
+    def initialise_head(self, scale: float) -> None:
+        """All zero, whatever the scale."""
+        nn.init.zeros_(self.head.arc)
+        nn.init.zeros_(self.head.relation)
+
+    def forward(self, batch: Batch, max_length: int) -> Outputs:
+        """(W, M) scores of heads, -inf where an example has no such word; (W, R) scores of relations with the true
+        heads (anything where these are not known), and, but in training, with the likeliest ones.
+
+        The batch has `word_begins`, `word_ends`, `num_words` and `head`.
+        """
+        root_BD, x_TD = self.encoder.vectors_and_tokens(batch, max_length)
+        x_WD = spans_mean(x_TD, batch["word_begins"], batch["word_ends"])
+        root_BD, x_WD = (
+            dropout(x.to(x_TD.dtype), self.dropout_rate, is_training=self.training) for x in (root_BD, x_WD)
+        )
+        num_B = batch["num_words"]
+        example_W = torch.repeat_interleave(torch.arange(len(num_B), device=num_B.device), num_B)
+        place_W = torch.arange(len(example_W), device=num_B.device) - (num_B.cumsum(0) - num_B)[example_W] + 1
+        most = 1 + (int(num_B.max()) if len(num_B) else 0)
+        heads_BMD = x_WD.new_zeros(len(num_B), most, x_WD.shape[1])
+        heads_BMD = heads_BMD.index_put(
+            (torch.arange(len(num_B), device=num_B.device), torch.zeros_like(num_B)), root_BD
+        )
+        heads_BMD = heads_BMD.index_put((example_W, place_W), x_WD)
+        is_there_BM = torch.arange(most, device=num_B.device) <= num_B[:, None]
+        arc_WM = self.head.arcs(x_WD, heads_BMD, example_W).masked_fill(~is_there_BM[example_W], -torch.inf)
+        true_WR = self.head.relations(x_WD, heads_BMD[example_W, batch["head"].clamp(min=0)])
+        if self.training:
+            return arc_WM, true_WR
+        return arc_WM, true_WR, self.head.relations(x_WD, heads_BMD[example_W, arc_WM.argmax(1)])
+
+
+class TreeObjective(GlueObjective):
+    """Cross-entropy of heads, and that of relations at the true heads: each the mean over the words of the global batch
+    of which it is known."""
+
+    @property
+    def scales(self) -> dict[str, float]:
+        return {_ARC: 1.0, _RELATION: 1.0}
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        return {
+            _ARC: (batch["head"] >= 0).sum(dtype=torch.float32),
+            _RELATION: (batch["relation"] >= 0).sum(dtype=torch.float32),
+        }
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        arc_WM, true_WR, *_ = self.outputs(model, batch)
+        weights = self.weights(batch)
+        return {
+            name: LossSum(F.cross_entropy(scores, truth, reduction="sum", ignore_index=-1), weights[name])
+            for name, scores, truth in ((_ARC, arc_WM, batch["head"]), (_RELATION, true_WR, batch["relation"]))
+        }
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """The losses."""
+        return self.losses(model, batch)
+
+    def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
+        return by_words(outputs, batch)
+
+
+def spans_mean(x_TD: Tensor, begins_W: Tensor, ends_W: Tensor) -> Tensor:
+    """(W, D) float32: the mean of the slots `begins_W` … `ends_W` - 1 of each word, at least one.
+
+    Words lie one behind another within examples, so that each slot belongs to one word at most.
+    """
+    sizes_W = ends_W - begins_W
+    word_S = torch.repeat_interleave(torch.arange(len(sizes_W), device=x_TD.device), sizes_W)
+    slot_S = torch.arange(len(word_S), device=x_TD.device) - (sizes_W.cumsum(0) - sizes_W)[word_S] + begins_W[word_S]
+    sum_WD = x_TD.new_zeros(len(sizes_W), x_TD.shape[1], dtype=torch.float32)
+    return sum_WD.index_add(0, word_S, x_TD[slot_S].float()) / sizes_W[:, None]
+
+
+def _with_one(x_WD: Tensor) -> Tensor:
+    return F.pad(x_WD, (0, 1), value=1.0)

@@ -1,0 +1,38 @@
+"""Classifiers that transformers saved, as fine-tuned runs of ours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.recipes.glue.config import GlueRun
+from pretrainkit.recipes.glue.presets import own
+from pretrainkit.recipes.registry import recipe_of_huggingface
+from pretrainkit.training.recipe import Recipe
+
+
+def read_classifier(glue: Recipe, folder: Path) -> tuple[GlueRun, dict[str, Tensor]]:
+    """A config like that of glue/own, which names no columns yet, and the state dict of its model.
+
+    Raises:
+        CheckpointError, DataError: The folder is broken, or no recipe reads it.
+    """
+    try:
+        values: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder}/config.json cannot be read: {error}\n  copy it again") from None
+    recipe = recipe_of_huggingface(values.get("model_type"), str(folder))
+    found = recipe.import_text_classifier(folder)
+    config = glue.with_encoder(own(), recipe.name, found.config, folder)
+    length = min(config.data.max_seq_length, found.max_positions or config.data.max_seq_length)
+    data = {"kind": "classes" if found.classes else "numbers", "max_seq_length": length}
+    config = config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"classes": found.classes}),
+            "data": config.data.model_copy(update=data),
+        }
+    )
+    state = {f"encoder.{name}": tensor for name, tensor in found.encoder.items()}
+    return config, state | {f"head.{name}": tensor for name, tensor in found.head.items()}

@@ -1,0 +1,305 @@
+"""Answers to questions that are stretches of a context. Torch-free.
+
+A context that is too long is read in windows, which are the examples. A window without the answer says so by its slot
+for no answer. Scores of windows are compared as they are.
+
+Dimensions: R questions, N windows, B windows of a batch, S slots of a window, K candidates.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.data.row_files import open_rows
+from pretrainkit.data.squad_json import SquadJson
+from pretrainkit.data.task_sources import TaskSource
+from pretrainkit.errors import DataError
+from pretrainkit.eval.metrics import best_null_threshold, squad, squad_v2
+from pretrainkit.recipes.glue.config import GlueRun, SpanConfig
+from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
+from pretrainkit.recipes.glue.kinds.whole_words import whole_words
+from pretrainkit.recipes.glue.tasks import TextTask
+from pretrainkit.training.text_reader import Ints, ReadPassages, TextReader
+
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Question:
+    """A row."""
+
+    index: int
+    """The number of the row."""
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...] | None
+    """Texts that are right, and where in the context each begins; none: there is no answer. None: nothing is known."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Answers that are right."""
+        return [text for text, _ in self.answers or ()]
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """(begin, end) of the first answer without white space around it, in characters; None: it is not there."""
+        text, begin = (self.answers or (("", -1),))[0]
+        if not text.strip() or self.context[begin : begin + len(text)] != text or begin < 0:
+            return None
+        begin += len(text) - len(text.lstrip())
+        return begin, begin + len(text.strip())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What may be the answer."""
+
+    score: float
+    begin: int
+    """In the context, in characters."""
+    end: int
+
+
+class SpanExamples(Labelled):
+    """Questions with windows of their contexts."""
+
+    read: ReadPassages
+
+    def __init__(self, read: ReadPassages, places: Sequence[Sequence[Question]], settings: SpanConfig) -> None:
+        """
+        Args:
+            read: Of the questions of all places.
+            places: Questions of each place.
+            settings: How answers are found.
+        """
+        self.read, self._settings = read, settings
+        self._rows = [row for place in places for row in place]
+        self.index = np.array([row.index for row in self._rows], np.int64)
+        self._owner = read.example_of()
+        self._ends = np.searchsorted(self._owner, np.arange(len(self._rows) + 1))
+        row_ends = np.cumsum([0, *map(len, places)])
+        self.sizes = tuple(np.diff(self._ends[row_ends]).tolist())
+
+    def examples_of(self, rows: Ints) -> Ints:
+        windows = [np.arange(self._ends[row], self._ends[row + 1]) for row in rows]
+        return np.concatenate([np.empty(0, np.int64), *windows])
+
+    def figures(self) -> dict[str, Any]:
+        known = [row for row in self._rows if row.answers]
+        return {
+            "questions": len(self._rows),
+            "questions_without_answer": sum(row.answers == () for row in self._rows),
+            "misplaced_answers": sum(row.place is None for row in known),
+        }
+
+    def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
+        """`first_slot` and `last_slot` (B,) int64 of the answer within the window, both the slot for no answer where it
+        is not in the window, -1 where nothing is known."""
+        places = np.array([self._place(int(window)) for window in index_B], np.int64).reshape(-1, 2)
+        return {"first_slot": places[:, 0].copy(), "last_slot": places[:, 1].copy()}
+
+    def _place(self, window: int) -> tuple[int, int]:
+        row = self._rows[self._owner[window]]
+        if row.answers is None or (row.answers and row.place is None):
+            return _UNKNOWN, _UNKNOWN
+        nowhere = self.read.no_answer_slot(window)
+        if row.place is None:
+            return nowhere, nowhere
+        return slots_of(self.read.offsets(window), row.place) or (nowhere, nowhere)
+
+    def said(self, index: int, outputs: Arrays) -> dict[str, Any]:
+        """`candidates`, [score, begin, end] of the likeliest; `null`, the score of no answer; `loss` where the
+        answer is known."""
+        scores_S2 = outputs[0].astype(np.float64)
+        nowhere = self.read.no_answer_slot(index)
+        log_share_S2 = scores_S2 - np.logaddexp.reduce(scores_S2, axis=0, keepdims=True)
+        first, last = self._place(index)
+        settings = self._settings
+        found = candidates(scores_S2, self.read.offsets(index), settings.num_best, settings.max_answer_length)
+        return {
+            "candidates": [[one.score, one.begin, one.end] for one in found],
+            "null": float(scores_S2[nowhere].sum()),
+            "loss": None if first == _UNKNOWN else float(-(log_share_S2[first, 0] + log_share_S2[last, 1]) / 2),
+        }
+
+    def metrics(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """`em` and `f1` of SQuAD, the second being the score. Where questions have no answer, by the rules of SQuAD
+        2.0, also with the best threshold (`best_f1` at `best_null_threshold`)."""
+        asked = [self._rows[row] for row in rows]
+        targets = [row.texts for row in asked]
+        found = list(self._by_row(rows, said))
+        losses = [one["loss"] for one in said if one["loss"] is not None]
+        if all(targets):
+            metrics = squad(targets, [self._answer(row, *one) for row, one in zip(asked, found, strict=True)])
+        else:
+            metrics = squad_v2(targets, [self._answer(row, *one) for row, one in zip(asked, found, strict=True)])
+            best = [self._text(row, one) for row, (one, _) in zip(asked, found, strict=True)]
+            odds = [_odds(*one) for one in found]
+            metrics["best_null_threshold"], metrics["best_f1"] = best_null_threshold(targets, best, odds)
+        return metrics | {"score": metrics["f1"], "loss": sum(losses) / max(1, len(losses))}
+
+    def lines(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """`{"index", "id", "answer", "begin", "end", "no_answer_odds", "candidates"}`: the answer and where it stands
+        in the context, in characters (null for no answer); how much better no answer is than the best candidate; and
+        the likeliest candidates with their share of the probability among them."""
+        found = []
+        for row, (best, null) in zip(rows.tolist(), self._by_row(rows, said), strict=True):
+            asked = self._rows[row]
+            answer = self._answer(asked, best, null)
+            weights = np.exp(np.array([one.score for one in best]) - (best[0].score if best else 0.0))
+            spans = [self._span(asked.context, one) for one in best]
+            found.append(
+                {
+                    "index": asked.index,
+                    "id": asked.id,
+                    "answer": answer,
+                    "begin": spans[0][0] if answer else None,
+                    "end": spans[0][1] if answer else None,
+                    "no_answer_odds": _odds(best, null),
+                    "candidates": [
+                        {"text": asked.context[begin:end], "begin": begin, "end": end, "share": float(weight)}
+                        for (begin, end), weight in zip(spans, weights / max(1e-300, weights.sum()), strict=True)
+                    ],
+                }
+            )
+        return found
+
+    def shown(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        found = []
+        for row, one in zip(rows.tolist(), self._by_row(rows, said), strict=True):
+            asked = self._rows[row]
+            answer = self._answer(asked, *one)
+            is_right = squad_v2([asked.texts], [answer])["em"] == 100
+            truth = " | ".join(dict.fromkeys(asked.texts)) or "(no answer)"
+            shown = [{"text": answer or "(no answer)", "is_right": is_right}]
+            found.append({"question": asked.question, "context": asked.context, "answer": shown, "truth": truth})
+        return found
+
+    def _span(self, context: str, one: Candidate) -> tuple[int, int]:
+        """(begin, end) without white space around; whole words, where slots hold parts of several."""
+        begin, end = one.begin, one.end
+        if self.read.cuts_words:
+            begin, end = whole_words(context, begin, end)
+        text = context[begin:end]
+        begin += len(text) - len(text.lstrip())
+        return begin, begin + len(text.strip())
+
+    def _text(self, row: Question, best: list[Candidate]) -> str:
+        if not best:
+            return ""
+        begin, end = self._span(row.context, best[0])
+        return row.context[begin:end]
+
+    def _by_row(self, rows: Ints, said: Sequence[dict[str, Any]]) -> Iterator[tuple[list[Candidate], float]]:
+        """The likeliest candidates of all windows of each row, and its score of no answer, the lowest of a window: a
+        question has no answer where no window has one."""
+        begin = 0
+        for row in rows.tolist():
+            own = said[begin : (begin := begin + int(self._ends[row + 1] - self._ends[row]))]
+            all_found = [Candidate(*values) for one in own for values in one["candidates"]]
+            best = sorted(all_found, key=lambda one: (-one.score, one.begin, one.end))[: self._settings.num_best]
+            yield best, min(one["null"] for one in own)
+
+    def _answer(self, row: Question, best: list[Candidate], null: float) -> str:
+        threshold = self._settings.null_threshold
+        return "" if threshold is not None and _odds(best, null) > threshold else self._text(row, best)
+
+
+class SpanKind(TaskKind):
+    """Questions about contexts."""
+
+    has_classes = False
+
+    def open(self, path: str, split: str) -> TaskSource:
+        parts = Path(path).name.lower().split(".")[1:]
+        return SquadJson({split: path}) if "json" in parts else open_rows(path, split)
+
+    def rows(self, source: TaskSource, split: str, task: TextTask, *, needs_label: bool) -> list[Question]:
+        found = []
+        for number in range(source.num_examples(split)):
+            row = source.example(split, number)
+            if not all(isinstance(row.get(name), str) for name in ("question", "context")):
+                raise DataError(
+                    f"row {number} of {split} has no text question or context: it has {', '.join(map(str, row))}\n"
+                    "  mend the row; files are JSON as SQuAD has it, or .jsonl with its columns"
+                )
+            answers = row.get("answers")
+            if answers is None and needs_label:
+                raise DataError(
+                    f"row {number} of {split} has no answers\n"
+                    '  give them as {"text": [TEXT], "answer_start": [CHARACTERS]}, empty where there is none'
+                )
+            pairs = None if answers is None else tuple(zip(answers["text"], answers["answer_start"], strict=True))
+            name = str(row.get("id", number))
+            found.append(Question(number, name, row["question"], row["context"], pairs))
+        return found
+
+    def count(self, rows: list[Question]) -> int:
+        return len(rows)
+
+    def without_labels(self, rows: list[Question]) -> list[Question]:
+        return [replace(row, answers=None) for row in rows]
+
+    def bound(self, config: GlueRun, places: Callable[[], Sequence[list[Question]]]) -> GlueRun:
+        """Whether questions may be left without answer follows from the training data."""
+        if config.data.spans.null_threshold is not None or not config.has_training_data:
+            return config
+        if not any(row.answers == () for place in places() for row in place):
+            return config
+        spans = config.data.spans.model_copy(update={"null_threshold": 0.0})
+        return config.model_copy(update={"data": config.data.model_copy(update={"spans": spans})})
+
+    def settings(self, config: GlueRun, task: TextTask) -> str:
+        spans = config.data.spans
+        return f" spans {spans.stride} {spans.max_question_length}"
+
+    def examples(
+        self, places: Sequence[list[Question]], config: GlueRun, task: TextTask, reader: TextReader
+    ) -> SpanExamples:
+        data = config.data
+        pairs = [(row.question.strip(), row.context) for place in places for row in place]
+        read = reader.read_passages(pairs, data.max_seq_length, data.spans.stride, data.spans.max_question_length)
+        return SpanExamples(read, places, data.spans)
+
+
+def slots_of(offsets_S2: Ints, place: tuple[int, int]) -> tuple[int, int] | None:
+    """The slots in which a stretch of the context begins and ends; None where some of it is not in the window. Text
+    that runs from right to left ends in a slot before the one in which it begins.
+
+    Args:
+        offsets_S2: As `ReadPassages.offsets` gives them.
+        place: (begin, end) in characters.
+    """
+    begin, end = place
+    shown = np.flatnonzero(offsets_S2[:, 0] >= 0)
+    shown = shown[np.argsort(offsets_S2[shown, 0], kind="stable")]  # as it is read
+    touched = shown[(offsets_S2[shown, 0] < end) & (offsets_S2[shown, 1] > begin)]
+    if not len(touched):
+        return None
+    first, last = int(touched[0]), int(touched[-1])
+    # Only at the edge of a window may a part of the answer lie outside.
+    is_cut = (first == shown[0] and offsets_S2[first, 0] > begin) or (last == shown[-1] and offsets_S2[last, 1] < end)
+    return None if is_cut else (first, last)
+
+
+def candidates(scores_S2: np.ndarray, offsets_S2: Ints, num_best: int, max_length: int) -> list[Candidate]:
+    """The likeliest stretches from one of the `num_best` likeliest first slots to one of the likeliest last ones, of at
+    most `max_length` slots, best first."""
+    shown = np.flatnonzero(offsets_S2[:, 0] >= 0)
+    first_K, last_K = (shown[np.argsort(-scores_S2[shown, side], kind="stable")[:num_best]] for side in (0, 1))
+    score_KK = scores_S2[first_K, 0][:, None] + scores_S2[last_K, 1][None]
+    length_KK = abs(last_K[None] - first_K[:, None]) + 1
+    begin_KK, end_KK = np.broadcast_arrays(offsets_S2[first_K, 0][:, None], offsets_S2[last_K, 1][None])
+    fits_KK = (length_KK <= max_length) & (end_KK > begin_KK)
+    order = np.argsort(-score_KK[fits_KK], kind="stable")[:num_best]
+    values = (values_KK[fits_KK][order].tolist() for values_KK in (score_KK, begin_KK, end_KK))
+    return [Candidate(*one) for one in zip(*values, strict=True)]
+
+
+def _odds(best: list[Candidate], null: float) -> float:
+    """How much better no answer is than the best one."""
+    return null - best[0].score if best else 1e9

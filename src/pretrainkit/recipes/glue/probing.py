@@ -1,0 +1,182 @@
+"""What an encoder is worth for a task, without changing it: a linear layer on its features, or a short fine-tuning.
+
+Dimensions: N examples, B examples of a batch, D features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.data.loader import Loader
+from pretrainkit.data.order import Order
+from pretrainkit.dist.env import World
+from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
+from pretrainkit.errors import ConfigError
+from pretrainkit.eval.embed import embed_rows
+from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.linear_fit import fit_linear
+from pretrainkit.recipes.glue.answers import records_of
+from pretrainkit.recipes.glue.config import GlueRun
+from pretrainkit.recipes.glue.evaluate import spread
+from pretrainkit.recipes.glue.heads.texts import TextHead
+from pretrainkit.recipes.glue.presets import PRESETS
+from pretrainkit.recipes.glue.recipe import RECIPE
+from pretrainkit.recipes.glue.source import TextSource
+from pretrainkit.recipes.glue.tasks import named_task
+from pretrainkit.rng import stream_key
+from pretrainkit.training.accumulate import accumulate, seed_dropout
+from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate
+from pretrainkit.training.precision import Precision
+from pretrainkit.training.recipe import Evaluator, Recipe
+from pretrainkit.training.run import OptimizerConfig, ParallelConfig, ScheduleConfig, TaskProbeConfig
+from pretrainkit.training.schedule import learning_rate
+from pretrainkit.training.trainer import to_device
+
+_SCHEDULE = ScheduleConfig(warmup_share=0.1)
+
+
+@dataclass(frozen=True)
+class TaskProbe:
+    """A task that is asked of one encoder after another; its rows are read once."""
+
+    probe: TaskProbeConfig
+    config: GlueRun
+    """Bound."""
+    recipe: Recipe
+    """Of the encoder."""
+    encoder_config: Any
+    source: TextSource
+    """Of the training examples."""
+    evaluator: Evaluator
+    world: World
+    precision: Precision
+
+    def run(self, trained: nn.Module) -> dict[str, float]:
+        """Held-out metrics in percent, the same on all ranks; a collective.
+
+        Args:
+            trained: A model of `recipe` on the device, of which nobody else has need: its encoder may change. Draws
+                from torch's global generators.
+        """
+        model = cast(TextHead, RECIPE.build_model(self.config)).to(self.world.device)
+        RECIPE.load_encoder(self.config, model, self.recipe.name, self.encoder_config, trained)
+        if self.probe.method == "linear":
+            self._fit(model)
+        else:
+            model = self._tune(model)
+        return self.evaluator(model)
+
+    def _fit(self, model: TextHead) -> None:
+        """The head fitted to the features of the frozen encoder."""
+        rows = spread(sum(self.source.sizes), self.probe.num_train_examples)
+
+        def features(batch: Mapping[str, Tensor]) -> Tensor:
+            with self.precision.autocast():
+                vectors_BD = model.vectors(batch, self.config.data.max_seq_length)
+            # Rows are gathered over ranks, and their labels with them: small whole numbers are exact in float32.
+            return torch.cat([vectors_BD.float(), batch["label"].float()[:, None]], dim=1)
+
+        with evaluation_mode(model):
+            found_ND1 = embed_rows(
+                lambda places: self.source.build(records_of(self.source, rows[places])),
+                features,
+                len(rows),
+                batch_size=self.config.evaluate.batch_size,
+                world=self.world,
+            )
+        label_N, classes = found_ND1[:, -1], self.config.model.classes or ()
+        label_N = label_N.round().long() if classes else label_N
+        weight_CD, bias_C = fit_linear(found_ND1[:, :-1], label_N, max(1, len(classes)), self.probe.l2)
+        # Ranks may have other processors, on which the last bits differ.
+        weight, bias = self.world.broadcast_object([weight_CD.tolist(), bias_C.tolist()])
+        with torch.no_grad():
+            model.head.weight.copy_(torch.tensor(weight))
+            model.head.bias.copy_(torch.tensor(bias))
+
+    def _tune(self, model: TextHead) -> TextHead:
+        """Encoder and head after a short training."""
+        probe, config, world = self.probe, self.config, self.world
+        wrapped = parallelize(model, ParallelConfig(strategy="ddp", compile="off"), world, self.precision.compute_dtype)
+        optimizer = build_optimizer(wrapped, config.optimizer)
+        objective = RECIPE.build_objective(config)
+        order = Order(self.source.sizes, seed=config.seed, batch_size=probe.batch_size, may_repeat=True)
+        loader = Loader(
+            self.source, order, batch_size=probe.batch_size, rank=world.rank, world_size=world.world_size, prefetch=0
+        )
+        for step, host_batches, _ in loader.iterate(0, probe.num_steps):
+            set_learning_rate(optimizer, learning_rate(_SCHEDULE, probe.peak_lr, probe.num_steps, step))
+            wrapped.train()
+            optimizer.zero_grad(set_to_none=True)
+            accumulate(
+                objective,
+                wrapped,
+                [to_device(batch, world.device) for batch in host_batches],
+                precision=self.precision,
+                world=world,
+                gradient_sync=lambda enabled: gradient_sync(wrapped, enabled),
+                averages_gradients=averages_gradients(wrapped),
+                seed_dropout=lambda index, step=step: seed_dropout(  # type: ignore[misc]
+                    config.seed, step, index, world.rank, world.device
+                ),
+            )
+            clip_gradients(wrapped.parameters(), config.optimizer)
+            optimizer.step()
+        return cast(TextHead, unwrap(wrapped))
+
+
+def open_probe(
+    probe: TaskProbeConfig,
+    folders: Mapping[str, str],
+    recipe: Recipe,
+    encoder_config: Any,
+    tokenizer: Path | None,
+    world: World,
+    precision: Precision,
+) -> TaskProbe:
+    """Read the task's rows for the encoder of models of `recipe` with that config.
+
+    Raises:
+        ConfigError, DataError: There is no such task, or its data are not there.
+        InputError: The recipe has no text encoder.
+    """
+    task = named_task(probe.task)
+    if not task.valid_splits:
+        raise ConfigError(f"evaluate.probes: {probe.task} has no training data\n  name another task, such as mnli")
+    if probe.batch_size % world.world_size:
+        raise ConfigError(
+            f"evaluate.probes: {probe.task} has batches of {probe.batch_size} examples, which {world.world_size} ranks "
+            "cannot share\n  give another batch_size"
+        )
+    preset = PRESETS[probe.task]()
+    positions = recipe.text_reader(encoder_config, tokenizer).max_positions if tokenizer is not None else None
+    pooling = None if probe.pooling == "own" else probe.pooling
+    config = preset.model_copy(
+        update={
+            "seed": stream_key(0, "probe", probe.task) % 2**31,
+            "model": preset.model.model_copy(update={"pooling": pooling}),
+            "data": preset.data.model_copy(
+                update={
+                    "task_folders": dict(folders),
+                    "max_seq_length": min(probe.max_seq_length, positions or probe.max_seq_length),
+                    "batch_size": probe.batch_size,
+                }
+            ),
+            "optimizer": OptimizerConfig(peak_lr=probe.peak_lr),
+            "evaluate": preset.evaluate.model_copy(update={"num_examples": probe.num_examples}),
+        }
+    )
+    config = RECIPE.bind(RECIPE.with_encoder(config, recipe.name, encoder_config, tokenizer))
+    return TaskProbe(
+        probe,
+        config,
+        recipe,
+        encoder_config,
+        RECIPE.open_data(config, "train"),
+        RECIPE.build_evaluator(config, world, precision),
+        world,
+        precision,
+    )

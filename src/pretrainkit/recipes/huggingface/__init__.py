@@ -1,0 +1,1 @@
+"""Encoders of `transformers` as they are, to be trained further under a head of ours."""

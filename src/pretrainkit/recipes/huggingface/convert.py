@@ -1,0 +1,208 @@
+"""Folders of transformers, both ways: encoders with whatever head, and classifiers."""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.errors import CheckpointError, DataError, InputError
+from pretrainkit.exporting.class_names import class_names, class_settings
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.torchvision_shim import import_transformers
+from pretrainkit.nn.foreign import without_weights
+from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
+from pretrainkit.recipes.huggingface.encoder import (
+    HuggingFaceEncoder,
+    classifier_of,
+    family_of,
+    is_behind_encoder,
+    max_positions_of,
+)
+from pretrainkit.recipes.huggingface.reader import read_tokenizer
+from pretrainkit.training.recipe import ImportedTextClassifier, TextClassifier
+
+logger = logging.getLogger(__name__)
+
+_NUM_SHOWN = 4
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ot", ".onnx", ".ckpt")
+
+
+@dataclass(frozen=True)
+class Read:
+    """A folder of transformers."""
+
+    config: HuggingFaceModelConfig
+    encoder: Mapping[str, Tensor]
+    """The state dict of `build(config)`."""
+    classifier: Mapping[str, Tensor]
+    """Weight and bias of its last layer; empty where the folder has none."""
+
+
+def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
+    """The encoder on torch's default device, initialised from its global generator; on "meta" without values."""
+    found, kind = family_of(config.architecture, "the encoder")
+
+    def make() -> Any:
+        return kind._from_config(found, dtype=torch.float32)
+
+    is_meta = torch.get_default_device().type == "meta"
+    return HuggingFaceEncoder(without_weights(make) if is_meta else make(), has_types=config.second_type > 0)
+
+
+def read_folder(folder: Path) -> Read:
+    """The encoder, its classifier if it has one, and the layers between them.
+
+    Raises:
+        CheckpointError: It is no encoder of texts, or lacks weights of one.
+    """
+    architecture = _architecture(folder)
+    found, kind = family_of(architecture, str(folder))
+    with torch.random.fork_rng(), _quiet():
+        torch.manual_seed(0)  # what is missing is drawn; see `draw`
+        try:
+            model, report = kind.from_pretrained(
+                str(folder), config=found, dtype=torch.float32, output_loading_info=True, local_files_only=True
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"transformers cannot load the weights in {folder}: {error}\n  copy it again"
+            ) from error
+    name, linear = classifier_of(model)
+    missing = set(report["missing_keys"])
+    has_classifier = f"{name}.weight" not in missing
+    classifier = {key: value.clone() for key, value in linear.state_dict().items()} if has_classifier else {}
+    drawn = drawn_modules(model, {key for key in missing if not key.startswith(f"{name}.")}, folder)
+    left = sorted({key.split(".")[0] for key in report["unexpected_keys"]})
+    if left:
+        logger.warning("%s: not read, because the encoder has no place for it: %s", folder, ", ".join(left))
+    positions = max_positions_of(model)
+    encoder = HuggingFaceEncoder(model)
+    config = HuggingFaceModelConfig(
+        architecture=architecture, max_positions=positions, drawn=drawn, second_type=_second_type(folder, encoder)
+    )
+    return Read(config, encoder.state_dict(), classifier)
+
+
+def read_classifier(folder: Path) -> ImportedTextClassifier:
+    """A folder of `AutoModelForSequenceClassification`, all of it.
+
+    Raises:
+        CheckpointError: It has no classifier, or one of classes that may hold together.
+    """
+    found = read_folder(folder)
+    if set(found.classifier) != {"weight", "bias"}:
+        raise CheckpointError(f"{folder} has no linear classifier with a bias\n  give the encoder it was trained from")
+    return ImportedTextClassifier(
+        HuggingFaceRun(model=found.config),
+        found.encoder,
+        found.classifier,
+        class_names(found.config.architecture, len(found.classifier["weight"])),
+        found.config.max_positions,
+    )
+
+
+def drawn_modules(model: Any, missing: set[str], folder: Path) -> tuple[str, ...]:
+    """Names of the layers between encoder and classifier of which all of `missing` is.
+
+    Raises:
+        CheckpointError: Something else is missing.
+    """
+    found = {key.rpartition(".")[0] for key in missing}
+    absent = []
+    for name in sorted(found):
+        module = model.get_submodule(name)
+        own = {f"{name}.{key}" for key, _ in module.named_parameters(recurse=False)}
+        is_layer = isinstance(module, nn.Linear | nn.LayerNorm) and own <= missing
+        if not is_layer or not is_behind_encoder(model, module):
+            absent += sorted(own & missing)
+    if absent:
+        raise CheckpointError(
+            f"{folder} lacks {len(absent)} tensors of its encoder, such as {', '.join(absent[:_NUM_SHOWN])}\n"
+            "  copy it again"
+        )
+    return tuple(sorted(found))
+
+
+def draw(encoder: HuggingFaceEncoder, config: HuggingFaceModelConfig) -> None:
+    """Values from torch's global generator for the layers that the folder had no weights for."""
+    scale = config.architecture.get("initializer_range") or 0.02
+    for name in config.drawn:
+        initialise_layer(encoder.model.get_submodule(name), scale)
+
+
+def write_classifier(
+    config: HuggingFaceModelConfig, trained: TextClassifier, tokenizer: Path | None, out: Path
+) -> None:
+    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads.
+
+    Raises:
+        InputError: `out` exists and is not an empty folder, or cannot be written.
+    """
+    encoder = trained.encoder
+    assert isinstance(encoder, HuggingFaceEncoder)
+    if trained.reads != "examples":
+        raise InputError(
+            f"encoders of recipe huggingface are exported as classifiers of whole examples, not of {trained.reads}\n"
+            "  use --format safetensors"
+        )
+    values = {
+        **config.architecture,
+        "architectures": [type(encoder.model).__name__],
+        **class_settings(trained.classes),
+        "dtype": "float32",
+    }
+    state = {name.removeprefix("model."): tensor for name, tensor in encoder.state_dict().items()}
+    state |= {f"{encoder.classifier_name}.{name}": tensor for name, tensor in trained.head.state_dict().items()}
+    with new_folder(out) as folder:
+        write_tensors(folder / "model.safetensors", state)
+        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        if tokenizer is not None:
+            _copy_tokenizer(tokenizer, folder)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bars and tables of transformers: what matters of them is said by us."""
+    logging_ = import_transformers().logging
+    verbosity, has_bar = logging_.get_verbosity(), logging_.is_progress_bar_enabled()
+    logging_.set_verbosity_error()
+    logging_.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging_.set_verbosity(verbosity)
+        if has_bar:
+            logging_.enable_progress_bar()
+
+
+def _copy_tokenizer(origin: Path, folder: Path) -> None:
+    """What lies beside weights, whatever the family calls it."""
+    for path in origin.iterdir():
+        is_tokenizers = path.suffix not in _WEIGHTS and path.name not in ("config.json", "generation_config.json")
+        if path.is_file() and is_tokenizers and not path.name.startswith("."):
+            shutil.copyfile(path, folder / path.name)
+
+
+def _architecture(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder}/config.json cannot be read: {error}\n  copy it again") from None
+    return found
+
+
+def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> int:
+    """As the tokenizer beside the weights says; where there is none, 1 if the encoder knows two types."""
+    try:
+        return read_tokenizer(folder)[1].second_type
+    except DataError:
+        return int(encoder.num_types > 1)

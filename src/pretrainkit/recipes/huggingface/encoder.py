@@ -1,0 +1,155 @@
+"""Any encoder of transformers with the layers its family has in front of a classifier, which is taken out.
+
+Dimensions: B examples, T tokens of all of them, S slots of a padded row, D width.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.exporting.torchvision_shim import import_transformers
+from pretrainkit.nn.foreign import repeated_modules
+from pretrainkit.training.objective import Batch
+from pretrainkit.training.text_encoder import TextEncoder
+
+_TYPES = "token_type_ids"
+
+
+class HuggingFaceEncoder(TextEncoder):
+    """`AutoModelForSequenceClassification` without its last linear layer: what a head reads there is the vector of an
+    example. It has its own dropout in front of that layer, so `dropout_rate` is 0."""
+
+    def __init__(self, model: Any, *, has_types: bool = True) -> None:
+        """
+        Args:
+            model: Of transformers. It is changed: its last linear layer becomes the identity.
+            has_types: Whether the second text of a pair has a type of its own.
+        """
+        super().__init__()
+        name, linear = classifier_of(model)
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, nn.Identity())
+        self.model, self.classifier_name = model, name
+        self.width, self.dropout_rate = linear.in_features, 0.0
+        settings = model.config.to_dict()
+        self._pad_id = settings.get("pad_token_id") or 0
+        reads_types = _TYPES in inspect.signature(model.base_model.forward).parameters
+        self.num_types = (settings.get("type_vocab_size") or 0) if reads_types else 0
+        self._has_types = has_types and self.num_types > 1
+
+    def blocks(self) -> list[nn.Module]:
+        return repeated_modules(self.model.base_model)
+
+    def forward(self, batch: Batch, max_length: int) -> Tensor:
+        return self.model(**self._padded(batch)).logits[: len(batch["cu_seqlens"]) - 1]
+
+    def tokens(self, batch: Batch, max_length: int) -> Tensor:
+        x_BSD = self.model.base_model(**self._padded(batch)).last_hidden_state
+        return x_BSD[_examples(batch), batch["positions"].long()]
+
+    def freeze_pooling(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            if is_behind_encoder(self.model, self.model.get_submodule(name.rpartition(".")[0])):
+                parameter.requires_grad_(False)
+
+    def _padded(self, batch: Batch) -> dict[str, Tensor]:
+        """The examples as rows, (B, S), for transformers."""
+        lengths_B = batch["cu_seqlens"].diff().long()
+        # Waits for a GPU; rows of the longest example allowed would cost several times the work.
+        length = max(1, int(lengths_B.max())) if len(lengths_B) else 1
+        num_rows = max(1, len(lengths_B))
+        example_T, slot_T = _examples(batch), batch["positions"].long()
+        ids_BS = batch["input_ids"].new_full((num_rows, length), self._pad_id, dtype=torch.int64)
+        is_real_BS = torch.zeros_like(ids_BS)
+        ids_BS[example_T, slot_T] = batch["input_ids"].long()
+        is_real_BS[example_T, slot_T] = 1
+        found = {"input_ids": ids_BS, "attention_mask": is_real_BS}
+        if self._has_types:
+            found[_TYPES] = torch.zeros_like(ids_BS)
+            found[_TYPES][example_T, slot_T] = batch[_TYPES].long()
+        return found
+
+
+def _examples(batch: Batch) -> Tensor:
+    """int64 (T,): the number of the example that each token belongs to."""
+    ends = batch["cu_seqlens"].long()
+    tokens = torch.arange(len(batch["input_ids"]), device=ends.device)
+    return torch.searchsorted(ends[1:], tokens, right=True)
+
+
+def _poolers(base: Any) -> list[nn.Module]:
+    """What the encoder itself has behind its hidden states; transformers calls it so in all families."""
+    return [module for name, module in base.named_children() if name == "pooler"]
+
+
+def classifier_of(model: Any) -> tuple[str, nn.Linear]:
+    """The last linear layer outside of the encoder of a classification model, and its name.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    inside = set(model.base_model.modules())
+    found = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module not in inside and module.out_features == model.config.num_labels
+    ]
+    if not found:
+        raise CheckpointError(
+            f"{type(model).__name__} has no linear layer behind its encoder\n  give an encoder of another family"
+        )
+    return found[-1]
+
+
+def family_of(architecture: Mapping[str, Any], origin: str) -> tuple[Any, Any]:
+    """(config of transformers, class of its classification model).
+
+    Args:
+        architecture: The contents of a config.json.
+        origin: Where it comes from, for messages.
+
+    Raises:
+        CheckpointError: transformers does not know it, or it is no encoder of texts that has a classifier.
+    """
+    auto = import_transformers().models.auto.modeling_auto
+    values = dict(architecture)
+    kind = values.pop("model_type", None)
+    try:
+        config = import_transformers().AutoConfig.for_model(kind, **values)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"transformers cannot read the config.json of {origin}, model_type {kind!r}: {error}\n"
+            "  give the folder of a text encoder, such as a BERT, RoBERTa, DeBERTa or ELECTRA"
+        ) from error
+    classifiers, masked = auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING
+    if type(config) not in classifiers or type(config) not in masked or config.is_encoder_decoder:
+        raise CheckpointError(
+            f"{origin} is a {kind!r}, which transformers has no masked-word encoder with a classifier of\n"
+            "  give the folder of a text encoder, such as a BERT, RoBERTa, DeBERTa or ELECTRA"
+        )
+    found = classifiers[type(config)]
+    if "attention_mask" not in inspect.signature(found.forward).parameters:
+        raise CheckpointError(
+            f"{origin} is a {kind!r}, whose examples cannot be told from padding\n  give an encoder of another family"
+        )
+    return config, found
+
+
+def is_behind_encoder(model: Any, module: nn.Module) -> bool:
+    """Whether a module of a classification model lies between the hidden states and the classifier."""
+    base = model.base_model
+    return module not in set(base.modules()) or any(module in set(pooler.modules()) for pooler in _poolers(base))
+
+
+def max_positions_of(model: Any) -> int | None:
+    """Most tokens that the encoder can read. Families that count positions from behind the padding's lose some."""
+    size = model.config.to_dict().get("max_position_embeddings")
+    if size is None:
+        return None
+    tables = [module for module in model.base_model.modules() if isinstance(module, nn.Embedding)]
+    offsets = [1 + t.padding_idx for t in tables if t.num_embeddings == size and t.padding_idx is not None]
+    return int(size) - max(offsets, default=0)

@@ -1,0 +1,93 @@
+"""The tokenizer of a transformers folder, and the control tokens it puts around texts. Torch-free."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.folder import CONFIG_JSON, TOKENIZER_JSON
+from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.training.token_reader import ControlTokens, TokenReader
+
+_TEXT = "a"
+
+
+@dataclass(frozen=True)
+class Template:
+    """What stands around single texts and pairs."""
+
+    control: ControlTokens
+    second_type: int
+    """Type of the second text of a pair; the first one's is 0."""
+
+
+def read_tokenizer(folder: Path) -> tuple[Tokenizer, Template]:
+    """Of a folder with `tokenizer.json`, or files that transformers makes one of.
+
+    Raises:
+        DataError: There is none that can be read.
+    """
+    if (folder / TOKENIZER_JSON).is_file():
+        return load_tokenizer(folder), template_of(folder)
+    from pretrainkit.exporting.torchvision_shim import import_transformers
+
+    transformers = import_transformers()
+    try:
+        found = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise DataError(
+            f"{folder} holds no tokenizer that transformers can read: {str(error).splitlines()[0]}\n"
+            "  name the encoder's folder: data.tokenizer=FOLDER"
+        ) from error
+    if not found.is_fast:
+        raise DataError(
+            f"the tokenizer in {folder}, {type(found).__name__}, has no fast form\n"
+            f"  give a folder with {TOKENIZER_JSON}: data.tokenizer=FOLDER"
+        )
+    with TemporaryDirectory() as aside:
+        found.save_pretrained(aside)
+        return load_tokenizer(aside), template_of(Path(aside))
+
+
+def template_of(folder: Path) -> Template:
+    """As `tokenizer.json` says; where it adds nothing, that of BERT."""
+    import tokenizers
+
+    model = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+    model.no_padding()
+    model.no_truncation()
+    single, pair = model.encode(_TEXT), model.encode(_TEXT, _TEXT)
+    places = [place for place, text in enumerate(pair.sequence_ids) if text is not None]
+    if len(single.ids) == single.sequence_ids.count(0) or not places:
+        special = load_tokenizer(folder).special
+        return Template(ControlTokens((special.cls,), (special.sep,), (special.sep,)), 1)
+    num_first = pair.sequence_ids.count(0)
+    first_end, second_begin, second_end = places[num_first - 1] + 1, places[num_first], places[-1] + 1
+    control = ControlTokens(
+        before=tuple(pair.ids[: places[0]]),
+        between=tuple(pair.ids[first_end:second_begin]),
+        after=tuple(pair.ids[second_end:]),
+    )
+    return Template(control, pair.type_ids[second_begin] if _gives_types(folder) else 0)
+
+
+def _gives_types(folder: Path) -> bool:
+    """Whether the encoder is told types, as far as the tokenizer's settings say."""
+    path = folder / CONFIG_JSON
+    names = json.loads(path.read_bytes()).get("model_input_names") if path.is_file() else None
+    return names is None or "token_type_ids" in names
+
+
+def text_reader(folder: Path, max_positions: int | None) -> TokenReader:
+    """Of the encoder whose tokenizer lies in `folder`."""
+    tokenizer, template = read_tokenizer(folder)
+    return TokenReader(
+        tokenizer.encode_flat,
+        template.control,
+        f"{tokenizer.fingerprint} {template}",
+        max_positions,
+        word_prefix=tokenizer.word_prefix,
+        unknown=tokenizer.special.unk,
+        encode_with_offsets=tokenizer.encode_with_offsets,
+    )

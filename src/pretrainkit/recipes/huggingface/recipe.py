@@ -1,0 +1,92 @@
+"""The recipe as the rest of the house sees it. Torch-free to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pretrainkit.errors import InputError
+from pretrainkit.recipes.huggingface.config import HuggingFaceRun
+from pretrainkit.training.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.training.text_encoder import TextEncoder
+    from pretrainkit.training.text_reader import TextReader
+
+
+class HuggingFace(Recipe):
+    """Encoders of transformers that no recipe of ours has."""
+
+    name = "huggingface"
+    summary = "Encoders of transformers (RoBERTa, DeBERTa, ELECTRA, ...), to be fine-tuned."
+
+    @property
+    def config_class(self) -> type[HuggingFaceRun]:
+        return HuggingFaceRun
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], HuggingFaceRun]]:
+        """None: there is nothing to train from scratch."""
+        return {}
+
+    def bind(self, config: HuggingFaceRun) -> NoReturn:
+        _refuse()
+
+    def open_data(self, config: HuggingFaceRun, split: Split) -> NoReturn:
+        _refuse()
+
+    def build_objective(self, config: HuggingFaceRun) -> NoReturn:
+        _refuse()
+
+    def build_model(self, config: HuggingFaceRun) -> nn.Module:
+        from pretrainkit.recipes.huggingface.convert import build
+
+        return build(config.model)
+
+    def text_reader(self, config: HuggingFaceRun, tokenizer: Path) -> TextReader:
+        from pretrainkit.recipes.huggingface.reader import text_reader
+
+        return text_reader(tokenizer, config.model.max_positions)
+
+    def build_text_encoder(self, config: HuggingFaceRun, model: Any) -> TextEncoder:
+        from pretrainkit.recipes.huggingface.convert import draw
+
+        if not next(model.parameters()).is_meta:
+            draw(model, config.model)
+        return model
+
+    def export_text_classifier(
+        self, config: HuggingFaceRun, model: TextClassifier, tokenizer: Path | None, out: Path
+    ) -> None:
+        from pretrainkit.recipes.huggingface.convert import write_classifier
+
+        write_classifier(config.model, model, tokenizer, out)
+
+    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+        from pretrainkit.recipes.huggingface.convert import read_classifier
+
+        return read_classifier(folder)
+
+    @property
+    def reads_other_huggingface(self) -> bool:
+        return True
+
+    def import_huggingface(self, folder: Path) -> tuple[HuggingFaceRun, Mapping[str, Any]]:
+        """The encoder of the folder, with the layers in front of its classifier."""
+        from pretrainkit.recipes.huggingface.convert import read_folder
+
+        found = read_folder(folder)
+        return HuggingFaceRun(model=found.config), found.encoder
+
+
+def _refuse() -> NoReturn:
+    raise InputError(
+        "encoders of transformers are not trained by themselves\n"
+        "  train one further: pretrainkit finetune TASK --from FOLDER"
+    )
+
+
+RECIPE = HuggingFace()

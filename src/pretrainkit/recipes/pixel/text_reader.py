@@ -1,0 +1,252 @@
+"""Labelled texts as patches, which are drawn when a batch is built. Torch-free.
+
+Slot 0 of an example is its class token, slot 1 + i its patch i; the end patch is the last. Lengths that are asked for
+count as PIXEL counts: the end patch is included, the class token is not.
+
+Dimensions: N examples, B of a batch, T slots of a batch, S of an example, P pixels of a patch's side, F = P x P (x 3)
+values of a patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.line_index import cache_folder
+from pretrainkit.data.subsets import slots
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.pixel.clean_up import clean_up
+from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.rendering.folder import load_renderer, save_renderer
+from pretrainkit.rendering.identity import describe
+from pretrainkit.rendering.named import open_renderer
+from pretrainkit.rendering.page import Page, Text
+from pretrainkit.rendering.renderer import Renderer
+from pretrainkit.training.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
+
+_CONTROL_PATCHES = 2
+"""Black patches of a pair."""
+NO_ANSWER_SLOT = 0
+"""The class token. The original puts it last; which slot it has changes no number."""
+
+
+class PixelReader(TextReader):
+    """A renderer, whose canvas is as long as what is asked for."""
+
+    def __init__(self, renderer: Renderer, fingerprint: str, max_patches: int, *, cleans_up: bool) -> None:
+        """
+        Args:
+            renderer: Draws.
+            fingerprint: Of its fonts, settings and pixels.
+            max_patches: Most patches of a text that the encoder has positions for.
+            cleans_up: Whether texts lose the spaces around their punctuation.
+        """
+        self._renderer, self._cleans_up = renderer, cleans_up
+        self.fingerprint = f"{fingerprint} {cleans_up}"
+        self.max_positions = max_patches
+
+    def read(self, texts: Sequence[Sequence[str]], max_length: int) -> DrawnExamples:
+        columns = [[clean_up(text) for text in column] for column in texts] if self._cleans_up else texts
+        if len(columns) == 2:
+            return DrawnExamples(self._canvas(max_length), list(zip(*columns, strict=True)))
+        return DrawnExamples(self._canvas(max_length), columns[0])
+
+    def read_words(self, words: Sequence[Sequence[str]], max_length: int) -> DrawnWords:
+        empty = next((number for number, found in enumerate(words) if not found), None)
+        if empty is not None:
+            raise DataError(f"example {empty} has no words\n  leave it out")
+        return DrawnWords(self._canvas(max_length), [list(found) for found in words])
+
+    def read_passages(
+        self, pairs: Sequence[tuple[str, str]], max_length: int, stride: int, max_first: int
+    ) -> DrawnPassages:
+        return DrawnPassages(self._canvas(max_length), pairs, stride, max_first)
+
+    def _canvas(self, max_length: int) -> Renderer:
+        return Renderer(self._renderer.config.model_copy(update={"max_seq_length": max_length}))
+
+
+class DrawnExamples(ReadExamples):
+    """Single texts, pairs or lists of words. Only strings are kept; threads and processes may share it."""
+
+    def __init__(self, renderer: Renderer, texts: Sequence[Text]) -> None:
+        self._renderer, self._texts = renderer, texts
+
+    def page(self, index: int) -> Page:
+        """An example with the place of everything in it."""
+        text = self._texts[index]
+        page = Page(self._renderer.drawer, text)
+        if not isinstance(text, tuple):
+            return page
+        limit = _first_patches(page, self._renderer)
+        return page if limit is None else Page(self._renderer.drawer, text, text_a_max_length=limit)
+
+    def lengths(self) -> Ints:
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> Ints:
+        P = self._renderer.config.pixels_per_patch
+        ends = (self.page(index).end for index in range(len(self._texts)))
+        return np.fromiter((end // P + _CONTROL_PATCHES for end in ends), np.int64, len(self._texts))
+
+    def build(self, index_B: Ints) -> dict[str, np.ndarray]:
+        """`patches` (T, F) uint8, 0 for class tokens; `positions` (T,), 0 for class tokens and 1 + i for patch i,
+        `cu_seqlens` (B + 1,) and `lengths` (B,), all int32."""
+        strips = [self.page(index).paint() for index in index_B.tolist()]
+        return stream(strips, self._renderer.config.pixels_per_patch, has_color=self._renderer.config.rgb)
+
+
+def _first_patches(page: Page, renderer: Renderer) -> int | None:
+    """Most patches of the first text of a pair that is too long, so that the longer text loses its end first; None
+    where the pair fits or the second text alone is to be cut. Strategies other than continuous know no such limit."""
+    geometry, (first, second) = renderer.config.geometry, page.parts
+    if first.end < geometry.last and second.rest(0) is None:
+        return None
+    room = geometry.num_patches - _CONTROL_PATCHES
+    num_first = first.end // geometry.patch
+    num_second = Page(renderer.drawer, page.text[1]).end // geometry.patch
+    limit = max(room - room // 2, room - num_second)
+    return limit if num_first > limit else None
+
+
+class DrawnWords(DrawnExamples, ReadWords):
+    """Lists of words, each of which begins a patch. The last one that is read may lose its end."""
+
+    def word_starts(self, index: int) -> Ints:
+        starts = self.page(index).parts[0].word_starts
+        assert starts is not None
+        return np.array(starts, np.int64) + 1
+
+    def num_cut(self) -> Ints:
+        return self._num_cut
+
+    @cached_property
+    def _num_cut(self) -> Ints:
+        read = (len(self.word_starts(index)) - 1 for index in range(len(self._texts)))
+        return np.array([len(words) - num for words, num in zip(self._texts, read, strict=True)], np.int64)
+
+
+class DrawnPassages(DrawnExamples, ReadPassages):
+    """Windows of contexts, each behind its question."""
+
+    cuts_words = True
+
+    def __init__(self, renderer: Renderer, pairs: Sequence[tuple[str, str]], stride: int, max_first: int) -> None:
+        self._max_first = max_first
+        windows = [
+            (number, begin, text)
+            for number, pair in enumerate(pairs)
+            for begin, text in self._windows(renderer, pair, stride)
+        ]
+        self._example = np.array([number for number, _, _ in windows], np.int64)
+        self._begin = np.array([begin for _, begin, _ in windows], np.int64)
+        super().__init__(renderer, [text for _, _, text in windows])
+
+    def _windows(self, renderer: Renderer, pair: tuple[str, str], stride: int) -> Iterable[tuple[int, tuple[str, str]]]:
+        """(first character of the context, what is drawn)."""
+        question, context = pair
+        begin = 0
+        while True:
+            text = question, context[begin:]
+            yield begin, text
+            rest = self._page(renderer, text).parts[-1].rest(stride)
+            if rest is None:
+                return
+            if rest[0] <= 0:
+                room = renderer.config.max_seq_length
+                raise ConfigError(
+                    f"a window of {room} patches has no room for more of a context than the {stride} that it repeats\n"
+                    "  use longer windows, shorter questions or a smaller stride"
+                )
+            begin += rest[0]
+
+    def _page(self, renderer: Renderer, text: tuple[str, str]) -> Page:
+        return Page(renderer.drawer, text, text_a_max_length=self._max_first)
+
+    def page(self, index: int) -> Page:
+        text: Any = self._texts[index]
+        return self._page(self._renderer, text)
+
+    def example_of(self) -> Ints:
+        return self._example
+
+    def offsets(self, window: int) -> Ints:
+        page = self.page(window)
+        spans, text_ids = page.offsets()
+        num_patches = page.end // self._renderer.config.pixels_per_patch + 1
+        found = np.full((1 + num_patches, 2), -1, np.int64)
+        shown = [
+            (1 + patch, first, after)
+            for patch, ((first, after), text) in enumerate(zip(spans, text_ids, strict=True))
+            if text == 1 and after > first >= 0
+        ]
+        for slot, first, after in shown:
+            found[slot] = first + self._begin[window], after + self._begin[window]
+        return found
+
+    def no_answer_slot(self, window: int) -> int:
+        return NO_ANSWER_SLOT
+
+
+def stream(strips: Sequence[NDArray[np.uint8]], patch_size: int, *, has_color: bool) -> dict[str, np.ndarray]:
+    """The batch of `DrawnExamples.build`.
+
+    Args:
+        strips: uint8 (X, P) or (X, P, 3) of each text: its columns up to and with the end patch.
+        patch_size: P.
+        has_color: Whether patches have three colours.
+    """
+    lengths = np.array([1 + len(strip) // patch_size for strip in strips], np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    colors = (3,) if has_color else ()
+    patches = np.zeros((int(starts[-1]), patch_size, patch_size, *colors), np.uint8)
+    for start, end, strip in zip(starts[:-1].tolist(), starts[1:].tolist(), strips, strict=True):
+        patches[start + 1 : end] = strip.reshape(-1, patch_size, *strip.shape[1:]).swapaxes(1, 2)
+    return {
+        "patches": patches.reshape(len(patches), patch_size**2 * (3 if has_color else 1)),
+        "positions": slots(lengths).astype(np.int32),
+        "cu_seqlens": starts.astype(np.int32),
+        "lengths": lengths.astype(np.int32),
+    }
+
+
+def open_reader(config: PixelRun, folder: Path) -> PixelReader:
+    """The reader for a renderer's folder.
+
+    Raises:
+        DataError: It is not there, it draws otherwise than it did, or its patches are not the model's.
+    """
+    renderer, fingerprint = _opened(folder)
+    side = renderer.config.pixels_per_patch
+    if side != config.model.patch_size:
+        raise DataError(
+            f"{folder} draws patches of {side} pixels, but model.patch_size is {config.model.patch_size}\n"
+            "  give the renderer that the model was trained with"
+        )
+    return PixelReader(renderer, fingerprint, config.model.max_patches, cleans_up=config.text.clean_up)
+
+
+@lru_cache(maxsize=4)
+def _opened(folder: Path) -> tuple[Renderer, str]:
+    """(renderer, fingerprint), once in each process."""
+    renderer = load_renderer(folder)
+    return renderer, describe(renderer)["fingerprint"]
+
+
+def changed_renderer(path: Path, changes: Mapping[str, Any]) -> Path:
+    """The folder, in the cache, of the renderer or font at `path` with some other settings.
+
+    Raises:
+        ConfigError, DataError: A setting is not known, or a font is missing.
+    """
+    renderer = open_renderer(path, **changes)
+    found = describe(renderer)["fingerprint"]
+    out = cache_folder() / "renderers" / found
+    save_renderer(renderer, out)
+    return out

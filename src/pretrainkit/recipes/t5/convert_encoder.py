@@ -1,0 +1,43 @@
+"""A fine-tuned encoder for Hugging Face's `T5EncoderModel` (`UMT5…`, `MT5…`), with its linear head in a file beside it.
+
+transformers' own `T5ForSequenceClassification` asks the decoder, which a fine-tuned encoder has not.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from pretrainkit.exporting.class_names import class_settings
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.recipes.t5.config import T5ModelConfig
+from pretrainkit.recipes.t5.convert import TOKENIZER_FILES, huggingface_names, to_huggingface_config
+from pretrainkit.training.recipe import TextClassifier
+
+HEAD = "classifier.safetensors"
+_ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+
+
+def write_encoder(
+    trained: TextClassifier, config: T5ModelConfig, out: Path, *, tokenizer: Path | None, end_id: int
+) -> None:
+    """Write a folder whose encoder `T5EncoderModel.from_pretrained` loads.
+
+    `classifier.safetensors` has `weight` and `bias` of the head, which reads the mean over an example's last hidden
+    states; the end mark counts, padding does not. The classes are in `config.json`.
+
+    Raises:
+        InputError: The model has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
+    """
+    state = trained.encoder.state_dict()
+    tensors = {theirs: state[ours] for ours, theirs in huggingface_names(config).items() if ours in state}
+    values = to_huggingface_config(config, end_id=end_id)
+    values |= class_settings(trained.classes)
+    values |= {"architectures": [_ENCODERS[values["model_type"]]], "is_encoder_decoder": False, "use_cache": False}
+    with new_folder(out) as folder:
+        write_tensors(folder / "model.safetensors", tensors)
+        write_tensors(folder / HEAD, trained.head.state_dict())
+        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        for name in TOKENIZER_FILES:
+            if tokenizer is not None and (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, folder / name)

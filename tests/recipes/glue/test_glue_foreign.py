@@ -1,0 +1,189 @@
+"""Encoders of transformers under a head: what they say must be what transformers says."""
+
+import json
+
+import pytest
+import torch
+from glue_toys import QUICK, SPECIAL, WORDS, write_encoder, write_tokenizer
+
+from pretrainkit import api
+from pretrainkit.errors import CheckpointError
+
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+FAMILIES = {
+    "roberta": {**SHAPE, "max_position_embeddings": 66, "type_vocab_size": 1},
+    "electra": {**SHAPE, "embedding_size": 8, "max_position_embeddings": 64},
+    "deberta-v2": {
+        **SHAPE,
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
+    "albert": {**SHAPE, "embedding_size": 8},
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},
+}
+SPECIAL_IDS = {"pad_token_id": SPECIAL.pad, "bos_token_id": SPECIAL.cls, "eos_token_id": SPECIAL.sep}
+
+
+def write_foreign(transformers, folder, family, head="AutoModelForMaskedLM", **more):
+    """A random encoder, and a tokenizer with its family's control tokens."""
+    from tokenizers import Tokenizer, processors
+
+    torch.manual_seed(0)
+    values = {"vocab_size": len(WORDS), **SPECIAL_IDS, **FAMILIES[family], **more}
+    config = transformers.AutoConfig.for_model(family, **values)
+    getattr(transformers, head).from_config(config).save_pretrained(folder)
+    write_tokenizer(folder)
+    words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    is_roberta = family == "roberta"
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] [SEP] $B [SEP]" if is_roberta else "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", SPECIAL.cls), ("[SEP]", SPECIAL.sep)],
+    )
+    words.save(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    names = ["input_ids", "attention_mask", *([] if is_roberta else ["token_type_ids"])]
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_input_names": names}))
+    return folder
+
+
+def finetune(task, encoder, glue, out, *more):
+    folders = json.dumps({"glue": str(glue)})
+    words = [f"init_from={encoder}", f"data.task_folders={folders}", *QUICK, "num_steps=2", "data.num_epochs=null"]
+    return api.train(api.load_config(f"glue/{task}", [*words, *more]), out, device="cpu")
+
+
+def pairs_of_rte(glue):
+    lines = (glue / "RTE" / "dev.tsv").read_text().splitlines()[1:]
+    return [line.split("\t")[1:3] for line in lines]
+
+
+def answered_by_transformers(transformers, folder, pairs):
+    """(rows, classes) shares, by its own tokenizer and model."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    batch = tokenizer(*map(list, zip(*pairs, strict=True)), padding=True, return_tensors="pt")
+    if model.config.model_type == "distilbert":
+        batch.pop("token_type_ids")
+    with torch.no_grad():
+        return model(**batch).logits.softmax(1), model.config.id2label
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_tuned_and_answers_as_transformers_does_with_its_export(family, glue, tmp_path, transformers):
+    encoder = write_foreign(transformers, tmp_path / "encoder", family)
+    finetune("rte", encoder, glue, tmp_path / "run")
+    encoder.rename(tmp_path / "gone")
+    out = api.predict(tmp_path / "run", tmp_path / "out.jsonl", split="validation", device="cpu")
+    api.export(tmp_path / "run", "huggingface", tmp_path / "hf")
+    theirs, names = answered_by_transformers(transformers, tmp_path / "hf", pairs_of_rte(glue))
+    ours = [json.loads(line)["probabilities"] for line in out.read_text().splitlines()]
+    found = torch.tensor([[one[names[number]] for number in range(2)] for one in ours])
+    torch.testing.assert_close(found, theirs, atol=2e-6, rtol=0, check_dtype=False)
+
+
+def test_the_adapter_says_what_our_own_bert_says(glue, tmp_path):
+    encoder = write_encoder(tmp_path / "bert")
+    found = {}
+    for name, more in (("ours", ()), ("theirs", ("init.recipe=huggingface",))):
+        finetune("rte", encoder, glue, tmp_path / name, "optimizer.peak_lr=1e-12", "model.pooling=mean", *more)
+        opened = api.open_model(tmp_path / name)
+        assert opened.config.model.encoder.recipe == ("huggingface" if more else "bert")
+        batch = first_batch(opened)
+        with torch.no_grad():
+            found[name] = opened.model.encoder.tokens(batch, 32), opened.model.vectors(batch, 32)
+    for ours, theirs in zip(found["ours"], found["theirs"], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=0)
+
+
+def first_batch(opened):
+    import numpy as np
+
+    from pretrainkit.recipes.glue.answers import records_of
+
+    source = opened.recipe.open_data(opened.config, "valid")
+    return {name: torch.from_numpy(array) for name, array in source.build(records_of(source, np.arange(4))).items()}
+
+
+@pytest.mark.parametrize("is_modern", [False, True])
+def test_an_exported_classifier_is_read_with_its_head(is_modern, glue, tmp_path):
+    finetune("rte", write_encoder(tmp_path / "bert", is_modern=is_modern), glue, tmp_path / "run")
+    api.export(tmp_path / "run", "huggingface", tmp_path / "hf")
+    metrics = finetune("rte", tmp_path / "hf", glue, tmp_path / "again", "optimizer.peak_lr=1e-12")
+    assert metrics["valid_loss"] == pytest.approx(api.evaluate(tmp_path / "run", device="cpu")["loss"], abs=1e-6)
+    opened = api.open_model(tmp_path / "hf")
+    assert opened.config.model.classes == ("entailment", "not_entailment")
+    for name, tensor in api.load_model(tmp_path / "run").state_dict().items():
+        torch.testing.assert_close(opened.model.state_dict()[name], tensor, atol=0, rtol=0)
+
+
+def test_a_classifier_of_another_family_is_read_with_its_head(glue, tmp_path, transformers):
+    finetune("rte", write_foreign(transformers, tmp_path / "encoder", "roberta"), glue, tmp_path / "run")
+    api.export(tmp_path / "run", "huggingface", tmp_path / "hf")
+    ours, again = (api.load_model(tmp_path / name).state_dict() for name in ("run", "hf"))
+    assert ours.keys() == again.keys()
+    assert all(torch.equal(ours[name], again[name]) for name in ours)
+    folders = json.dumps({"glue": str(glue)})
+    settings = [f"data.task_folders={folders}", "data.max_seq_length=32", "precision.compute=float32"]
+    said = [
+        api.predict(
+            tmp_path / name,
+            tmp_path / f"{name}.jsonl",
+            task="rte",
+            split="validation",
+            device="cpu",
+            overrides=settings,
+        )
+        for name in ("run", "hf")
+    ]
+    assert said[0].read_text() == said[1].read_text()
+
+
+@pytest.mark.parametrize("head", ["BertModel", "BertForTokenClassification", "BertForMaskedLM"])
+def test_a_bert_is_an_encoder_whatever_its_head(head, glue, tmp_path, transformers):
+    encoder = write_encoder(tmp_path / "bert")
+    model = getattr(transformers, head).from_pretrained(encoder)
+    model.save_pretrained(tmp_path / "other")
+    write_tokenizer(tmp_path / "other")
+    finetune("rte", tmp_path / "other", glue, tmp_path / "run", "optimizer.peak_lr=1e-12")
+    found = api.load_model(tmp_path / "run").state_dict()
+    source = api.load_model(encoder).state_dict()
+    for name in ("embeddings.word.weight", "layers.1.attention.qkv.weight"):
+        torch.testing.assert_close(found[f"encoder.{name}"], source[name], atol=1e-6, rtol=0)
+    if head == "BertModel":
+        pooler = source["sentence_order.pooler.weight"]
+        torch.testing.assert_close(found["encoder.pooler.dense.weight"], pooler, atol=1e-6, rtol=0)
+
+
+def test_what_is_no_encoder_of_texts_is_refused_by_name(glue, tmp_path, transformers):
+    config = transformers.AutoConfig.for_model("gpt2", vocab_size=40, n_embd=16, n_layer=1, n_head=2)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(CheckpointError, match="gpt2"):
+        finetune("rte", tmp_path / "gpt2", glue, tmp_path / "run")
+
+
+def test_layers_that_the_folder_lacks_are_drawn_by_the_seed(glue, tmp_path, transformers):
+    encoder = write_foreign(transformers, tmp_path / "encoder", "roberta")
+    for name, seed in (("one", 1), ("two", 1), ("three", 2)):
+        finetune("rte", encoder, glue, tmp_path / name, f"seed={seed}", "optimizer.peak_lr=1e-12")
+    one, two, three = (api.load_model(tmp_path / n).state_dict() for n in ("one", "two", "three"))
+    name = "encoder.model.classifier.dense.weight"
+    assert torch.equal(one[name], two[name])
+    assert not torch.allclose(one[name], three[name], atol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_pooling_is_over_the_tokens_of_the_example_alone(pooling, encoder, glue, tmp_path):
+    finetune("rte", encoder, glue, tmp_path / "run", f"model.pooling={pooling}")
+    opened = api.open_model(tmp_path / "run")
+    batch = first_batch(opened)
+    with torch.no_grad():
+        found, x_TD = opened.model.vectors(batch, 32), opened.model.encoder.tokens(batch, 32)
+    for number, (begin, end) in enumerate(zip(batch["cu_seqlens"], batch["cu_seqlens"][1:], strict=False)):
+        own = x_TD[begin:end]
+        expected = {"cls": own[0], "mean": own.mean(0), "max": own.amax(0)}[pooling]
+        torch.testing.assert_close(found[number], expected)
+    trainable = {name for name, p in opened.model.named_parameters() if p.requires_grad}
+    assert not any("pooler" in name for name in trainable)

@@ -1,0 +1,120 @@
+"""From a pretrained model to one that is fine-tuned on classes, goes on exactly, answers and is exported."""
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pixel_encoders import SHORT, require_exact_resume, write_encoder
+
+from pretrainkit import api
+from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.recipes.glue.answers import records_of
+
+pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
+
+
+def write_rows(path: Path, num: int, *, is_pair: bool = False) -> Path:
+    """Texts of broad or of narrow letters."""
+    rng = random.Random(path.name)
+    rows = []
+    for _ in range(num):
+        is_broad = rng.random() < 0.5
+        word = "mwm" if is_broad else "lil"
+        row = {"text": " ".join([word] * rng.randint(1, 5)), "label": "broad" if is_broad else "narrow"}
+        rows.append(row | ({"other": "a moon"} if is_pair else {}))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An encoder, rows, and `run`, a fine-tuning that was never interrupted."""
+    place = tmp_path_factory.mktemp("fine-tuning")
+    write_encoder(place)
+    write_rows(place / "train.jsonl", 128)
+    write_rows(place / "valid.jsonl", 24)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRETRAINKIT_CACHE", str(place / "cache"))
+        finetune(place, place / "run")
+        yield place
+
+
+def finetune(place: Path, out: Path, *more: str) -> dict:
+    data = [f"data.train={place}/train.jsonl", f"data.valid={place}/valid.jsonl", "data.texts=[text]"]
+    config = api.load_config("glue/own", [f"init_from={place}/encoder", *data, *SHORT, *more])
+    return api.train(config, out, device="cpu")
+
+
+def test_it_learns_what_letters_look_like(folder: Path, tmp_path: Path) -> None:
+    assert finetune(folder, tmp_path / "run", "num_steps=30", "checkpoint.every_steps=30")["valid_accuracy"] > 90
+
+
+def test_a_run_goes_on_exactly(folder: Path, tmp_path: Path) -> None:
+    require_exact_resume(folder / "run", tmp_path / "half")
+
+
+def test_a_run_has_all_it_needs(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run", tmp_path / "run")
+    opened = api.open_model(tmp_path / "run")
+    assert opened.tokenizer == tmp_path / "run" / "tokenizer"
+    assert (opened.tokenizer / "latin.ttf").is_file()
+    assert opened.model.encoder.position_embedding.shape[0] == 25
+    assert opened.config.model.encoder.config["model"]["grid_width"] == 6
+
+
+def test_answers_are_json_lines(folder: Path, tmp_path: Path) -> None:
+    out = api.predict(folder / "run", tmp_path / "answers.jsonl", input=folder / "valid.jsonl", device="cpu")
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(lines) == 24
+    assert {line["label"] for line in lines} <= {"broad", "narrow"}
+
+
+def test_an_export_answers_as_the_run(folder: Path, tmp_path: Path) -> None:
+    api.export(folder / "run", "safetensors", tmp_path / "out")
+    answers = [
+        api.predict(path, tmp_path / f"{path.name}.jsonl", input=folder / "valid.jsonl", device="cpu").read_text()
+        for path in (folder / "run", tmp_path / "out")
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_there_is_no_form_for_transformers(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no Hugging Face form of its encoder with a head"):
+        api.export(folder / "run", "huggingface", tmp_path / "out")
+
+
+@pytest.mark.parametrize("pooling", ["max", "cls", "pma:2"])
+def test_poolings_are_settings_of_the_encoder(folder: Path, tmp_path: Path, pooling: str) -> None:
+    finetune(folder, tmp_path / "run", f"model.encoder_settings.text.pooling={pooling}", "num_steps=2")
+    opened = api.open_model(tmp_path / "run")
+    assert opened.config.model.encoder.config["text"]["pooling"] == pooling
+
+
+def test_pairs_longer_texts_and_another_renderer(folder: Path, tmp_path: Path) -> None:
+    """Positions go on past those of pretraining, and the run keeps the renderer that was asked for."""
+    for name in ("train", "valid"):
+        write_rows(tmp_path / f"{name}.jsonl", 24, is_pair=True)
+    shutil.copytree(folder / "encoder", tmp_path / "encoder")
+    more = ["data.texts=[text,other]", "data.max_seq_length=64", "num_steps=2"]
+    finetune(tmp_path, tmp_path / "run", *more, "model.encoder_settings.text.renderer.rgb=true")
+    opened = api.open_model(tmp_path / "run")
+    assert opened.model.encoder.position_embedding.shape[0] == 65
+    assert json.loads((opened.tokenizer / "rendering.json").read_text())["config"]["rgb"] is True
+    source = opened.recipe.open_data(opened.config, "valid")
+    assert source.build(records_of(source, np.arange(1)))["patches"].shape[1] == 768
+
+
+def test_unknown_settings_of_an_encoder_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pooled"):
+        finetune(folder, tmp_path / "run", "model.encoder_settings.text.pooled=max")
+
+
+def test_a_fine_tuned_model_lends_its_encoder(folder: Path, tmp_path: Path) -> None:
+    finetune(folder, tmp_path / "next", f"init_from={folder}/run", "num_steps=1", "optimizer.peak_lr=1e-30")
+    first, second = (api.open_model(path).model.state_dict() for path in (folder / "run", tmp_path / "next"))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
