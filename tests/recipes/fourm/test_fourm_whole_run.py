@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from fourm_data import write_set, write_tokenizer
-from two_processes import run_two
 
 import pretrainkit
 from pretrainkit.recipes.fourm.recipe import RECIPE
 from pretrainkit.training.checkpoint import read_weights
+from two_processes import run_two
 
 STEPS = 4
 SETTINGS = (
