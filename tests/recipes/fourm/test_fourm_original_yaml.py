@@ -81,10 +81,9 @@ def test_the_published_run_is_our_preset(main: Path) -> None:
     config, preset = imported(main), b_7()
     assert config.problems() == []
     assert config.in_steps().num_steps == 239_120
-    for part in ("model", "length", "schedule", "objective"):
+    for part in ("model", "length", "schedule", "objective", "optimizer"):
         assert getattr(config, part) == getattr(preset, part), part
     assert config.data.batch_size == 8192
-    assert config.optimizer.model_dump() == pytest.approx(preset.optimizer.model_dump())
     assert config.checkpoint.every_steps == 1220
 
 

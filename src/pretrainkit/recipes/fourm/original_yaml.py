@@ -69,6 +69,7 @@ _REQUIRED: dict[str, tuple[Any, ...]] = {
     "frozen_model_tokens": (0,),
 }
 """Keys whose other values have no counterpart, and the values that have."""
+_BUDGETS = ("num_input_tokens", "num_target_tokens", "min_input_tokens", "min_target_tokens")
 _SET_DEFAULTS: dict[str, Any] = {
     "type": "multimodal", "in_domains": "", "out_domains": "", "input_alphas": None, "target_alphas": None,
     "alphas_config": None, "min_input_tokens": None, "num_input_tokens": None, "min_target_tokens": None,
@@ -197,13 +198,9 @@ def _data(
         num_workers=values["num_workers"],
         aligned_captions=all(one.get("aligned_captions", True) for one in named.values()),
     )
-    budget = {
-        key: values[key] for key in ("num_input_tokens", "num_target_tokens", "min_input_tokens", "min_target_tokens")
-    }
+    budget = {key: values[key] for key in _BUDGETS}
     assert sets[0].mixture is not None
-    notes.append(
-        "empty slots are filled with further draws; masking.unused=pad leaves them empty, as the original does"
-    )
+    notes.append("empty slots are filled with further draws; masking.unused=pad leaves them empty, as in the original")
     return modalities, data, MaskingConfig(**budget, mixture=sets[0].mixture)
 
 
@@ -214,7 +211,7 @@ def _set(
         raise ConfigError(
             f"{file}: {name} is of type {one['type']!r}\n  write its texts as files of captions, and give their folder"
         )
-    for key in ("num_input_tokens", "num_target_tokens", "min_input_tokens", "min_target_tokens"):
+    for key in _BUDGETS:
         if one[key] not in (None, values[key]):
             raise ConfigError(f"{file}: {name} has {key}={one[key]}, but the run {values[key]}\n  make them equal")
     inputs, targets = _domains(one["in_domains"]), _domains(one["out_domains"])
