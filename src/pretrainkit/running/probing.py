@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.rng import stream_key
 from pretrainkit.training.recipe import Evaluation, Recipe
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def _evaluation(probe: TaskProbe) -> Evaluation:
 
 def _isolated(probe: TaskProbe, model: nn.Module) -> dict[str, float]:
     import torch
+
+    from pretrainkit.rng import stream_key
 
     device = probe.world.device
     is_gpu = device.type != "cpu"
