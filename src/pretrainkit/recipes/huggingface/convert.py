@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -200,9 +200,9 @@ def _architecture(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> int:
+def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> Literal[0, 1]:
     """As the tokenizer beside the weights says; where there is none, 1 if the encoder knows two types."""
     try:
         return read_tokenizer(folder)[1].second_type
     except DataError:
-        return int(encoder.num_types > 1)
+        return 1 if encoder.num_types > 1 else 0
