@@ -20,6 +20,7 @@ from pretrainkit.recipes.glue.kinds.whole_words import whole_words
         ("a six-time winner", "six-ti", "six"),
         ("(see) (a)", ") (", ") ("),
         ("w o w", "o ", "o"),
+        ("the moonlight", "oon", "moonlight"),
         ("北京是首都", "京是", "京是"),
     ],
 )

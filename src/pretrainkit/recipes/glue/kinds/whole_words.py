@@ -11,11 +11,13 @@ _LONGEST = 60
 
 
 def whole_words(text: str, begin: int, end: int) -> tuple[int, int]:
-    """From the first to the last word of which more than half lies between two characters, (begin, end); the stretch
-    itself where there is none, and in scripts without spaces."""
+    """From the first to the last word of which more than half lies between two characters, (begin, end); where there is
+    none, the word of which most does. The stretch itself where it has no word, and in scripts without spaces."""
     if _WITHOUT_SPACES.search(text, begin, end):
         return begin, end
-    first = max(0, begin - _LONGEST)
-    found = [word.span() for word in _WORD.finditer(text, first, end + _LONGEST)]
-    kept = [(one, other) for one, other in found if 2 * (min(end, other) - max(begin, one)) > other - one]
+    found = [word.span() for word in _WORD.finditer(text, max(0, begin - _LONGEST), end + _LONGEST)]
+    shared = [min(end, after) - max(begin, first) for first, after in found]
+    kept = [span for span, num in zip(found, shared, strict=True) if 2 * num > span[1] - span[0]]
+    if not kept and max(shared, default=0) > 0:
+        kept = [found[shared.index(max(shared))]]
     return (kept[0][0], kept[-1][1]) if kept else (begin, end)
