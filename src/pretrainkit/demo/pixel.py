@@ -93,7 +93,7 @@ def run_demo(folder: Path, font: Path | None = None, num_steps: int = NUM_STEPS)
     tagger = folder / "tagger"
     pretrainkit(
         *("finetune", "tags", "--from", run, f"data.train={folder}/task/train.jsonl"),
-        *(f"data.valid={folder}/task/validation.jsonl", f"data.max_seq_length={MAX_PATCHES}", "data.num_epochs=6"),
+        *(f"data.valid={folder}/task/validation.jsonl", "data.max_seq_length=64", "data.num_epochs=6"),
         *("optimizer.peak_lr=1e-3", "evaluate.every_epochs=2", "--out", tagger),
     )
 

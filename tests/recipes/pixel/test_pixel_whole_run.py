@@ -30,6 +30,7 @@ SETTINGS = (
     "model.max_patches=36",
     "model.positions=grid",
     "model.rotary_theta=10000",
+    "model.pixel_zero=black",
     "data.max_patches=36",
     "data.min_text_patches=4",
     "data.batch_size=4",
