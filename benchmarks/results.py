@@ -196,6 +196,27 @@ TARGETS = (
         least=1.5,
     ),
     Target(
+        "4M masking, 7 modalities, slots packed: samples per CPU-second, times one by one",
+        "fourm_masking",
+        lambda rows: cell(rows, "7 modalities, ours, packed", "times the samples"),
+        least=10,
+        form="{:.1f}",
+    ),
+    Target(
+        "4M masking, 21 modalities: the same",
+        "fourm_masking",
+        lambda rows: cell(rows, "21 modalities, ours, packed", "times the samples"),
+        least=10,
+        form="{:.1f}",
+    ),
+    Target(
+        "4M masking, 21 modalities: slots of the encoder that are filled, %",
+        "fourm_masking",
+        lambda rows: cell(rows, "21 modalities, packed", "encoder, %"),
+        least=95,
+        form="{:.1f}",
+    ),
+    Target(
         "rendering with FreeType, lines of 529 patches: text patches per CPU-second, times PyGame's",
         "rendering",
         lambda rows: cell(rows, "ours", _LAST, "FreeType, lines"),

@@ -34,6 +34,7 @@ BENCHMARKS = (
     "images",
     "rendering",
     "rendered_rows",
+    "fourm_masking",
     "start",
 )
 LARGE = {"shuffle": ("--size", "2GB"), "tokenizing": ("--megabytes", "80", "--rounds", "3")}

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -199,7 +200,11 @@ def _lay_out(folder: str, out: Path, layout: LayoutName, split: str, workers: in
     from pretrainkit.rendering.other_layouts import to_arrow, to_webdataset
     from pretrainkit.rendering.relayout import publish, regroup
 
-    writers = {LayoutName.published: publish, LayoutName.arrow: to_arrow, LayoutName.webdataset: to_webdataset}
+    writers: dict[LayoutName, Callable[..., list[Path]]] = {
+        LayoutName.published: publish,
+        LayoutName.arrow: to_arrow,
+        LayoutName.webdataset: to_webdataset,
+    }
     with shown_stages() as progress:
         if layout is LayoutName.even:
             manifest = regroup(folder, out, workers=workers, progress=progress)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -38,28 +38,43 @@ class Member(NamedTuple):
     num_bytes: int
 
 
-def members(path: Path) -> Iterator[Member]:
+def members(path: Path | str) -> Iterator[Member]:
     """The regular files of an uncompressed archive in stored order; their contents are skipped over.
+
+    Args:
+        path: On a disk, or an address that fsspec opens.
 
     Raises:
         DataError: It cannot be read, is truncated, compressed, or no tar at all.
     """
     try:
-        with tarfile.open(path, "r:") as archive:
+        with _opened(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             while (entry := archive.next()) is not None:
                 if entry.isreg():
                     yield Member(entry.name, entry.offset_data, entry.size)
                 archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header in memory
             end = archive.offset
-        with open(path, "rb") as file:
             file.seek(end)
             if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # the library takes a torn header for the end
                 raise tarfile.ReadError(f"it breaks off or is damaged at byte {end}")
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, ImportError, ValueError) as error:
         raise DataError(
             f"{path} cannot be read as a tar archive: {error}\n"
             "  it must be whole and uncompressed (a .tar.gz has no random access: gunzip it); fetch or make it again"
         ) from error
+
+
+def is_address(path: str) -> bool:
+    """Whether fsspec opens it: s3://…, gs://…, https://…"""
+    return "://" in path
+
+
+def _opened(path: Path | str) -> Any:
+    if not is_address(str(path)):
+        return open(path, "rb")
+    import fsspec
+
+    return fsspec.open(str(path), "rb").open()
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -112,6 +127,27 @@ class TarReader:
             return descriptor
 
 
+class RemoteTarReader:
+    """Reads pieces of archives behind addresses that fsspec opens, from any number of threads."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = tuple(addresses)
+
+    def read(self, archive: int, offset: int, num_bytes: int) -> bytes:
+        """The bytes of a member of archive number `archive`.
+
+        Raises:
+            OSError: It cannot be opened or read, or ends too early.
+        """
+        import fsspec
+
+        files, path = fsspec.core.url_to_fs(self._addresses[archive])
+        data: bytes = files.cat_file(path, start=offset, end=offset + num_bytes)
+        if len(data) < num_bytes:
+            raise OSError(f"{self._addresses[archive]} ends before byte {offset + num_bytes}")
+        return data
+
+
 class _Descriptor:
     """An open file that is closed with its last reference, so that no thread closes what another one reads."""
 
@@ -138,6 +174,30 @@ def cached_table(path: Path, settings: str, make: Callable[[], pa.Table]) -> pa.
     stamp = f"{_FORMAT}\n{settings}\n{status.st_size}\n{status.st_mtime_ns}".encode()
     kind = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
     places = [path.with_name(f"{path.name}.{kind}.index"), _cache_folder() / f"{_name_of(path)}.{kind}.index"]
+    return _kept(str(path), stamp, places, make)
+
+
+def cached_remote_table(address: str, settings: str, make: Callable[[], pa.Table]) -> pa.Table:
+    """`cached_table` for an archive behind an address that fsspec opens, kept in the cache folder of this machine.
+
+    Raises:
+        DataError: There is no such archive, or the package that opens such addresses is missing.
+    """
+    import fsspec
+
+    try:
+        files, path = fsspec.core.url_to_fs(address)
+        found = files.info(path)
+    except (OSError, ImportError, ValueError) as error:
+        raise DataError(f"{address} cannot be read: {error}\n  check the address and your access to it") from error
+    version = [found.get(name) for name in ("size", "ETag", "etag", "md5Hash", "LastModified", "mtime", "created")]
+    stamp = f"{_FORMAT}\n{settings}\n{version}".encode()
+    name = hashlib.blake2b(f"{address}\n{settings}".encode(), digest_size=12).hexdigest()
+    return _kept(address, stamp, [_cache_folder() / f"{name}.index"], make)
+
+
+def _kept(path: str, stamp: bytes, places: Sequence[Path], make: Callable[[], pa.Table]) -> pa.Table:
+    """The table at one of `places`, or made anew and kept at the first that can be written."""
     for place in places:
         if (kept := _read(place, stamp)) is not None:
             return kept

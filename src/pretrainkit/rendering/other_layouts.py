@@ -52,7 +52,7 @@ def to_arrow(
             for batch in batches:
                 stream.write_batch(batch)
         written.append(path)
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": path.name} for path in written],
         "_fingerprint": fingerprint([file_sha256(path) for path in written])[:16],
         "_format_columns": None,

@@ -44,6 +44,22 @@ def test_tar_files_give_what_folders_give(folders, tokenizer, tmp_path):
     assert_equal(from_tars.build(records_of(from_tars)), from_folders.build(records_of(from_folders)))
 
 
+def test_archives_behind_an_address_give_what_folders_give(folders, tokenizer, tmp_path, monkeypatch):
+    import fsspec
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pattern = write_tars(tmp_path / "tars", 6)
+    fsspec.filesystem("memory").put(str(tmp_path / "tars"), "/bucket", recursive=True)
+    address = "memory://bucket" + pattern.removeprefix(str(tmp_path / "tars"))
+    for _ in range(2):  # the second time from the kept index
+        source = open_source(config_of(address, tokenizer), "train")
+        near = open_source(config_of(pattern, tokenizer), "train")
+        assert_equal(source.build(records_of(source, 3)), near.build(records_of(near, 3)))
+    assert len(list((tmp_path / "cache").rglob("*.index"))) == 5 * 2
+    with pytest.raises(DataError, match="cannot be read"):
+        open_source(config_of("memory://bucket/[rgb,det]/{05..06}.tar", tokenizer), "train")
+
+
 def test_a_batch_is_a_pure_function_of_its_records(folders, tokenizer):
     source = open_source(config_of(str(folders), tokenizer), "train")
     records = records_of(source)

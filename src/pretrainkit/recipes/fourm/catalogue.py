@@ -6,6 +6,10 @@ modalities and appendix on tokenizers. Vocabularies, lengths and names are those
 `human_poses` has fewer positions than tokens is theirs, too.
 """
 
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator
+
 from pretrainkit.data.user_modules import user_object
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.fourm.modality import Modality
@@ -128,3 +132,33 @@ def named(name: str) -> Modality:
             "  declare it as an object of pretrainkit.recipes.fourm.modality.Modality"
         )
     return found
+
+
+def _resolved(value: object) -> object:
+    """Names for what they stand for: of published modalities, of objects in users' modules."""
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part]
+    if isinstance(value, (list, tuple)):
+        try:
+            return tuple(named(item) if isinstance(item, str) else item for item in value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+    return value
+
+
+def _checked(modalities: tuple[Modality, ...]) -> tuple[Modality, ...]:
+    names = [modality.name for modality in modalities]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} occurs more than once; leave out all but one")
+    if len(names) > 255:
+        raise ValueError(f"{len(names)} modalities are more than the 255 that can be numbered; leave some out")
+    return modalities
+
+
+Modalities = Annotated[
+    tuple[Modality, ...],
+    BeforeValidator(_resolved, json_schema_input_type=str | tuple[str | Modality, ...]),
+    AfterValidator(_checked),
+]
+"""In a config: objects, or names (`tok_rgb@224`, `module:OBJECT`), also in one text with commas between them."""

@@ -4,21 +4,15 @@ A component says for each modality how strongly it is wanted among inputs and ta
 the resolution (`rgb` for `rgb@224`), and `*` stands for all that are not named.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PositiveFloat
 
 from pretrainkit.config.base import Config
-from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.training.run import NonNegativeFloat
 
 Keep = Literal["random", "all", "binary"]
-_ALL = "*"
-T = TypeVar("T")
+ALL = "*"
 
 
 class Component(Config):
@@ -26,10 +20,10 @@ class Component(Config):
 
     weight: PositiveFloat = 1.0
     """How often it is drawn, relative to the others."""
-    inputs: dict[str, NonNegativeFloat] = Field(default={_ALL: 1.0})
+    inputs: dict[str, NonNegativeFloat] = Field(default={ALL: 1.0})
     """Concentration of the Dirichlet distribution of inputs by modality: small values give few modalities at a time,
     large ones equal parts. Unnamed ones: that of *, or 0, which is never."""
-    targets: dict[str, NonNegativeFloat] = Field(default={_ALL: 1.0})
+    targets: dict[str, NonNegativeFloat] = Field(default={ALL: 1.0})
     """The same for targets. * leaves out what can be no target."""
     keep: dict[str, Keep] = Field(default={})
     """Of sequences among the inputs, the share of tokens that is kept before the budget cuts: random: uniform in
@@ -37,7 +31,7 @@ class Component(Config):
 
 
 def _only(concentration: float, *names: str, others: float = 0.0) -> dict[str, float]:
-    return {**dict.fromkeys(names, concentration), _ALL: others}
+    return {**dict.fromkeys(names, concentration), ALL: others}
 
 
 def _spread(**more: object) -> tuple[Component, ...]:
@@ -49,7 +43,7 @@ def _spread(**more: object) -> tuple[Component, ...]:
 
 
 _BINARY_PALETTE: dict[str, Keep] = {"color_palette": "binary"}
-_HALF = {_ALL: 0.5}
+_HALF = {ALL: 0.5}
 
 PUBLISHED: dict[str, tuple[Component, ...]] = {
     "mod7-all2all-rgb2all": (
@@ -84,13 +78,13 @@ PUBLISHED: dict[str, tuple[Component, ...]] = {
         Component(inputs=_only(1000.0, "rgb"), targets=_HALF, keep=_BINARY_PALETTE),
         Component(
             weight=0.5,
-            inputs={"caption": 5.0, "t5_caption": 0.0, _ALL: 0.05},
+            inputs={"caption": 5.0, "t5_caption": 0.0, ALL: 0.05},
             targets=_only(0.0, "caption", others=0.5),
             keep={**_BINARY_PALETTE, "caption": "all"},
         ),
         Component(
             weight=0.5,
-            inputs={"t5_caption": 5.0, "caption": 0.0, _ALL: 0.05},
+            inputs={"t5_caption": 5.0, "caption": 0.0, ALL: 0.05},
             targets=_HALF,
             keep={**_BINARY_PALETTE, "t5_caption": "all"},
         ),
@@ -114,88 +108,5 @@ Mixture = Annotated[
 """In a config: components, or the name of a published mixture."""
 
 
-class Bound:
-    """A mixture for given modalities, as arrays: K components, D modalities."""
-
-    def __init__(self, mixture: Sequence[Component], modalities: Sequence[Modality], present: Sequence[str]) -> None:
-        """
-        Args:
-            mixture: Its components.
-            modalities: Of the model, in order.
-            present: Names of those that the data have.
-
-        Raises:
-            ConfigError: A name fits no modality of the model, an input is asked to be a target, or a component wants
-                nothing.
-        """
-        problems: list[str] = []
-        self.weights_K = np.array([component.weight for component in mixture])
-        has = np.array([modality.name in present for modality in modalities])
-        is_input = np.array([modality.is_input for modality in modalities]) & has
-        is_target = np.array([modality.is_target for modality in modalities]) & has
-        self.inputs_KD = _table([c.inputs for c in mixture], modalities, 0.0, problems) * is_input
-        self.targets_KD = _table([c.targets for c in mixture], modalities, 0.0, problems) * is_target
-        self.keep_KD = _keep_table([c.keep for c in mixture], modalities, problems)
-        for number, component in enumerate(mixture):
-            problems += _impossible(number, component, modalities)
-            if not self.inputs_KD[number].any() or not self.targets_KD[number].any():
-                problems.append(
-                    f"component {number} of the mixture wants no inputs or no targets of {', '.join(present)}\n"
-                    "  give it a modality of these data, or leave it out"
-                )
-        if not mixture:
-            problems.append("the mixture has no component\n  give one, such as {inputs: {'*': 1}, targets: {'*': 1}}")
-        if problems:
-            raise ConfigError(list(dict.fromkeys(problems)))
-
-
 KEEPS: tuple[Keep, ...] = ("random", "all", "binary")
-"""By their number in `Bound.keep_KD`."""
-
-
-def _table(
-    rows: Sequence[dict[str, float]], modalities: Sequence[Modality], default: float, problems: list[str]
-) -> NDArray[np.float64]:
-    table = np.empty((len(rows), len(modalities)))
-    for number, row in enumerate(rows):
-        problems += _unknown(number, row, modalities)
-        table[number] = [_of(row, modality, default) for modality in modalities]
-    return table
-
-
-def _keep_table(
-    rows: Sequence[dict[str, Keep]], modalities: Sequence[Modality], problems: list[str]
-) -> NDArray[np.int64]:
-    for number, row in enumerate(rows):
-        problems += _unknown(number, row, modalities)
-    return np.array([[KEEPS.index(_of(row, modality, "random")) for modality in modalities] for row in rows], np.int64)
-
-
-def _of(row: dict[str, T], modality: Modality, default: T) -> T:
-    return row.get(modality.name, row.get(modality.key, row.get(_ALL, default)))
-
-
-def _unknown(number: int, row: dict[str, float] | dict[str, Keep], modalities: Sequence[Modality]) -> list[str]:
-    known = {_ALL} | {m.name for m in modalities} | {m.key for m in modalities}
-    return [
-        f"component {number} of the mixture names {name!r}, which is no modality of the model\n"
-        f"  it has {', '.join(m.name for m in modalities)}"
-        for name in row
-        if name not in known
-    ]
-
-
-def _impossible(number: int, component: Component, modalities: Sequence[Modality]) -> list[str]:
-    found = []
-    for modality in modalities:
-        for row, is_possible, what in (
-            (component.inputs, modality.is_input, "an input"),
-            (component.targets, modality.is_target, "a target"),
-        ):
-            named = row.get(modality.name, row.get(modality.key, 0.0))
-            if named and not is_possible:
-                found.append(
-                    f"component {number} of the mixture wants {modality.name} as {what}, which it cannot be\n"
-                    "  leave it out there"
-                )
-    return found
+"""By number."""

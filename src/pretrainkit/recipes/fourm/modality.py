@@ -12,11 +12,10 @@ A user declares one in their own module, as an object of `Modality`, and names i
 import hashlib
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 from pretrainkit.config.paths import IsPath
-from pretrainkit.errors import ConfigError
 
 Kind = Literal["pixels", "image", "sequence", "vectors"]
 
@@ -122,35 +121,3 @@ class Modality(Config):
     def id(self) -> int:
         """The original's number of it: 15 bits of SHA-256 of the name."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % (1 << 15)
-
-
-def _resolved(value: object) -> object:
-    """Names for what they stand for: of published modalities, of objects in users' modules."""
-    if isinstance(value, str):
-        value = [part for part in value.split(",") if part]
-    if isinstance(value, (list, tuple)):
-        from pretrainkit.recipes.fourm.catalogue import named
-
-        try:
-            return tuple(named(item) if isinstance(item, str) else item for item in value)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-    return value
-
-
-def _checked(modalities: tuple[Modality, ...]) -> tuple[Modality, ...]:
-    names = [modality.name for modality in modalities]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{', '.join(twice)} occurs more than once; leave out all but one")
-    if len(names) > 255:
-        raise ValueError(f"{len(names)} modalities are more than the 255 that can be numbered; leave some out")
-    return modalities
-
-
-Modalities = Annotated[
-    tuple[Modality, ...],
-    BeforeValidator(_resolved, json_schema_input_type=str | tuple[str | Modality, ...]),
-    AfterValidator(_checked),
-]
-"""In a config: objects, or names (`tok_rgb@224`, `module:OBJECT`), also in one text with commas between them."""

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
-from pretrainkit.recipes.fourm.modality import Modalities
+from pretrainkit.recipes.fourm.catalogue import Modalities
 from pretrainkit.training.run import NonNegativeInt, Rate
 
 Variant = Literal["gelu", "swiglu", "swiglu-qknorm"]

@@ -9,7 +9,6 @@ keep only the first of "a cat sits [EOS]" and the input is "a [S_1]", the target
 Source: released code of 4M (https://arxiv.org/abs/2312.06647), after T5's span corruption.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +20,11 @@ Ids = NDArray[np.int32]
 
 _FADE = 0.9
 """What the probability to keep is multiplied with where too much is kept."""
+_FADED = _FADE ** np.arange(1000.0)
+"""By the number of the attempt."""
 _FAR = 14.0
 """Attempts that succeed with a chance of less than exp(-14) are not made."""
+_TOKENS_AT_ONCE, _MOST_TRIES = 40_000, 64
 _KEPT, _CUT = range(2)
 
 
@@ -142,33 +144,42 @@ def merge_spans(input_ids: Ids, target_ids: Ids, sentinels: frozenset[int]) -> I
 def _keep(
     sequences: Ragged, keys_R: rng.Keys, keep_R: NDArray[np.float64], budget_R: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """(F,) True where a token is kept; the inputs of every sequence fit its budget."""
+    """(F,) True where a token is kept; the inputs of every sequence fit its budget.
+
+    Several attempts are made at once, the more the fewer tokens are left; the first that fits counts.
+    """
     is_kept_F = np.zeros(len(sequences.ids_F), np.bool_)
-    keep_R, attempt_R = _skip_hopeless(sequences, keep_R, budget_R)
-    pending = np.flatnonzero((budget_R > 0) & (sequences.length_R > 0))
-    rest, places_F = sequences.take(pending), spans(sequences.start_R[pending], sequences.length_R[pending])
+    attempt_R = _hopeless_attempts(sequences, keep_R, budget_R)
+    whole_start_R, pending = sequences.start_R, np.flatnonzero((budget_R > 0) & (sequences.length_R > 0))
     while len(pending):
-        length_R, start_R = rest.length_R, rest.start_R
-        row_F = np.repeat(np.arange(len(pending)), length_R)
-        unit_F = np.arange(len(row_F)) - start_R[row_F] if rest.unit_F is None else rest.unit_F
-        attempt_keys_R = rng.fold(keys_R[pending], attempt_R[pending])
-        drawn_F = rng.uniform(rng.fold(attempt_keys_R[row_F], unit_F), 1)[:, 0]
-        tried_F = drawn_F <= keep_R[pending][row_F]
-        given_F = tried_F | _opens_run(tried_F, start_R)
-        fits_R = np.add.reduceat(given_F, start_R, dtype=np.int64) <= budget_R[pending]
-        fits_F = fits_R[row_F]
-        is_kept_F[places_F[fits_F]] = tried_F[fits_F]
-        left = np.flatnonzero(~fits_R)
-        rest, places_F, pending = rest.take(left), places_F[~fits_F], pending[left]
-        keep_R[pending] *= _FADE
-        attempt_R[pending] += 1
+        num_tries = min(max(_TOKENS_AT_ONCE // int(sequences.length_R[pending].sum()), 1), _MOST_TRIES)
+        row_T, try_T = np.repeat(pending, num_tries), np.tile(np.arange(num_tries), len(pending))
+        length_T = sequences.length_R[row_T]
+        start_T = np.cumsum(length_T) - length_T
+        place_F = spans(whole_start_R[row_T], length_T)
+        tries_F = np.repeat(np.arange(len(row_T)), length_T)
+        unit_F = place_F - whole_start_R[row_T][tries_F] if sequences.unit_F is None else sequences.unit_F[place_F]
+        number_T = attempt_R[row_T] + try_T
+        tried_keys_T = rng.fold(keys_R[row_T], number_T)
+        kept_F = rng.uniform(rng.fold(tried_keys_T[tries_F], unit_F), 1)[:, 0]
+        kept_F = kept_F <= (keep_R[row_T] * _FADED[np.minimum(number_T, len(_FADED) - 1)])[tries_F]
+        given_F = kept_F | _opens_run(kept_F, start_T)
+        fits_T = np.add.reduceat(given_F, start_T, dtype=np.int64) <= budget_R[row_T]
+        fits_PT = fits_T.reshape(len(pending), num_tries)
+        is_done = fits_PT.any(axis=1)
+        chosen_T = np.zeros(len(row_T), np.bool_)
+        chosen_T[np.flatnonzero(is_done) * num_tries + fits_PT[is_done].argmax(axis=1)] = True
+        chosen_F = chosen_T[tries_F]
+        is_kept_F[place_F[chosen_F]] = kept_F[chosen_F]
+        pending = pending[~is_done]
+        attempt_R[pending] += num_tries
     return is_kept_F
 
 
-def _skip_hopeless(
+def _hopeless_attempts(
     sequences: Ragged, keep_R: NDArray[np.float64], budget_R: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Probabilities lowered to where fitting is no wonder, and how many attempts that skips.
+) -> NDArray[np.int64]:
+    """(R,) how many attempts are left out because fitting would be a wonder.
 
     With an expectation of m chunks kept, b or fewer are with a chance of at most exp(-(m - b)² / 2m) (Chernoff).
     """
@@ -179,9 +190,8 @@ def _skip_hopeless(
         chunks_R[has] = sequences.unit_F[(sequences.start_R + sequences.length_R)[has] - 1] + 1
     hopeful_R = budget_R + _FAR + np.sqrt(_FAR * _FAR + 2 * _FAR * budget_R)
     expected_R = np.maximum(keep_R * chunks_R, 1e-9)
-    skipped_R = np.maximum(np.ceil(np.log(hopeful_R / expected_R) / math.log(_FADE)), 0).astype(np.int64)
-    skipped_R = np.where(expected_R > hopeful_R, skipped_R, 0)
-    return keep_R * _FADE**skipped_R, skipped_R
+    skipped_R = np.searchsorted(-_FADED, -hopeful_R / expected_R)
+    return np.where(expected_R > hopeful_R, skipped_R, 0)
 
 
 def _opens_run(is_kept_F: NDArray[np.bool_], start_R: NDArray[np.int64]) -> NDArray[np.bool_]:

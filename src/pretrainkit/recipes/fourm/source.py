@@ -28,11 +28,11 @@ from pretrainkit.config.base import Config
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.batch import with_places
+from pretrainkit.recipes.fourm.bound_mixture import Bound
 from pretrainkit.recipes.fourm.crops import Part, centre_square, draw_part, stored_part
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
 from pretrainkit.recipes.fourm.folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
 from pretrainkit.recipes.fourm.masking import Contents, Masking
-from pretrainkit.recipes.fourm.mixtures import Bound
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import Chunks, Content, Reader, Request, crop_table, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids, Ragged
@@ -276,36 +276,36 @@ class FourMSource(BatchSource):
     def _sequences(self, found: Sequence[Content | None], modality: Modality) -> Ragged:
         vocabulary = self.vocabulary
         assert vocabulary is not None
-        eos = np.array([vocabulary.eos], np.int32)
         texts = iter(vocabulary.encode([one for one in found if isinstance(one, str)]))
-        ids, units = [], []
-        for one in found:
-            if one is None:
-                chunks: list[Ids] = []
-            elif isinstance(one, str):
-                chunks = [np.concatenate([next(texts), eos])]
-            elif isinstance(one, Chunks):
-                chunks = [*map(vocabulary.encode_words, one.words), eos]
-            elif isinstance(one, list):
-                chunks = [np.concatenate([vocabulary.encode_words(one), eos])]
-            else:
-                chunks = [np.concatenate([np.asarray(one, np.int32), eos])]
-            own_units, length = [], 0
-            for number, chunk in enumerate(chunks):
-                if isinstance(one, Chunks) and length + len(chunk) > modality.max_tokens:
-                    break
-                chunk = chunk[: modality.max_tokens]
-                length += len(chunk)
-                ids.append(chunk)
-                own_units.append(np.full(len(chunk), number) if isinstance(one, Chunks) else np.arange(len(chunk)))
-            units.append(np.concatenate(own_units) if own_units else np.zeros(0, np.int64))
-        lengths = np.array([len(own) for own in units], np.int64)
+        ids: list[int] = []
+        units: list[int] = []
+        lengths = np.zeros(len(found), np.int64)
         is_chunked = any(isinstance(one, Chunks) for one in found)
-        return Ragged(
-            np.concatenate(ids) if ids else np.zeros(0, np.int32),
-            lengths,
-            np.concatenate(units).astype(np.int32) if is_chunked else None,
-        )
+        for row, one in enumerate(found):
+            begin = len(ids)
+            if isinstance(one, Chunks):
+                _add_chunks(ids, units, [*map(vocabulary.encode_words, one.words), [vocabulary.eos]], modality)
+            elif one is not None:
+                if isinstance(one, str):
+                    own = next(texts)
+                else:
+                    own = vocabulary.encode_words(one) if isinstance(one, list) else np.asarray(one).tolist()
+                ids += [*own, vocabulary.eos][: modality.max_tokens]
+                if is_chunked:
+                    units += range(len(ids) - begin)
+            lengths[row] = len(ids) - begin
+        return Ragged(np.array(ids, np.int32), lengths, np.array(units, np.int32) if is_chunked else None)
+
+
+def _add_chunks(ids: list[int], units: list[int], chunks: Sequence[Sequence[int]], modality: Modality) -> None:
+    """Those that fit as a whole."""
+    left = modality.max_tokens
+    for number, chunk in enumerate(chunks):
+        left -= len(chunk)
+        if left < 0:
+            return
+        ids += chunk
+        units += [number] * len(chunk)
 
 
 _FIELDS_OF_EXAMPLES = (

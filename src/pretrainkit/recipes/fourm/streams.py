@@ -8,17 +8,25 @@ by header; afterwards any sample is read by its offset.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pretrainkit.data.tar import TarReader, cached_tables, expand_braces, members
+from pretrainkit.data.tar import (
+    RemoteTarReader,
+    TarReader,
+    cached_remote_table,
+    cached_tables,
+    expand_braces,
+    is_address,
+    members,
+)
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.fourm.folders import Samples, split_suffix
 
 _LIST = re.compile(r"\[([^\[\]]+)\]")
-_ADDRESS = "://"
 
 
 def is_stream(path: str) -> bool:
@@ -79,14 +87,21 @@ class _Stream:
     def __init__(self, path: str, folder: str, endings: Sequence[str]) -> None:
         self.folder = folder
         self._archives = expand_braces(_LIST.sub(folder, path, count=1))
-        if _ADDRESS in path:
-            raise DataError(f"{path}: not yet")
-        paths = [Path(archive) for archive in self._archives]
-        absent = [str(one) for one in paths if not one.is_file()]
-        if absent:
-            raise DataError(f"{len(absent)} archives are missing, such as {absent[0]}\n  check data.train: {path}")
-        tables = cached_tables(paths, f"fourm {' '.join(endings)}", lambda one: _table(one, endings))
-        self._reader = TarReader(paths)
+        settings = f"fourm {' '.join(endings)}"
+        tables: list[pa.Table]
+        self._reader: TarReader | RemoteTarReader
+        if is_address(path):
+            tables = [
+                cached_remote_table(archive, settings, partial(_table, archive, endings)) for archive in self._archives
+            ]
+            self._reader = RemoteTarReader(self._archives)
+        else:
+            paths = [Path(archive) for archive in self._archives]
+            absent = [str(one) for one in paths if not one.is_file()]
+            if absent:
+                raise DataError(f"{len(absent)} archives are missing, such as {absent[0]}\n  check data.train: {path}")
+            tables = cached_tables(paths, settings, lambda one: _table(one, endings))
+            self._reader = TarReader(paths)
         self.keys = [
             f"{number:05d}/{key}" for number, table in enumerate(tables) for key in table.column("key").to_pylist()
         ]
@@ -110,7 +125,7 @@ class _Stream:
         return f"{self._archives[self._rows[index][0]]}, {self.keys[index].partition('/')[2]}"
 
 
-def _table(path: Path, endings: Sequence[str]) -> pa.Table:
+def _table(path: Path | str, endings: Sequence[str]) -> pa.Table:
     rows: list[dict[str, Any]] = []
     for member in members(path):
         parts = split_suffix(member.name, endings)

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,23 @@ from pretrainkit.recipes.fourm.sequences import Ids, merge_spans
 CONTROL = ("[PAD]", "[UNK]", "[SOS]", "[EOS]")
 _SENTINEL = re.compile(r"\[S_(\d+)\]")
 _TOKENIZER_JSON = "tokenizer.json"
+
+
+_KEPT_WORDS = 100_000
+
+
+class _Words(dict[str, tuple[int, ...]]):
+    """Ids of words, looked up once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        ids = tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
+        if len(self) < _KEPT_WORDS:
+            self[word] = ids
+        return ids
 
 
 class TextVocabulary:
@@ -48,7 +66,8 @@ class TextVocabulary:
         self.fingerprint = hashlib.blake2b(content, digest_size=16).hexdigest()
         self.size: int = self._tokenizer.get_vocab_size()
         added = self._tokenizer.get_added_tokens_decoder()
-        self._words: dict[str, tuple[int, ...]] = {str(token.content): (number,) for number, token in added.items()}
+        self._words = _Words(self._tokenizer)
+        self._words.update((str(token.content), (number,)) for number, token in added.items())
         missing = [token for token in (*CONTROL, "[S_1]", "v0=0") if token not in self._words]
         if missing:
             raise DataError(
@@ -58,21 +77,14 @@ class TextVocabulary:
         self.pad, self.unk, self.sos, self.eos = (self._words[token][0] for token in CONTROL)
         self.sentinels = self._consecutive_sentinels(str(path))
 
-    def encode(self, texts: Sequence[str]) -> list[Ids]:
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without any mark of its beginning or end."""
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in found]
+        return [encoding.ids for encoding in found]
 
-    def encode_words(self, words: Iterable[str]) -> Ids:
+    def encode_words(self, words: Iterable[str]) -> list[int]:
         """Ids of words with spaces between them; a reserved token such as "wine glass" is one word."""
-        ids: list[int] = []
-        for word in words:
-            known = self._words.get(word)
-            if known is None:
-                known = tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
-                self._words[word] = known
-            ids += known
-        return np.array(ids, np.int32)
+        return list(chain.from_iterable(map(self._words.__getitem__, words)))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text; control tokens and sentinels are left out."""
