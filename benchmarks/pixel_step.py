@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from contestants import Batch, add_options, measure, parse_options, serve, stepper
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.pixel.batch import pack
-from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.recipes.pixel.config import PixelObjectiveConfig, PixelRun
 from pretrainkit.recipes.pixel.convert import from_huggingface_state, to_huggingface_state, write_huggingface
 from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.model import build
@@ -44,11 +44,13 @@ Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def run_config(num_patches: int) -> PixelRun:
-    """pixel/tiny for texts of that many patches, with the last norm of transformers."""
+    """pixel/tiny for texts of that many patches, with positions, zero, last norm and masks of the published models."""
     config = tiny()
-    model = config.model.model_copy(update={"max_patches": num_patches, "decoder_norm_epsilon": 1e-12})
+    published = {"positions": "grid", "pixel_zero": "black", "initializer_range": 0.02}
+    update = {"max_patches": num_patches, "decoder_norm_epsilon": 1e-12, **published}
+    model = config.model.model_copy(update=update)
     data = config.data.model_copy(update={"max_patches": num_patches})
-    objective = config.objective.model_copy(update={"mask_region": "canvas"})
+    objective = PixelObjectiveConfig(mask_region="canvas")
     return config.model_copy(update={"model": model, "data": data, "objective": objective})
 
 

@@ -374,7 +374,7 @@ def _shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
 
 @app.command("corrupt")
 def corrupt_words(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Labelled examples: .conllu, .jsonl or .tsv.")],
     *,
     out: Annotated[Path, typer.Option(help="File in the same format.", show_default=False)],
     attack: Annotated[AttackName, typer.Option(help="Kind of error.", show_default=False)],
@@ -392,5 +392,5 @@ def corrupt_words(
     """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""
     from pretrainkit.corpus.noisy_files import write_noisy
 
-    num = write_noisy(source, out, attack.value, severity, columns=column or (), seed=seed, typos=typos)
+    num = write_noisy(file, out, attack.value, severity, columns=column or (), seed=seed, typos=typos)
     typer.echo(f"{out}: {amount(num, 'text')}, {attack.value} of {severity:.0%} of the words")

@@ -7,14 +7,14 @@ import typer
 
 app = typer.Typer(add_completion=False)
 
-RECIPES = ("bert", "clip", "t5")
+RECIPES = ("bert", "clip", "t5", "pixel")
 
 
 @app.command()
 def demo(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[bert|clip|t5] FILE...", help="Which demo; then more files for --text."),
+        typer.Argument(metavar="[bert|clip|t5|pixel] FILE...", help="Which demo; then more files for --text."),
     ] = None,
     text: Annotated[
         list[Path] | None, typer.Option(help="bert: your own text files instead; repeat the option for more.")
@@ -27,14 +27,21 @@ def demo(
     ] = None,
     num_steps: Annotated[
         int | None,
-        typer.Option(min=200, help="Optimizer updates, default 900 (bert), 420 (clip) or 220 of fine-tuning (t5)."),
+        typer.Option(
+            min=200, help="Optimizer updates, default 900 (bert), 420 (clip), 220 of fine-tuning (t5), 900 (pixel)."
+        ),
+    ] = None,
+    font: Annotated[
+        Path | None,
+        typer.Option(help="pixel: font file to draw with, default DejaVu Sans Mono of the package matplotlib."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="End with one JSON object of the headline numbers.")] = False,
 ) -> None:
     """From data on this machine to a trained, evaluated, exported tiny model, in minutes on a CPU.
 
     bert, the default: from English prose. clip: from generated images and captions. t5: from English prose, then
-    fine-tuned to answer questions about it.
+    fine-tuned to answer questions about it. pixel: from sentences that are drawn, then fine-tuned to name parts of
+    speech.
     """
     import json as json_module
 
@@ -47,6 +54,8 @@ def demo(
             f"what is {rest[0]}?\n  demos: {', '.join(RECIPES)}\n  text files are given as: "
             f"pretrainkit demo --text {rest[0]}"
         )
+    if font is not None and which != "pixel":
+        raise InputError(f"--font is for the demo of pixel; {which} draws nothing\n  leave it out")
     result: dict[str, Any]
     if which == "clip":
         from pretrainkit.demo import clip
@@ -58,6 +67,11 @@ def demo(
 
         _refuse_text(text, "t5 asks about the text that is on every machine")
         result = t5.run_demo(out or Path("runs/demo-t5"), num_steps or t5.NUM_STEPS)
+    elif which == "pixel":
+        from pretrainkit.demo import pixel
+
+        _refuse_text(text, "pixel draws sentences of its own")
+        result = pixel.run_demo(out or Path("runs/demo-pixel"), font, num_steps or pixel.NUM_STEPS)
     else:
         from pretrainkit.demo import bert
 

@@ -15,7 +15,8 @@ def finetune(
     task: Annotated[
         str,
         typer.Argument(
-            help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own, parse, qa, tags: files named by settings."
+            help="cola, mrpc, qqp, sst2, stsb, mnli, qnli, rte, wnli; own, parse, qa, tags: files named by settings; "
+            "pixel-glue, pixel-parse, pixel-qa, pixel-tags: as published with PIXEL."
         ),
     ],
     settings: Annotated[

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +40,8 @@ class LayoutName(StrEnum):
 
     even = "even"
     published = "published"
+    arrow = "arrow"
+    webdataset = "webdataset"
 
 
 class ColumnName(StrEnum):
@@ -98,7 +101,11 @@ def render(
     revision: Annotated[str | None, typer.Option(help="Of --dataset; pin it.", show_default=False)] = None,
     shard_characters: Annotated[int, typer.Option(min=1, help="Text of one file.")] = 8_000_000,
     layout: Annotated[
-        LayoutName, typer.Option(help="Of rendered rows as CORPUS. even: small groups of rows; published: for the hub.")
+        LayoutName,
+        typer.Option(
+            help="Of rendered rows as CORPUS. even: small groups of rows; published: for the hub; arrow: as `datasets` "
+            "saves to disk; webdataset: tars."
+        ),
     ] = LayoutName.even,
     push: Annotated[
         str | None,
@@ -128,7 +135,9 @@ def render(
         _push(_named(out), push, public)
         return
     if layout is not LayoutName.even:
-        raise InputError("--layout published takes rendered rows\n  render first, then name that OUT/train as CORPUS")
+        raise InputError(
+            f"--layout {layout.value} takes rendered rows\n  render first, then name that OUT/train as CORPUS"
+        )
     if renderer is None:
         raise InputError("nothing says how to draw\n  name a renderer or a font by --renderer")
     settings = RenderSettings(
@@ -188,15 +197,21 @@ def _has_rows(path: str) -> bool:
 
 
 def _lay_out(folder: str, out: Path, layout: LayoutName, split: str, workers: int) -> None:
+    from pretrainkit.rendering.other_layouts import to_arrow, to_webdataset
     from pretrainkit.rendering.relayout import publish, regroup
 
+    writers: dict[LayoutName, Callable[..., list[Path]]] = {
+        LayoutName.published: publish,
+        LayoutName.arrow: to_arrow,
+        LayoutName.webdataset: to_webdataset,
+    }
     with shown_stages() as progress:
-        if layout is LayoutName.published:
-            files = publish(folder, out, split=split, progress=progress)
-            typer.echo(f"{out}: {amount(len(files), 'file')}, the last is {files[-1].name}")
-        else:
+        if layout is LayoutName.even:
             manifest = regroup(folder, out, workers=workers, progress=progress)
             typer.echo(f"{out}: {amount(manifest['num_rows'], 'row')} in {amount(len(manifest['shards']), 'file')}")
+        else:
+            files = writers[layout](folder, out, split=split, progress=progress)
+            typer.echo(f"{out}: {amount(len(files), 'file')}, the last is {files[-1].name}")
 
 
 def _push(out: Path, name: str | None, public: bool) -> None:

@@ -43,7 +43,7 @@ def row_files(folder: str | Path, split: str = "train") -> list[Path]:
         files = sorted(place.glob("*.parquet"))
         files = [path for path in files if path.name.startswith(f"{split}-")] or files
         if files:
-            return files if {PIXELS, PATCHES} <= set(_opened(files[0]).schema_arrow.names) else []
+            return files if {PIXELS, PATCHES} <= set(opened_parquet(files[0]).schema_arrow.names) else []
     return []
 
 
@@ -66,7 +66,7 @@ def regroup(
     Raises:
         DataError: There are no rows.
     """
-    files, out, progress = _found(folder), Path(out), progress or Quiet()
+    files, out, progress = found_files(folder), Path(out), progress or Quiet()
     tasks = [
         _Regrouping(path, out / f"part-{index:05d}-of-{len(files):05d}.parquet") for index, path in enumerate(files)
     ]
@@ -79,7 +79,7 @@ def regroup(
     num_rows, num_patches = (sum(shard[name] for shard in shards) for name in ("num_rows", "num_patches"))
     source = Path(folder)
     old = read_manifest(source) if is_rendered(source) else {"rendering": None}
-    names = _opened(files[0]).schema_arrow.names
+    names = opened_parquet(files[0]).schema_arrow.names
     manifest = old | {
         "kind": KIND,
         "made_by": made_by(),
@@ -127,20 +127,20 @@ def publish(
     Raises:
         DataError: There are no rows.
     """
-    files, out, progress = _found(folder), Path(out), progress or Quiet()
-    sizes = [_opened(path).metadata.num_rows for path in files]
+    files, out, progress = found_files(folder), Path(out), progress or Quiet()
+    sizes = [opened_parquet(path).metadata.num_rows for path in files]
     num_rows = sum(sizes)
     progress.stage(f"laying out {split}", num_rows, "row")
     written: list[Path] = []
     for begin in range(0, num_rows, chunk_rows):
         size = min(chunk_rows, num_rows - begin)
-        num_bytes = sum(batch.nbytes for batch in _batches(files, sizes, begin, size))
+        num_bytes = sum(batch.nbytes for batch in row_batches(files, sizes, begin, size))
         num_files = num_bytes // shard_bytes + 1
         cuts = [begin + size * part // num_files for part in range(num_files + 1)]
         for first, last in itertools.pairwise(cuts):
             path = out / DATA_FOLDER / f"{split}-{len(written):05d}-of-{num_files:05d}.parquet"
-            if not path.is_file() or _opened(path).metadata.num_rows != last - first:
-                _copy(_batches(files, sizes, first, last - first), path)
+            if not path.is_file() or opened_parquet(path).metadata.num_rows != last - first:
+                _copy(row_batches(files, sizes, first, last - first), path)
             written.append(path)
             progress.advance(last - first)
     _write_infos(out, split, num_rows, written)
@@ -155,10 +155,10 @@ class _Regrouping:
 
 def _regrouped(task: _Regrouping) -> dict[str, Any]:
     """Of one file, what the manifest says."""
-    source = _opened(task.source)
-    if not task.target.is_file() or _opened(task.target).metadata.num_rows != source.metadata.num_rows:
+    source = opened_parquet(task.source)
+    if not task.target.is_file() or opened_parquet(task.target).metadata.num_rows != source.metadata.num_rows:
         _copy(source.iter_batches(ROWS_PER_GROUP), task.target)
-    made = _opened(task.target)
+    made = opened_parquet(task.target)
     num_patches = int(np.sum(made.read([PATCHES])[PATCHES].to_numpy(), dtype=np.int64))
     return {
         "name": task.target.name,
@@ -177,13 +177,13 @@ def _copy(batches: Iterator[Any], path: Path) -> None:
             file.add_batch(batch)
 
 
-def _batches(files: Sequence[Path], sizes: Sequence[int], begin: int, size: int) -> Iterator[Any]:
+def row_batches(files: Sequence[Path], sizes: Sequence[int], begin: int, size: int) -> Iterator[Any]:
     """Rows `begin` to `begin + size` of all files, in record batches of at most a group."""
     end, first = begin + size, 0
     for path, num_rows in zip(files, sizes, strict=True):
         if first < end and first + num_rows > begin:
             place = first
-            for batch in _opened(path).iter_batches(ROWS_PER_GROUP):
+            for batch in opened_parquet(path).iter_batches(ROWS_PER_GROUP):
                 low, high = max(begin - place, 0), min(end - place, len(batch))
                 if low < high:
                     yield batch.slice(low, high - low)
@@ -204,20 +204,26 @@ def _write_infos(out: Path, split: str, num_rows: int, files: Sequence[Path]) ->
         "num_examples": num_rows,
     }
     own["download_size"] = own["dataset_size"] = sum(entry["num_bytes"] for entry in own["splits"].values())
-    schema = _opened(files[0]).schema_arrow
+    schema = opened_parquet(files[0]).schema_arrow
     own["features"] = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
     with atomic_file(path) as target:
         target.write((json.dumps(infos, indent=2) + "\n").encode())
 
 
-def _found(folder: str | Path) -> list[Path]:
+def found_files(folder: str | Path) -> list[Path]:
+    """`row_files`, of which there must be some."""
     files = row_files(folder)
     if not files:
         raise DataError(f"{folder} has no parquet files with rendered rows\n  make some with pretrainkit render")
     return files
 
 
-def _opened(path: Path) -> Any:
+def opened_parquet(path: Path) -> Any:
+    """A parquet file for reading.
+
+    Raises:
+        DataError: It is none.
+    """
     import pyarrow
     import pyarrow.parquet
 

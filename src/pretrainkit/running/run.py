@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -148,7 +148,7 @@ def checked(recipe: Recipe, config: Any) -> Any:
     return config
 
 
-def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.Module], list[Sample]] | None:
+def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.Module], Sequence[Sample]] | None:
     """What shows examples after every evaluation, on the rank that does. A sharded model can only be asked by all."""
     num = config.evaluate.num_samples
     if not (is_main and num) or config.parallel.strategy == "fsdp2" or not recipe.has_held_out_examples(config):

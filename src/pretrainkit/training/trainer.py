@@ -76,7 +76,7 @@ class Trainer:
         loader: Loader,
         evaluations: Sequence[Evaluation],
         watcher: Watcher,
-        sample: Callable[[nn.Module], list[Sample]] | None = None,
+        sample: Callable[[nn.Module], Sequence[Sample]] | None = None,
     ) -> None:
         self.config, self.folder, self.world, self.sample = config, folder, world, sample
         self.objective, self.loader, self.evaluations = objective, loader, tuple(evaluations)

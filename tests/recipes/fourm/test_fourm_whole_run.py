@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,7 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that was never interrupted."""
     folder = tmp_path_factory.mktemp("fourm")
     data = [
@@ -48,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         f"data.tokenizer={write_tokenizer(folder / 'words')}",
     ]
     pretrainkit.train(pretrainkit.load_config("fourm/tiny", [*data, *SETTINGS]), folder / "whole")
-    yield folder / "whole"
+    return folder / "whole"
 
 
 def weights(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:

@@ -90,7 +90,7 @@ def test_an_answer_that_reaches_over_the_edge_is_not_in_the_window():
 def squad(rng, num, *, share_without):
     paragraphs = []
     for number in range(num):
-        words = [rng.choice(OTHER[:-1]) for _ in range(rng.randint(4, 30))]
+        words = [rng.choice(OTHER[:-1]) for _ in range(rng.randint(4, 20))]
         answers = []
         if rng.random() >= share_without:
             place = rng.randrange(len(words))
@@ -120,7 +120,7 @@ def finetune(encoder, files, out, *more, which=""):
 @pytest.fixture(scope="module")
 def finished(encoder, files, tmp_path_factory):
     out = tmp_path_factory.mktemp("asked") / "run"
-    return out, finetune(encoder, files, out, "data.num_epochs=3")
+    return out, finetune(encoder, files, out, "data.num_epochs=3", "evaluate.every_epochs=null")
 
 
 def test_it_learns_where_answers_stand_and_when_there_is_none(finished):

@@ -22,7 +22,7 @@ def tag_of(word):
 def files(tmp_path_factory):
     """train.txt and valid.txt: a word and its label in each line."""
     folder, rng = tmp_path_factory.mktemp("tags"), random.Random(0)
-    for name, num in (("train", 400), ("valid", 40)):
+    for name, num in (("train", 300), ("valid", 40)):
         sentences = [sentence(rng, rng.random() < 0.5).split() for _ in range(num)]
         text = "\n\n".join("\n".join(f"{word} {tag_of(word)}" for word in words) for words in sentences)
         (folder / f"{name}.txt").write_text(text + "\n")
@@ -38,7 +38,7 @@ def finetune(encoder, files, out, *more):
 @pytest.fixture(scope="module")
 def finished(encoder, files, tmp_path_factory):
     out = tmp_path_factory.mktemp("tagged") / "run"
-    return out, finetune(encoder, files, out, "data.num_epochs=4")
+    return out, finetune(encoder, files, out, "data.num_epochs=4", "evaluate.every_epochs=null")
 
 
 def test_it_learns_what_each_word_is(finished):

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from glue_toys import GOOD, QUICK, sentence, write_encoder
+from glue_toys import GOOD, QUICK, WORDS, sentence, write_encoder, write_tokenizer
 
 from pretrainkit import api
 from pretrainkit.errors import InputError
@@ -40,10 +40,21 @@ def finetuned(preset, encoder, folder):
     return folder / "run"
 
 
-@pytest.mark.parametrize("is_modern", [False, True])
+def write_distilbert(folder, transformers):
+    config = transformers.DistilBertConfig(vocab_size=len(WORDS), dim=16, n_layers=1, n_heads=2, hidden_dim=16)
+    transformers.DistilBertModel(config).save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "distilbert"])
 @pytest.mark.parametrize("preset", ["tags", "qa"])
-def test_heads_on_slots_export_with_equal_logits(preset, is_modern, tmp_path, transformers):
-    run = finetuned(preset, write_encoder(tmp_path / "encoder", is_modern=is_modern), tmp_path)
+def test_heads_on_slots_export_with_equal_logits(preset, family, tmp_path, transformers):
+    if family == "distilbert":
+        encoder = write_distilbert(tmp_path / "encoder", transformers)
+    else:
+        encoder = write_encoder(tmp_path / "encoder", is_modern=family == "modernbert")
+    run = finetuned(preset, encoder, tmp_path)
     api.export(run, "huggingface", tmp_path / "hf")
     kinds = {"tags": transformers.AutoModelForTokenClassification, "qa": transformers.AutoModelForQuestionAnswering}
     theirs, report = kinds[preset].from_pretrained(tmp_path / "hf", output_loading_info=True)
@@ -57,7 +68,7 @@ def test_heads_on_slots_export_with_equal_logits(preset, is_modern, tmp_path, tr
     with torch.no_grad():
         (ours,) = opened.model.eval()(batch, 32)
         for begin, end in pairwise(batch["cu_seqlens"].tolist()):
-            types = {} if is_modern else {"token_type_ids": batch["token_type_ids"][None, begin:end].long()}
+            types = {"token_type_ids": batch["token_type_ids"][None, begin:end].long()} if family == "bert" else {}
             said = theirs.eval()(input_ids=batch["input_ids"][None, begin:end].long(), **types)
             one = said.logits[0] if preset == "tags" else torch.stack([said.start_logits[0], said.end_logits[0]], dim=1)
             found.append(one)
@@ -76,12 +87,8 @@ def test_what_words_do_not_use_of_the_encoder_stays_as_it_was(tmp_path):
     assert torch.equal(after["encoder.pooler.dense.weight"], ours)
 
 
-def test_other_encoders_say_that_they_have_no_such_class(tmp_path, transformers):
-    config = transformers.DistilBertConfig(vocab_size=32, dim=16, n_layers=1, n_heads=2, hidden_dim=16)
-    words = write_encoder(tmp_path / "bert").with_name("bert-words")
-    transformers.DistilBertModel(config).save_pretrained(tmp_path / "foreign")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "foreign" / name).write_bytes((words / name).read_bytes())
-    run = finetuned("tags", tmp_path / "foreign", tmp_path)
+def test_families_without_such_a_class_are_refused(tmp_path, transformers, monkeypatch):
+    run = finetuned("tags", write_distilbert(tmp_path / "encoder", transformers), tmp_path)
+    monkeypatch.setattr(transformers.models.auto.modeling_auto, "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING", {})
     with pytest.raises(InputError, match="safetensors"):
         api.export(run, "huggingface", tmp_path / "hf")

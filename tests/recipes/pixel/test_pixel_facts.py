@@ -1,8 +1,11 @@
 """Numbers of the published recipe that no other test states (facts 22, 28, 34 to 37), and a step of all of it."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from pixel_batches import small_run
 
 import pretrainkit
 from pretrainkit.recipes.pixel.batch import pack
@@ -70,9 +73,7 @@ def test_initial_weights_follow_from_the_seed() -> None:
 
 
 def test_an_exported_config_holds_the_published_keys_and_no_places_or_tokens(tmp_path) -> None:
-    import json
-
-    config = tiny()
+    config = small_run()
     write_huggingface(RECIPE.build_model(config).state_dict(), config, tmp_path)
     found = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert {"hidden_size", "image_size", "mask_ratio", "norm_pix_loss", "qkv_bias"} <= found.keys()

@@ -118,3 +118,22 @@ def test_a_fine_tuned_model_lends_its_encoder(folder: Path, tmp_path: Path) -> N
     finetune(folder, tmp_path / "next", f"init_from={folder}/run", "num_steps=1", "optimizer.peak_lr=1e-30")
     first, second = (api.open_model(path).model.state_dict() for path in (folder / "run", tmp_path / "next"))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_an_import_keeps_the_renderer_that_it_is_given(folder: Path, tmp_path: Path) -> None:
+    api.export(folder / "encoder", "huggingface", tmp_path / "published")
+    (tmp_path / "published" / "text_renderer_config.json").unlink()
+    api.import_model(tmp_path / "published", "pixel", tmp_path / "own", tokenizer=folder / "renderer")
+    assert sorted(path.name for path in (tmp_path / "own" / "tokenizer").iterdir()) == [
+        "latin.ttf",
+        "rendering.json",
+        "text_renderer_config.json",
+    ]
+
+
+def test_a_font_stands_for_a_renderer(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "encoder", tmp_path / "encoder")
+    shutil.rmtree(tmp_path / "encoder" / "tokenizer")
+    more = [f"init_from={tmp_path}/encoder", f"data.tokenizer={folder}/latin.ttf", "num_steps=1"]
+    finetune(folder, tmp_path / "run", *more)
+    assert (tmp_path / "run" / "tokenizer" / "latin.ttf").is_file()

@@ -10,7 +10,7 @@ from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.training.optim import build_optimizer
 from pretrainkit.training.schedule import learning_rate
 
-NUM_PARAMETERS = {"tiny": 1_235_232, "small": 25_598_544, "base": 112_334_080}
+NUM_PARAMETERS = {"tiny": 1_202_752, "small": 25_598_544, "base": 112_334_080}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -69,7 +69,7 @@ def problems(**updates: object) -> str:
 def test_settings_that_cannot_work_are_named() -> None:
     assert "model.num_heads 3" in problems(model__num_heads=3)
     assert "decoder_num_heads 5" in problems(model__decoder_num_heads=5)
-    assert "data.max_patches 529 is more than model.max_patches 144" in problems(data__max_patches=529)
+    assert "data.max_patches 529 is more than model.max_patches 64" in problems(data__max_patches=529)
     assert "leaves no text" in problems(data__min_text_patches=144)
     random = PixelObjectiveConfig(masking="random", spacing=2)
     config = tiny().model_copy(update={"objective": random})

@@ -218,7 +218,7 @@ def test_a_reader_follows_the_length_of_its_model(folder: Path) -> None:
     config, place = RECIPE.as_text_encoder(tiny(), folder, 256)
     assert place == folder
     assert config.model.max_patches == 256
-    assert config.model.grid_width == 12
+    assert config.model.grid_width is None
     assert RECIPE.text_reader(config, folder).max_positions == 256
 
 

@@ -12,6 +12,7 @@ import torch
 
 import pretrainkit
 from pretrainkit.recipes.pixel.recipe import RECIPE
+from pretrainkit.report.page import write_report
 from pretrainkit.training.checkpoint import read_weights
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
@@ -27,6 +28,8 @@ SETTINGS = (
     "model.hidden_dropout=0.1",
     "model.attention_dropout=0.1",
     "model.max_patches=36",
+    "model.positions=grid",
+    "model.rotary_theta=10000",
     "data.max_patches=36",
     "data.min_text_patches=4",
     "data.batch_size=4",
@@ -89,7 +92,7 @@ def test_samples_show_original_masked_and_drawn_text(run: Path) -> None:
         assert len(set(pictures)) == 3
 
 
-def test_every_evaluation_leaves_pictures_and_the_report_shows_them(run: Path) -> None:
+def test_every_evaluation_leaves_pictures_and_the_report_shows_them(run: Path, tmp_path: Path) -> None:
     files = sorted((run / "samples").iterdir())
     assert [path.name for path in files] == ["step-00000003.json", f"step-{STEPS:08d}.json"]
     first, last = (json.loads(path.read_text("utf-8")) for path in files)
@@ -97,7 +100,7 @@ def test_every_evaluation_leaves_pictures_and_the_report_shows_them(run: Path) -
     for before, after in zip(first, last, strict=True):
         assert before["masked"] == after["masked"]
         assert before["reconstructed"] != after["reconstructed"]
-    assert "Samples while training" in pretrainkit.report(run).read_text("utf-8")
+    assert "Samples while training" in write_report(run, tmp_path / "report.html").read_text("utf-8")
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = events.EventAccumulator(str(run / "tensorboard"))
     found.Reload()

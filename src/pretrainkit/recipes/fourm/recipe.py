@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.presets import PRESETS
-from pretrainkit.training.recipe import ImageEncoder, ImportedModel, Recipe, Split
+from pretrainkit.training.recipe import ImageEncoder, ImportedConfig, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,6 +68,15 @@ class FourM(Recipe):
         tower = ImageTower.of(model)
         assert tower.modality.image_size is not None
         return ImageEncoder(tower, tower.features, tower.modality.image_size)
+
+    @property
+    def reads_configs_of(self) -> str | None:
+        return "4M"
+
+    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
+        from pretrainkit.recipes.fourm.original_yaml import import_config
+
+        return import_config(path, settings, nproc)
 
     @property
     def file_formats(self) -> tuple[str, ...]:

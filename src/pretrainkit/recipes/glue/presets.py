@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
+from pretrainkit.recipes.glue.pixel_presets import PIXEL_PRESETS
 from pretrainkit.recipes.glue.tasks import TASKS
 from pretrainkit.training.run import CheckpointConfig, EvaluateConfig, LogConfig, OptimizerConfig, ScheduleConfig
 
@@ -58,4 +59,5 @@ PRESETS: Mapping[str, Callable[[], GlueRun]] = {
     "parse": parse,
     "qa": qa,
     "tags": tags,
+    **PIXEL_PRESETS,
 }

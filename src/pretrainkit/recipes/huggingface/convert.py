@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import CheckpointError, DataError, InputError
+from pretrainkit.errors import CheckpointError, DataError
 from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
@@ -20,6 +20,7 @@ from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.nn.initialise import initialise_layer
 from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
+from pretrainkit.recipes.huggingface.convert_slots import slot_classifier
 from pretrainkit.recipes.huggingface.encoder import (
     HuggingFaceEncoder,
     classifier_of,
@@ -142,26 +143,25 @@ def draw(encoder: HuggingFaceEncoder, config: HuggingFaceModelConfig) -> None:
 def write_classifier(
     config: HuggingFaceModelConfig, trained: TextClassifier, tokenizer: Path | None, out: Path
 ) -> None:
-    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads.
+    """Write a folder that `AutoModelForSequenceClassification.from_pretrained` loads, or of heads on words and spans
+    `AutoModelForTokenClassification` and `AutoModelForQuestionAnswering`.
 
     Raises:
         InputError: `out` exists and is not an empty folder, or cannot be written.
     """
     encoder = trained.encoder
     assert isinstance(encoder, HuggingFaceEncoder)
-    if trained.reads != "examples":
-        raise InputError(
-            f"encoders of recipe huggingface are exported as classifiers of whole examples, not of {trained.reads}\n"
-            "  use --format safetensors"
-        )
-    values = {
-        **config.architecture,
-        "architectures": [type(encoder.model).__name__],
-        **class_settings(trained.classes),
-        "dtype": "float32",
-    }
-    state = {name.removeprefix("model."): tensor for name, tensor in encoder.state_dict().items()}
-    state |= {f"{encoder.classifier_name}.{name}": tensor for name, tensor in trained.head.state_dict().items()}
+    if trained.reads == "examples":
+        values = {
+            **config.architecture,
+            "architectures": [type(encoder.model).__name__],
+            **class_settings(trained.classes),
+            "dtype": "float32",
+        }
+        state = {name.removeprefix("model."): tensor for name, tensor in encoder.state_dict().items()}
+        state |= {f"{encoder.classifier_name}.{name}": tensor for name, tensor in trained.head.state_dict().items()}
+    else:
+        values, state = slot_classifier(config.architecture, trained)
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", state)
         (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
@@ -200,9 +200,9 @@ def _architecture(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> int:
+def _second_type(folder: Path, encoder: HuggingFaceEncoder) -> Literal[0, 1]:
     """As the tokenizer beside the weights says; where there is none, 1 if the encoder knows two types."""
     try:
         return read_tokenizer(folder)[1].second_type
     except DataError:
-        return int(encoder.num_types > 1)
+        return 1 if encoder.num_types > 1 else 0

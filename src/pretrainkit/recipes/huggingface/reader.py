@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers.folder import CONFIG_JSON, TOKENIZER_JSON
@@ -18,7 +19,7 @@ class Template:
     """What stands around single texts and pairs."""
 
     control: ControlTokens
-    second_type: int
+    second_type: Literal[0, 1]
     """Type of the second text of a pair; the first one's is 0."""
 
 
@@ -69,7 +70,7 @@ def template_of(folder: Path) -> Template:
         between=tuple(pair.ids[first_end:second_begin]),
         after=tuple(pair.ids[second_end:]),
     )
-    return Template(control, pair.type_ids[second_begin] if _gives_types(folder) else 0)
+    return Template(control, 1 if _gives_types(folder) and pair.type_ids[second_begin] else 0)
 
 
 def _gives_types(folder: Path) -> bool:

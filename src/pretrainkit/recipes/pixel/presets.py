@@ -19,8 +19,10 @@ FINAL_LR = 1e-5
 def tiny() -> PixelRun:
     """4 layers x 128, decoder 2 x 96: for tests and try-outs.
 
-    1.2 M parameters. Canvases of 144 patches, about 370 letters of English. 1 500 steps, a quarter of an hour on a CPU,
-    end at the average look of a line (0.733 on novels, after 0.735 at step 250): letters are read later.
+    1.2 M parameters. Unlike the published models, a narrow one learns letters within minutes if it finds a patch's
+    neighbours (rotary positions), if ink alone is seen, if initial weights are as large as its width asks for
+    (128^-0.5), and if single patches are hidden between visible ones. Canvases of 64 patches; best with a font of equal
+    widths and strategy="words", which give a patch two whole letters.
     """
     return PixelRun(
         num_steps=1_500,
@@ -33,13 +35,18 @@ def tiny() -> PixelRun:
             decoder_num_layers=2,
             decoder_num_heads=2,
             decoder_intermediate_size=384,
-            max_patches=144,
+            max_patches=64,
+            positions="rotary",
+            rotary_theta=100.0,
+            pixel_zero="white",
             hidden_dropout=0.0,
             attention_dropout=0.0,
+            initializer_range=0.088,
         ),
-        data=PixelDataConfig(batch_size=16, max_patches=144, min_text_patches=12),
-        optimizer=OptimizerConfig(peak_lr=1.5e-3, beta2=0.95, epsilon=1e-8, weight_decay=0.05),
-        schedule=ScheduleConfig(name="cosine", num_warmup_steps=100, floor=0.05),
+        objective=PixelObjectiveConfig(mask_ratio=0.3, max_span_length=1, cumulative_span_weights=(1.0,), spacing=1),
+        data=PixelDataConfig(batch_size=16, max_patches=64, min_text_patches=12),
+        optimizer=OptimizerConfig(peak_lr=3e-3, beta2=0.95, epsilon=1e-8, weight_decay=0.05),
+        schedule=ScheduleConfig(name="cosine", num_warmup_steps=50, floor=0.05),
         checkpoint=CheckpointConfig(every_steps=250),
         evaluate=EvaluateConfig(every_steps=250, num_examples=256, num_samples=3),
     )

@@ -96,9 +96,10 @@ def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTex
         wanted.initializer_range,
         model.encoder.class_token.device,
     )
-    table = model.encoder.position_embedding
-    if table is not None:
-        table = fitted_table(table.detach(), wanted.max_patches, model.config.position_grid_width)
+    trained = model.encoder.position_embedding
+    table = None
+    if trained is not None:
+        table = fitted_table(trained.detach(), wanted.max_patches, model.config.position_grid_width)
     return PixelTextEncoder(model, table, pooling, config)
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
 from pretrainkit.nn.relative_bias import RelativeBias
-from pretrainkit.recipes.t5.model import T5, Attention, Block, activation_dtype
+from pretrainkit.recipes.t5.model import T5, Block, activation_dtype
+from pretrainkit.recipes.t5.step_weights import BlockWeights, Logits
 
 START_ID, END_ID = 0, 1
 _IMPOSSIBLE = -1e7
@@ -63,7 +64,14 @@ class CachedDecoder:
         # Of the distance 0, -1, ... to earlier keys, for each layer.
         biases = [self._bias_of(block).by_distance(1 - max_length, 0).flip(1) for block in self.blocks]
         self.bias_HL = [bias.to(dtype) for bias in biases]
+        self._weights = [BlockWeights(block, dtype) for block in self.blocks]
+        self._logits = Logits(model)
         self.kept_B: Tensor | None = None
+
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        """float32, or that of a wider model."""
+        return self._logits.dtype
 
     def _bias_of(self, block: Block) -> RelativeBias:
         bias = self.stack.relative_bias if block.relative_bias is None else block.relative_bias
@@ -106,17 +114,16 @@ class CachedDecoder:
             x_TD = block(x_TD, layout, prepared)
         self.kept_B = num_prefix_B
 
-    def step(self, ids_B: Tensor, position: int) -> Tensor:
-        """The logits (B, V) of what follows `ids_B`, the decoder's input at `position`."""
-        x_BD, table = self.model.embed(ids_B)
+    def step(self, ids_B: Tensor, position: int, out_BV: Tensor | None = None) -> Tensor:
+        """The logits (B, V) of what follows `ids_B`, the decoder's input at `position`; `out_BV`: where they go."""
+        x_BD = self.model.embed(ids_B)[0]
         for number, block in enumerate(self.blocks):
             x_BD = self._block(number, block, x_BD, position)
-        logits = self.model.head(self.stack.final_norm(x_BD), table, None)
-        assert isinstance(logits, Tensor)
-        return logits
+        return self._logits(self.stack.final_norm(x_BD), out_BV)
 
     def _block(self, number: int, block: Block, x_BD: Tensor, position: int) -> Tensor:
-        q_BHC, k_BHC, v_BHC = block.attention.query_key_value(block.attention_norm(x_BD)).unbind(1)
+        weights, heads = self._weights[number], block.attention.heads
+        q_BHC, k_BHC, v_BHC = (block.attention_norm(x_BD) @ weights.own.in_DE).unflatten(-1, (3, *heads)).unbind(1)
         keys, values = self.keys[number], self.values[number]
         if self.kept_B is not None:
             is_kept = (position < self.kept_B)[:, None, None]
@@ -126,15 +133,16 @@ class CachedDecoder:
         seen = slice(0, position + 1)
         bias_H1L = self.bias_HL[number][:, seen].flip(1)[:, None]
         mixed = self._mix(q_BHC, keys[:, :, seen], values[:, :, seen], bias_H1L[None])
-        x_BD = x_BD + block.attention.out(mixed)
-        if block.cross_attention is not None:
+        x_BD = x_BD + mixed @ weights.own.out_ED
+        if weights.cross is not None:
             assert block.cross_norm is not None
-            x_BD = x_BD + block.cross_attention.out(self._ask(number, block.cross_attention, block.cross_norm(x_BD)))
-        return x_BD + block.feed_forward(block.feed_forward_norm(x_BD))
+            q_BHC = (block.cross_norm(x_BD) @ weights.cross.in_DE).unflatten(-1, heads)
+            x_BD = x_BD + self._ask(number, q_BHC) @ weights.cross.out_ED
+        return x_BD + weights.feed_forward(block.feed_forward_norm(x_BD))
 
-    def _ask(self, number: int, attention: Attention, x_BD: Tensor) -> Tensor:
+    def _ask(self, number: int, q_BHC: Tensor) -> Tensor:
         """What the sequences of an input read of it: they are the queries of one attention."""
-        q_INHC = attention.query(x_BD).unflatten(0, (-1, self.num_per_input)).unflatten(-1, attention.heads)
+        q_INHC = q_BHC.unflatten(0, (-1, self.num_per_input))
         key_IHSC, value_IHSC = self.cross[number]
         mixed_IHNC = F.scaled_dot_product_attention(
             q_INHC.transpose(1, 2), key_IHSC, value_IHSC, attn_mask=self.cross_mask, scale=1.0
@@ -229,13 +237,15 @@ def sample(
         # What is not finished: A of the B sequences.
         row_A = torch.arange(num, device=device)
         is_done_A = torch.zeros(num, dtype=torch.bool, device=device)
+        # Fresh memory for so many numbers costs more than they do.
+        room_BV = torch.empty(num, model.config.vocab_size or 0, dtype=decoder.logits_dtype, device=device)
         last_B = (prompt_BP != 0).sum(1) + (max_length if max_new is None else max_new)
         current_A = torch.full((num,), START_ID, device=device)
         for position in range(max_length):
-            logits_AV = decoder.step(current_A, position)
+            logits_AV = decoder.step(current_A, position, room_BV[: len(row_A)])
             if change_logits is not None:
                 logits_AV = change_logits(logits_AV, position)
-            log_probs_AV = torch.log_softmax(logits_AV / temperature, -1)
+            log_probs_AV = torch.log_softmax(logits_AV if temperature == 1 else logits_AV / temperature, -1)
             uniform_A = None if uniform_BL is None else uniform_BL[row_A, position]
             current_A = _draw(log_probs_AV, top_k, top_p, generator, uniform_A)
             is_given_A = torch.zeros_like(is_done_A)

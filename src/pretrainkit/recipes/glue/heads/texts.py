@@ -24,6 +24,7 @@ class TextHead(HeadedEncoder):
         self, encoder: TextEncoder, num_outputs: int, dropout_rate: float, pooling: Pooling | None = None
     ) -> None:
         """`pooling`: in place of the encoder's own, which then is not trained."""
+        self.head: nn.Linear
         super().__init__(encoder, nn.Linear(encoder.width, num_outputs), dropout_rate)
         self.pooling = pooling
         if pooling is not None:

@@ -1,0 +1,193 @@
+"""The PIXEL demo: text is drawn, a model learns to draw what is hidden, and then to say what part of speech a word is.
+
+Each command is printed as it is run, so that the demo reads as a tutorial.
+"""
+
+import json
+import time
+from collections import Counter
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.demo.sentences import Tagged, as_text, paragraphs, sentences
+from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
+from pretrainkit.errors import InputError, MissingPackageError
+
+NUM_STEPS = 900
+"""Updates of pretraining."""
+CHECKPOINT_STEPS = 100
+KILL_AFTER_STEP = 225
+"""Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
+NUM_CHAPTERS = 6
+NUM_PARAGRAPHS = 900
+MAX_PATCHES = 48
+NUM_TAGGED, NUM_HELD_OUT = 300, 200
+"""Sentences with parts of speech: to train on, and to be asked about."""
+TEXT_SEED, TRAIN_SEED, HELD_OUT_SEED = 1, 2, 3
+FONT = "DejaVuSansMono.ttf"
+"""Of equally wide letters, so that a patch holds two of them."""
+SCRIPTS = {
+    "Latin": "All human beings are born free and equal in dignity and rights.",
+    "Greek": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα.",
+    "Cyrillic": "Все люди рождаются свободными и равными в своём достоинстве и правах.",
+    "Armenian": "Բոլոր մարդիկ ծնվում են ազատ ու հավասար իրենց արժանապատվությամբ ու իրավունքներով։",
+    "Georgian": "ყველა ადამიანი იბადება თავისუფალი და თანასწორი თავისი ღირსებითა და უფლებებით.",
+}
+"""The first words of the Universal Declaration of Human Rights, as a font without shaping can draw them."""
+
+
+def run_demo(folder: Path, font: Path | None = None, num_steps: int = NUM_STEPS) -> dict[str, Any]:
+    """Run the whole demo into `folder`; returns its headline numbers.
+
+    Args:
+        folder: Replaced when it holds an earlier demo, refused when it holds anything else.
+        font: File of the font to draw with; None: DejaVu Sans Mono of the package matplotlib.
+        num_steps: Optimizer updates of pretraining.
+
+    Raises:
+        InputError: There is no font.
+    """
+    began = time.monotonic()
+    font = font or default_font()
+    prepare_folder(folder)
+    say(1, NUM_CHAPTERS, "Text", "sentences of a small grammar, and a renderer that begins a patch with each word")
+    rows = (json.dumps({"text": text}) + "\n" for text in paragraphs(TEXT_SEED, NUM_PARAGRAPHS))
+    (folder / "text.jsonl").write_text("".join(rows), encoding="utf-8")
+    first = as_text(next(sentences(TEXT_SEED)))
+    print(f"  {folder / 'text.jsonl'}: {NUM_PARAGRAPHS} paragraphs, such as: {first}")
+    write_renderer(font, folder)
+
+    say(2, NUM_CHAPTERS, "Rendering", "the text as rows of squares of 16 x 16 pixels; some rows are held out")
+    pretrainkit(
+        *("render", folder / "text.jsonl", "--renderer", folder / "renderer", "--max-patches", MAX_PATCHES),
+        *("--heldout", 0.04, "--out", folder / "rows"),
+    )
+
+    say(
+        3,
+        NUM_CHAPTERS,
+        "Pretraining",
+        f"pixel/tiny draws hidden squares again, {num_steps} steps; killed without warning after step "
+        f"{KILL_AFTER_STEP}, then resumed",
+    )
+    run = folder / "run"
+    command = [
+        *("train", "pixel/tiny", f"data.train={folder}/rows/train", f"data.valid={folder}/rows/valid"),
+        *(f"data.max_patches={MAX_PATCHES}", f"num_steps={num_steps}", f"checkpoint.every_steps={CHECKPOINT_STEPS}"),
+        *("log.every_steps=5", f"evaluate.every_steps={CHECKPOINT_STEPS}", "evaluate.num_examples=64", "--out", run),
+    ]
+    num_equal = train_killed_and_resumed(
+        command, run, kill_after_step=KILL_AFTER_STEP, checkpoint_steps=CHECKPOINT_STEPS
+    )
+
+    say(4, NUM_CHAPTERS, "Report", "one HTML page: hidden and drawn text, after each evaluation and at the end")
+    report = folder / "report.html"
+    pretrainkit("report", run, "--out", report)
+
+    say(5, NUM_CHAPTERS, "Task", f"the part of speech of each word, from {NUM_TAGGED} sentences")
+    majority, by_word = write_task(folder / "task")
+    tagger = folder / "tagger"
+    pretrainkit(
+        *("finetune", "tags", "--from", run, f"data.train={folder}/task/train.jsonl"),
+        *(f"data.valid={folder}/task/validation.jsonl", f"data.max_seq_length={MAX_PATCHES}", "data.num_epochs=6"),
+        *("optimizer.peak_lr=1e-3", "evaluate.every_epochs=2", "--out", tagger),
+    )
+
+    say(6, NUM_CHAPTERS, "Done", f"in {(time.monotonic() - began) / 60:.1f} minutes")
+    return _told(folder, num_equal, (majority, by_word), time.monotonic() - began)
+
+
+def default_font() -> Path:
+    """DejaVu Sans Mono, where the package matplotlib is installed, which is not imported.
+
+    Raises:
+        InputError: It is not.
+    """
+    found = find_spec("matplotlib")
+    places = (found.submodule_search_locations if found is not None else None) or ()
+    for place in places:
+        path = Path(place, "mpl-data", "fonts", "ttf", FONT)
+        if path.is_file():
+            return path
+    raise InputError(
+        "the demo draws text, and there is no font: it takes DejaVu Sans Mono of the package matplotlib\n"
+        "  name a font of yours: pretrainkit demo pixel --font FILE.ttf, or: pip install matplotlib"
+    )
+
+
+def write_renderer(font: Path, folder: Path) -> None:
+    """The renderer of the demo in `folder`, and `scripts.png`, lines of several scripts that it draws."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingPackageError("pillow", "vision", "a picture of text") from None
+    from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
+
+    save_renderer(Renderer(RendererConfig(font_file=str(font), strategy="words")), folder / "renderer")
+    page = Renderer(RendererConfig(font_file=str(font), max_seq_length=64, on_missing="ignore"))
+    lines = [page(text).pixel_values for text in SCRIPTS.values()]
+    Image.fromarray(np.concatenate(lines)).resize((2 * lines[0].shape[1], 32 * len(lines))).save(folder / "scripts.png")
+    print(f"  {folder / 'renderer'}: {font.name}; {folder / 'scripts.png'}: {', '.join(SCRIPTS)}, drawn by it")
+
+
+def write_task(folder: Path) -> tuple[float, float]:
+    """Write `train.jsonl` and `validation.jsonl` of rows {"words", "tags"} into the new folder.
+
+    Returns:
+        Per cent of held-out words that have the tag most frequent in training, and for which that is true of the tag
+        that their own form has most often there.
+    """
+    train = list(islice(sentences(TRAIN_SEED), NUM_TAGGED))
+    known = {tuple(sentence) for sentence in train}
+    held_out = list(islice((one for one in sentences(HELD_OUT_SEED) if tuple(one) not in known), NUM_HELD_OUT))
+    folder.mkdir()
+    for name, chosen in (("train", train), ("validation", held_out)):
+        lines = (json.dumps(_row(sentence)) + "\n" for sentence in chosen)
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    pairs = [pair for sentence in train for pair in sentence]
+    commonest = Counter(tag for _, tag in pairs).most_common(1)[0][0]
+    by_form: dict[str, Counter[str]] = {}
+    for word, tag in pairs:
+        by_form.setdefault(word, Counter())[tag] += 1
+    asked = [pair for sentence in held_out for pair in sentence]
+    guesses = [by_form[word].most_common(1)[0][0] if word in by_form else commonest for word, _ in asked]
+    right = sum(guess == tag for guess, (_, tag) in zip(guesses, asked, strict=True))
+    share = sum(tag == commonest for _, tag in asked)
+    return 100 * share / len(asked), 100 * right / len(asked)
+
+
+def _row(sentence: Tagged) -> dict[str, list[str]]:
+    return {"words": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}
+
+
+def _told(folder: Path, num_equal: int, guesses: tuple[float, float], seconds: float) -> dict[str, Any]:
+    """Print the headline numbers, and return them."""
+    pretraining, tagging = (
+        json.loads((folder / name / "summary.json").read_text(encoding="utf-8")) for name in ("run", "tagger")
+    )
+    result = {
+        "masked_patch_loss": pretraining["valid_masked_patch_loss"],
+        "inked_patch_loss": pretraining["valid_inked_patch_loss"],
+        "blind_loss": pretraining["valid_blind_loss"],
+        "accuracy": tagging["valid_accuracy"],
+        "majority_accuracy": round(guesses[0], 2),
+        "word_accuracy": round(guesses[1], 2),
+        "equal_losses_after_resume": num_equal,
+        "seconds": round(seconds, 1),
+        "report": str(folder / "report.html"),
+    }
+    print(
+        f"  held-out loss of hidden squares   {result['masked_patch_loss']:.3f} of normalised pixels (the mean of each "
+        f"square: {result['blind_loss']:.3f})\n"
+        f"  parts of speech that are right    {result['accuracy']:.1f} % of the words of {NUM_HELD_OUT} new sentences "
+        f"(always the same: {guesses[0]:.1f} %, the commonest of each word: {guesses[1]:.1f} %)\n"
+        f"  losses equal after resume         {num_equal} of {num_equal}, every digit\n"
+        f"  runs                              {folder / 'run'}, {folder / 'tagger'}\n"
+        f"  report                            {result['report']}\n"
+        "\n  Your own text next: pretrainkit render, docs/rendering.md."
+    )
+    return result

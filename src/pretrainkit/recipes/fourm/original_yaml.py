@@ -1,0 +1,306 @@
+"""The original's YAML files (main, data, alphas), read as configs of ours. Torch-free.
+
+Keys and defaults are those of `run_training_4m.py` and `run_training_4m_fsdp.py` of `apple/ml-4m`. An unknown key is an
+error; a key without a counterpart is an error where it would change the result, and a note where it would not.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.config.loader import nearest, parse_override
+from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.fourm.catalogue import published
+from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
+from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
+from pretrainkit.recipes.fourm.lengths import LengthConfig
+from pretrainkit.recipes.fourm.mixtures import Component
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model
+from pretrainkit.training.recipe import ImportedConfig
+from pretrainkit.training.run import (
+    CheckpointConfig,
+    EvaluateConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    ParameterGroup,
+    PrecisionConfig,
+    ScheduleConfig,
+)
+
+_BILLION = 1_000_000_000
+_MODEL = re.compile(r"fm_(tiny|small|base|large|xlarge)_\d+e_\d+d_(gelu|swiglu_nobias|swiglu_qknorm_nobias)")
+_VARIANTS: dict[str, Variant] = {
+    "gelu": "gelu",
+    "swiglu_nobias": "swiglu",
+    "swiglu_qknorm_nobias": "swiglu-qknorm",
+}
+_DEFAULTS: dict[str, Any] = {
+    "seed": 0, "num_workers": 10, "batch_size": 256, "accum_iter": 1, "epochs": 100, "total_tokens": -1,
+    "epoch_size": None, "warmup_epochs": 10, "warmup_steps": -1, "warmup_tokens": -1, "cooldown_epochs": 10,
+    "cooldown_steps": -1, "cooldown_tokens": -1, "frozen_model_epochs": 0, "frozen_model_tokens": 0,
+    "frozen_embedding_domain": None, "frozen_model_blr": -1, "save_ckpt_freq": 20, "eval_freq": 10,
+    "model": "fm_base_12e_12d_swiglu_nobias", "patch_size": 16, "input_size": 224, "num_register_tokens": 0,
+    "dtype": "bfloat16", "num_input_tokens": 128, "num_target_tokens": 128, "min_input_tokens": None,
+    "min_target_tokens": None, "loss_type": "mod", "finetune": "", "use_act_checkpoint": False, "opt": "adamw",
+    "opt_eps": 1e-8, "opt_betas": [0.9, 0.95], "weight_decay": 0.05, "weight_decay_end": None, "blr": 1e-4,
+    "min_blr": 0.0, "scheduler": "cosine", "clip_grad": None, "skip_grad": None, "skip_nan_grad": False,
+    "data_config": None, "text_tokenizer_path": None,
+}  # fmt: skip
+_WITHOUT_EFFECT = frozenset(
+    {"run_name", "output_dir", "device", "pin_mem", "rlimit", "print_all", "show_user_warnings", "find_unused_params"}
+    | {"dist_url", "s3_endpoint", "s3_data_endpoint", "s3_multipart_chunksize_mb", "s3_multipart_threshold_mb"}
+    | {"s3_max_io_queue", "s3_save_dir", "compute_grad_norm", "momentum", "dist_eval", "fixed_eval", "eval", "resume"}
+    | {"fixed_eval_input_tokens", "fixed_eval_target_tokens", "fixed_eval_batch_size", "auto_resume", "start_epoch"}
+    | {"log_wandb", "wandb_project", "wandb_entity", "wandb_run_name", "tokenizer_path"}
+)
+"""On the examples, the model and its updates."""
+_REQUIRED: dict[str, tuple[Any, ...]] = {
+    "patch_size": (16,),
+    "input_size": (224,),
+    "opt": ("adamw",),
+    "weight_decay_end": (None,),
+    "scheduler": ("cosine",),
+    "skip_grad": (None,),
+    "frozen_model_epochs": (0,),
+    "frozen_model_tokens": (0,),
+}
+"""Keys whose other values have no counterpart, and the values that have."""
+_BUDGETS = ("num_input_tokens", "num_target_tokens", "min_input_tokens", "min_target_tokens")
+_SET_DEFAULTS: dict[str, Any] = {
+    "type": "multimodal", "in_domains": "", "out_domains": "", "input_alphas": None, "target_alphas": None,
+    "alphas_config": None, "min_input_tokens": None, "num_input_tokens": None, "min_target_tokens": None,
+    "num_target_tokens": None, "data_path": "", "modality_name_map": None, "aligned_captions": True,
+    "tok_train_aug": True,
+}  # fmt: skip
+_SET_WITHOUT_EFFECT = frozenset(
+    {"use_wds", "wds_n_repeats", "wds_shuffle_buffer_tar", "wds_shuffle_buffer_repeat", "main_augment_domain"}
+    | {"shuffle_buffer_load", "pre_shuffle", "max_samples"}
+)
+
+
+def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
+    """A main config with the data and alphas that it names.
+
+    Args:
+        path: Of the main config. Paths in it are looked for from the working folder, and from every folder above it.
+        settings: Changes of the main config, KEY=VALUE.
+        nproc: GPUs, of which the original's batch size is for one.
+
+    Raises:
+        ConfigError: A file cannot be read, a key is unknown, or a value has no counterpart.
+    """
+    given = _read(path)
+    for setting in settings:
+        parts, value = parse_override(setting)
+        given[".".join(parts)] = value
+    values, notes = _checked(given, _DEFAULTS, _WITHOUT_EFFECT, str(path))
+    problems = [
+        f"{path}: {key}={values[key]} has no counterpart\n  possible: {', '.join(map(str, possible))}"
+        for key, possible in _REQUIRED.items()
+        if values[key] not in possible
+    ]
+    found = _MODEL.fullmatch(str(values["model"]))
+    if found is None:
+        problems.append(
+            f"{path}: there is no model {values['model']!r}\n  names are fm_SIZE_..._VARIANT, of {', '.join(SIZES)}"
+        )
+    if values["data_config"] is None:
+        problems.append(f"{path}: there is no data_config\n  give it as data_config=FILE")
+    if problems or found is None:
+        raise ConfigError(problems)
+    modalities, data, masking = _data(values, path, nproc, notes)
+    model = published_model(found[1], modalities, _VARIANTS[found[2]])
+    model = model.model_copy(update={"num_registers": values["num_register_tokens"]})
+    config = _run(values, notes, {"model": model, "masking": masking, "data": data})
+    if values["finetune"]:
+        notes.append(f"finetune={values['finetune']}: read it with `pretrainkit import`, and give init_from=FOLDER")
+    return ImportedConfig(config, notes)
+
+
+def _run(values: Mapping[str, Any], notes: list[str], parts: Mapping[str, Any]) -> FourMRun:
+    """The config; `parts` are model, masking and data."""
+    epoch, batch_size = values["epoch_size"], parts["data"].batch_size
+    step_tokens = batch_size * (values["num_input_tokens"] + values["num_target_tokens"])
+    per_epoch = max(1, epoch // batch_size) if epoch else None
+    if per_epoch is None and (values["total_tokens"] <= 0 or values["warmup_tokens"] <= 0):
+        raise ConfigError("epoch_size is not given, so the length of an epoch is not known\n  give epoch_size=EXAMPLES")
+    length = LengthConfig(
+        num_tokens=_tokens(values["total_tokens"]),
+        num_epoch_examples=epoch if values["total_tokens"] > 0 else None,
+        num_warmup_tokens=_tokens(values["warmup_tokens"]),
+    )
+    num_warmup = 0
+    if length.num_warmup_tokens is None:
+        in_epochs = max(0, values["warmup_epochs"]) * (per_epoch or 0)
+        num_warmup = max(0, (values["warmup_steps"] if values["warmup_steps"] >= 0 else in_epochs) - 1)
+    peak = values["blr"] * batch_size / 256
+    every = {key: (values[key] * per_epoch if per_epoch else 1000) for key in ("save_ckpt_freq", "eval_freq")}
+    if values["loss_type"] == "token":
+        notes.append("loss_type=token is objective.loss=token_compat; objective.loss=token weighs all tokens alike")
+    notes.append(f"a step is {batch_size} examples with {step_tokens} slots, all ranks and microbatches together")
+    return FourMRun(
+        **parts,
+        seed=values["seed"],
+        num_steps=None if length.num_tokens else values["epochs"] * (per_epoch or 0),
+        length=length,
+        objective=FourMObjectiveConfig(loss="token_compat" if values["loss_type"] == "token" else "modality"),
+        optimizer=OptimizerConfig(
+            peak_lr=peak,
+            beta1=values["opt_betas"][0],
+            beta2=values["opt_betas"][1],
+            epsilon=values["opt_eps"],
+            weight_decay=values["weight_decay"],
+            max_grad_norm=values["clip_grad"] or 0.0,
+            groups=(ParameterGroup(pattern="mask_token", weight_decay=values["weight_decay"]),),
+        ),
+        schedule=ScheduleConfig(name="cosine", num_warmup_steps=num_warmup, floor=values["min_blr"] / values["blr"]),
+        max_skipped_steps=100 if values["skip_nan_grad"] else 0,
+        precision=PrecisionConfig(compute=values["dtype"]),
+        parallel=ParallelConfig(activation_checkpointing=values["use_act_checkpoint"]),
+        checkpoint=CheckpointConfig(every_steps=max(1, every["save_ckpt_freq"])),
+        evaluate=EvaluateConfig(every_steps=max(1, every["eval_freq"])),
+    )
+
+
+def _data(
+    values: Mapping[str, Any], path: Path, nproc: int, notes: list[str]
+) -> tuple[tuple[Modality, ...], FourMDataConfig, MaskingConfig]:
+    file = _find(str(values["data_config"]), path)
+    content = _read(file)
+    training = content.get("train", {})
+    named: dict[str, Any] = dict(training.get("datasets", {}))
+    weights = training.get("weights") or [None] * len(named)
+    if len(weights) != len(named):
+        raise ConfigError(f"{file}: {len(weights)} weights for {len(named)} data sets\n  give one for each")
+    sets, inputs, targets = [], set[str](), set[str]()
+    for (name, given), weight in zip(named.items(), weights, strict=True):
+        one, one_notes = _checked(given, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: {name}")
+        notes += one_notes
+        sets.append(_set(name, one, weight, values, file))
+        inputs |= set(_domains(one["in_domains"]))
+        targets |= set(_domains(one["out_domains"]))
+    valid = [
+        FourMSetConfig(path=one["data_path"], name=name)
+        for name, one in ((content.get("val") or {}).get("datasets") or {}).items()
+    ]
+    modalities = tuple(_modality(name, name in inputs, name in targets) for name in sorted(inputs | targets))
+    micro = values["batch_size"]
+    data = FourMDataConfig(
+        train=tuple(sets),
+        valid=tuple(valid),
+        tokenizer=values["text_tokenizer_path"],
+        batch_size=micro * nproc * values["accum_iter"],
+        microbatch_size=micro if values["accum_iter"] > 1 else None,
+        num_workers=values["num_workers"],
+        aligned_captions=all(one.get("aligned_captions", True) for one in named.values()),
+    )
+    budget = {key: values[key] for key in _BUDGETS}
+    assert sets[0].mixture is not None
+    notes.append("empty slots are filled with further draws; masking.unused=pad leaves them empty, as in the original")
+    return modalities, data, MaskingConfig(**budget, mixture=sets[0].mixture)
+
+
+def _set(
+    name: str, one: Mapping[str, Any], weight: float | None, values: Mapping[str, Any], file: Path
+) -> FourMSetConfig:
+    if one["type"] != "multimodal":
+        raise ConfigError(
+            f"{file}: {name} is of type {one['type']!r}\n  write its texts as files of captions, and give their folder"
+        )
+    for key in _BUDGETS:
+        if one[key] not in (None, values[key]):
+            raise ConfigError(f"{file}: {name} has {key}={one[key]}, but the run {values[key]}\n  make them equal")
+    inputs, targets = _domains(one["in_domains"]), _domains(one["out_domains"])
+    if one["alphas_config"]:
+        mixture = _mixture(_read(_find(str(one["alphas_config"]), file)), inputs, targets)
+    else:
+        mixture = (
+            Component(inputs=_alphas(one["input_alphas"], inputs), targets=_alphas(one["target_alphas"], targets)),
+        )
+    return FourMSetConfig(
+        path=one["data_path"],
+        name=name,
+        weight=weight,
+        modalities=tuple(sorted({*inputs, *targets})),
+        folders={modality: folder for folder, modality in (one["modality_name_map"] or {}).items()},
+        mixture=mixture,
+    )
+
+
+def _mixture(content: Mapping[str, Any], inputs: list[str], targets: list[str]) -> tuple[Component, ...]:
+    alphas = content.get("alphas_mixture", content)
+    num = len(next(iter(alphas.values()))["input_alphas"])
+    weights = content.get("sampling_weights") or [1.0] * num
+
+    def row(names: list[str], key: str, number: int) -> dict[str, Any]:
+        return {name: alphas[name][key][number] for name in names if name in alphas and key in alphas[name]}
+
+    return tuple(
+        Component(
+            weight=weights[number],
+            inputs=row(inputs, "input_alphas", number),
+            targets=row([name for name in targets if name not in ("rgb@224", "t5_caption")], "target_alphas", number),
+            keep=row(inputs, "keep", number),
+        )
+        for number in range(num)
+    )
+
+
+def _alphas(given: Any, names: list[str]) -> dict[str, float]:
+    """One value for all, or one for each in the order of their names."""
+    values = [float(value) for value in str(given if given is not None else 1.0).split("-")]
+    if len(values) == 1:
+        values *= len(names)
+    if len(values) != len(names):
+        raise ConfigError(f"alphas {given!r}: {len(values)} values for {len(names)} modalities\n  give one for each")
+    return dict(zip(sorted(names), values, strict=True))
+
+
+def _modality(name: str, is_input: bool, is_target: bool) -> Modality:
+    return published(name).model_copy(update={"is_input": is_input, "is_target": is_target})
+
+
+def _domains(value: str) -> list[str]:
+    return [name for name in value.split("-") if name]
+
+
+def _tokens(billions: float) -> int | None:
+    return math.ceil(billions * _BILLION) if billions > 0 else None
+
+
+def _checked(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], ignored: frozenset[str], where: str
+) -> tuple[dict[str, Any], list[str]]:
+    """All values, and notes on keys without effect."""
+    unknown = [key for key in given if key not in defaults and key not in ignored]
+    if unknown:
+        raise ConfigError(
+            [
+                f"{where} has no key {key!r}\n  nearest: {nearest(key, dict.fromkeys([*defaults, *ignored], ''))}"
+                for key in unknown
+            ]
+        )
+    notes = [f"{where}: {key} has no effect here" for key in given if key in ignored]
+    return {**defaults, **{key: value for key, value in given.items() if key in defaults}}, notes
+
+
+def _find(name: str, beside: Path) -> Path:
+    for folder in (Path(), *beside.absolute().parents):
+        for candidate in (folder / name, folder / f"{name}.yaml"):
+            if candidate.is_file():
+                return candidate
+    raise ConfigError(f"{beside} names {name}, which is neither here nor in a folder above it\n  give its whole path")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_yaml(path.read_text("utf-8"), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}\n  give a config of the original") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no settings\n  give a config of the original")
+    return content
