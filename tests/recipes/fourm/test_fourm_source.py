@@ -67,7 +67,9 @@ def test_a_batch_is_a_pure_function_of_its_records(folders, tokenizer):
     again = pickle.loads(pickle.dumps(source)).build(records)
     assert_equal(batch, again)
     rows = np.array([5, 1, 6])
-    assert_equal(source.build(records.take(rows)), {name: values[rows] for name, values in batch.items()})
+    some = source.build(records.take(rows))
+    by_row = [name for name in batch if "_places/" not in name]
+    assert_equal({name: some[name] for name in by_row}, {name: batch[name][rows] for name in by_row})
     assert batch["pixels/rgb@64"].shape == (8, 3, 64, 64)
     assert (batch["encoder_length"] > 30).all()
     assert not source.build(records.take(slice(0, 0)))["encoder_ids"].size

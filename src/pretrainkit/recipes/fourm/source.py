@@ -2,7 +2,7 @@
 
 Dimensions: B samples, N slots of the encoder, M of the decoder.
 
-A batch (all arrays start with B; real slots come first in each row, zeros behind):
+A batch (arrays start with B; real slots come first in each row, zeros behind):
 
 * `encoder_length`, `decoder_length` int32 (B,): real slots.
 * `encoder_segment` uint8 (B, N), `decoder_segment` (B, M): draws that know nothing of each other, 0, 1, …
@@ -12,6 +12,7 @@ A batch (all arrays start with B; real slots come first in each row, zeros behin
 * `decoder_ids` int32: of sequences the token before, of images 0. `decoder_target` int32: the token to predict.
 * `decoder_start`, `decoder_end` int32: a slot may look at slots start … end - 1.
 * `pixels/NAME` uint8 (B, C, H, W), `vectors/NAME` float32 (B, L, E): whole contents.
+* `encoder_places/NAME`, `decoder_places/NAME`: the slots of each modality, see `batch.py`.
 """
 
 import hashlib
