@@ -97,7 +97,7 @@ def load_renderer(
         if changed:
             message = (
                 f"{path.parent} is not rendered as it was: {changed}\n"
-                "  install the versions above, or accept the change with on_change=warn"
+                "  put back the fonts, settings and versions it was made with, or accept the change with on_change=warn"
             )
             if on_change == "error":
                 raise DataError(message)

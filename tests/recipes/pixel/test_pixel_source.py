@@ -14,7 +14,7 @@ from pretrainkit.recipes.pixel.open_rows import renderer_folder
 from pretrainkit.recipes.pixel.presets import PRESETS
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.recipes.pixel.source import bind, open_source
-from pretrainkit.rendering import Renderer, RendererConfig
+from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, prerender
 from toy_words import WORDS
@@ -251,3 +251,21 @@ def test_text_of_short_documents_is_remarked_on(latin_font, tmp_path, cache, cap
     (tmp_path / "book.txt").write_text("a short paragraph of some words\n\n" * 20)
     open_source(run_config(str(tmp_path / "book.txt"), renderer=latin_font, min_text_patches=3), "train")
     assert "--format book" in caplog.text
+
+
+def test_a_renderer_is_refused_that_did_not_draw_the_rows(folders, renderer, latin_font, tmp_path):
+    """The run would keep it as the model's, and fine-tuning would draw with it."""
+    save_renderer(renderer, tmp_path / "same")
+    save_renderer(Renderer(renderer.config.model_copy(update={"font_size": 7.0})), tmp_path / "other")
+    for name in ("pictures", "text"):
+        rows = str(folders[name])
+        for same in (latin_font, tmp_path / "same", folders[name] / "renderer"):
+            bind(run_config(rows, min_text_patches=2, held_out_share=0.1, renderer=str(same)))
+        with pytest.raises(DataError, match=r"data\.renderer=.*other draws otherwise"):
+            bind(run_config(rows, min_text_patches=2, held_out_share=0.1, renderer=str(tmp_path / "other")))
+
+
+def test_a_folder_above_rendered_rows_is_named_as_such(folders):
+    above = folders["pictures"].parent
+    with pytest.raises(DataError, match=rf"holds folders of rendered rows\n  name {above}/train"):
+        open_source(run_config(str(above)), "train")

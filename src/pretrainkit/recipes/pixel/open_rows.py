@@ -31,7 +31,7 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
     """The rows that a path names; text is cut first, if that was not done before.
 
     Raises:
-        DataError: There are none, or plain text and no renderer.
+        DataError: There are none, or plain text and no renderer, or rows lie one folder deeper.
     """
     folder = Path(path)
     if is_rendered(folder):
@@ -39,6 +39,8 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
     files = row_files(folder)
     if files:
         return _published_rows(folder, files)
+    if splits := [f"{path}/{split}" for split in ("train", "valid") if is_rendered(folder / split)]:
+        raise DataError(f"{path} holds folders of rendered rows\n  name {' or '.join(splits)}")
     return _rendered_rows(_cut(path, data))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -23,6 +23,8 @@ from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.open_rows import open_rows
 from pretrainkit.recipes.pixel.rows import Rows
+from pretrainkit.rendering.identity import describe
+from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rng import Keys, fold, stream_key, uniform
 
 Split = Literal["train", "valid"]
@@ -178,7 +180,8 @@ def bind(config: PixelRun) -> PixelRun:
 
     Raises:
         ConfigError: Settings and data do not fit each other.
-        DataError: Data is missing or broken, or held-out rows are in the training data.
+        DataError: Data is missing or broken, held-out rows are in the training data, or data.renderer is not what drew
+            the rows.
     """
     if not config.data.train:
         raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
@@ -202,9 +205,31 @@ def bind(config: PixelRun) -> PixelRun:
     if problems:
         raise ConfigError(problems)
     drawn = {rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering}
+    _check_renderer(config.data.renderer, drawn)
     if len(drawn) > 1:
         _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
     return config
+
+
+def _check_renderer(named: str | None, drawn: Mapping[str, str]) -> None:
+    """A named renderer becomes that of the model, so rows that are drawn already must be drawn by it.
+
+    Args:
+        named: data.renderer.
+        drawn: Fingerprints of the renderers that drew rows, and a folder of each.
+
+    Raises:
+        DataError: None of the rows were.
+    """
+    if named is None or not drawn:
+        return
+    found = describe(open_renderer(named))["fingerprint"]
+    if found not in drawn:
+        raise DataError(
+            f"data.renderer={named} draws otherwise ({found[:12]}) than what drew the rows of "
+            + ", ".join(f"{name} ({fingerprint[:12]})" for fingerprint, name in drawn.items())
+            + "\n  leave data.renderer out, or render the rows anew with it"
+        )
 
 
 def _problems(config: PixelRun, rows: Rows) -> list[str]:
