@@ -1,6 +1,7 @@
 """Runs a sweep: each fine-tuning in a process of its own, several at a time; what is finished is not repeated.
 
 OUT/sweep.json             the encoder and settings of all runs; others are refused
+OUT/.lock                  held by a sweep and the runs that it started
 OUT/lrLR/TASK/seed-S       run folders; finished where there is summary.json
 OUT/lrLR/TASK/seed-S.log   what a run said
 OUT/results.{json,md,html} tables
@@ -22,6 +23,7 @@ from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, answers_as_tsv, file_of, majority_wnli, write_submission
 from pretrainkit.sweep.choice import Choice, Metrics, choose
+from pretrainkit.sweep.lock import only_one
 from pretrainkit.sweep.plan import AFTER_MNLI, Cell, Plan
 from pretrainkit.sweep.tables import as_html, as_json, as_markdown
 
@@ -34,12 +36,17 @@ class Worker:
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
+        self.lock: int | None = None
+        """File descriptor that the processes keep open as long as they live."""
 
     def run(self, words: Sequence[str], log: Path) -> int:
         """The exit code of `pretrainkit WORDS`, whose output goes to `log`. May be called from several threads."""
         with open(log, "wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pretrainkit", *words], stdout=file, stderr=subprocess.STDOUT
+                [sys.executable, "-m", "pretrainkit", *words],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                pass_fds=() if self.lock is None else (self.lock,),
             )
             self._running.add(process)
             code = process.wait()
@@ -70,16 +77,22 @@ class Sweep:
         """Everything but the submission: runs, choice, tables.
 
         Raises:
-            InputError: The encoder is not there, or the folder is of another sweep.
+            InputError: The encoder is not there, the folder is of another sweep, or one is still at work there.
             RunError: Runs failed; the others are done, and the same call tries those again.
         """
         self._claim()
+        with only_one(self.out) as self.worker.lock:
+            return self._run()
+
+    def _run(self) -> list[Choice]:
         chosen: dict[str, Choice] = {}
         for stage in self.plan.stages:
             cells = [cell for task in stage for cell in self.plan.cells(task)]
             self._train([cell for cell in cells if not self._is_finished(cell)], chosen)
             for task in stage:
                 chosen[task] = choose(task, {cell: self._metrics(cell) for cell in self.plan.cells(task)})
+                if not self._has_weights(chosen[task].cell):  # runs were added, and one that was discarded is best now
+                    self._train([chosen[task].cell], chosen)
                 self._discard(chosen[task])
         choices = [chosen[task] for task in self.plan.tasks]
         _write(self.out / "results.json", json.dumps(as_json(choices), indent=2) + "\n")
@@ -184,6 +197,9 @@ class Sweep:
 
     def _is_finished(self, cell: Cell) -> bool:
         return (self.out / cell.name / SUMMARY).is_file()
+
+    def _has_weights(self, cell: Cell) -> bool:
+        return any((self.out / cell.name / "checkpoints").glob("step-*"))
 
     def _metrics(self, cell: Cell) -> Metrics:
         """Held-out metrics at the end of a run."""
