@@ -12,8 +12,8 @@ def only_one(folder: Path) -> Iterator[int | None]:
     """Nobody else works in this folder: neither a sweep, nor a run whose sweep was killed.
 
     Yields:
-        The descriptor of the lock's file, for the processes of all runs: what inherits it holds the lock while it lives.
-        None where the system has no such locks.
+        The descriptor of the lock's file, for the processes of all runs: what inherits it holds the lock while it
+        lives. None where the system has no such locks.
 
     Raises:
         InputError: Somebody does.

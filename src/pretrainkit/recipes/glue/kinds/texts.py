@@ -60,8 +60,8 @@ def read_rows(source: TaskSource, split: str, task: TextTask, *, needs_label: bo
 
 
 def _says_nothing(label: Any, column: str, task: TextTask) -> bool:
-    """Whether it stands for a label that is not known: none, of NLI without agreement `-`, in the hub's GLUE -1. In files
-    of one's own -1 is a class or a number like others."""
+    """Whether it stands for a label that is not known: none, of NLI without agreement `-`, in the hub's GLUE -1. In
+    files of one's own -1 is a class or a number like others."""
     if label is None or label == "" or (column == "gold_label" and label == "-"):
         return True
     return task.data is not None and label in (-1, "-1")
@@ -116,9 +116,7 @@ def _as_numbers(labels: Sequence[Any]) -> NDArray[np.float32]:
             found_N = np.array([np.nan if label is None else float(label) for label in labels], np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"a label is no number: {error}\n  for classes set data.kind=classes") from None
-    broken = [
-        label for label, value in zip(labels, found_N, strict=True) if label is not None and not np.isfinite(value)
-    ]
+    broken = [labels[row] for row in np.flatnonzero(~np.isfinite(found_N)) if labels[row] is not None]
     if broken:
         raise DataError(
             f"{len(broken)} labels are no finite numbers of 32 bits, such as {broken[0]!r}\n  leave those rows out"
