@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -61,7 +62,7 @@ def test_a_killed_sweep_goes_on_and_ends_in_a_submission(toys, tmp_path):
     plan, first, second = plan_of(toys, has_intermediate_mnli=True), Here(limit=3), Here()
     with pytest.raises(KeyboardInterrupt):
         Sweep(plan, tmp_path / "out", worker=first).run()
-    sweep = Sweep(plan, tmp_path / "out", worker=second)
+    sweep = Sweep(plan, tmp_path / "out", worker=second, num_rows=ROWS)
     choices = sweep.run()
     assert len(first.done) == 3
     assert len(second.done) == len(TASKS) - 3
@@ -79,10 +80,13 @@ def test_a_killed_sweep_goes_on_and_ends_in_a_submission(toys, tmp_path):
 
 
 def test_what_is_missing_is_named(toys, tmp_path):
-    sweep = Sweep(plan_of(toys, tasks=("rte",)), tmp_path / "out", worker=Here())
+    sweep = Sweep(plan_of(toys, tasks=("rte",)), tmp_path / "out", worker=Here(), num_rows=ROWS)
     path, missing = sweep.submit(sweep.run(), "cpu")
     assert path.name == "incomplete-submission.zip"
     assert len(missing) == len(NUM_ROWS) - 2  # RTE, and WNLI by its majority
+    path, refused = replace(sweep, num_rows=NUM_ROWS).submit(sweep.run(), "cpu")
+    assert path.name == "incomplete-submission.zip"
+    assert set(refused) - set(missing) == {"RTE.tsv: 16 answers; the test set has 3000 rows"}
 
 
 def test_weights_of_runs_that_were_not_chosen_go(toys, tmp_path):
@@ -99,7 +103,7 @@ def test_a_run_that_was_discarded_is_trained_again_when_it_becomes_the_best(toys
     path = out / other.name / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"valid_score": 99.0}))  # as if seeds had been added
     worker = Here()
-    sweep = Sweep(plan, out, worker=worker)
+    sweep = Sweep(plan, out, worker=worker, num_rows=ROWS)
     (second,) = sweep.run()
     assert second.cell == other
     assert worker.done == [str(out / other.name)]

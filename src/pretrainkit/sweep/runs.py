@@ -6,7 +6,7 @@ OUT/lrLR/TASK/seed-S       run folders; finished where there is summary.json
 OUT/lrLR/TASK/seed-S.log   what a run said
 OUT/results.{json,md,html} tables
 OUT/answers/FILE.jsonl     answers of the chosen runs to the test sets
-OUT/submission.zip         for the leaderboard; incomplete-submission.zip where test sets are missing
+OUT/submission.zip         for the leaderboard; incomplete-submission.zip where it would be refused
 """
 
 import json
@@ -21,7 +21,14 @@ from typing import Any
 
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError, RunError
-from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, answers_as_tsv, file_of, majority_wnli, write_submission
+from pretrainkit.recipes.glue.leaderboard import (
+    NUM_ROWS,
+    answers_as_tsv,
+    file_of,
+    majority_wnli,
+    problems_of,
+    write_submission,
+)
 from pretrainkit.sweep.choice import Choice, Metrics, choose
 from pretrainkit.sweep.lock import only_one
 from pretrainkit.sweep.plan import AFTER_MNLI, Cell, Plan
@@ -72,6 +79,8 @@ class Sweep:
     say: Callable[[str], None] = field(default=lambda text: None)
     """Told of every run that ended."""
     worker: Worker = field(default_factory=Worker)
+    num_rows: Mapping[str, int] = field(default_factory=lambda: NUM_ROWS)
+    """Of the test sets, by file of the submission."""
 
     def run(self) -> list[Choice]:
         """Everything but the submission: runs, choice, tables.
@@ -104,7 +113,8 @@ class Sweep:
         """Let the chosen runs answer the test sets, and write the zip.
 
         Returns:
-            The zip, and what is missing in it, for want of data or of a run.
+            The zip, and what the leaderboard would refuse: files that are missing, for want of data or of a run, and
+            files that are wrong, such as of a test set that is not whole.
         """
         by_task = {one.task: one for one in choices}
         files, missing = {"WNLI.tsv": majority_wnli()}, []
@@ -123,11 +133,11 @@ class Sweep:
                 missing.append(f"{name}: {str(error).splitlines()[0]}")
                 continue
             files[name] = answers_as_tsv(task, lines)
-        stale, target = self.out / "submission.zip", self.out / "incomplete-submission.zip"
-        if not missing:
-            stale, target = target, stale
-        stale.unlink(missing_ok=True)
-        return write_submission(files, target), missing
+        whole, incomplete = self.out / "submission.zip", self.out / "incomplete-submission.zip"
+        whole.unlink(missing_ok=True)
+        path = write_submission(files, incomplete)
+        refused = missing + problems_of(path, {name: num for name, num in self.num_rows.items() if name in files})
+        return (path if refused else path.replace(whole)), refused
 
     def _answers(self, cell: Cell, task: str, split: str, name: str, device: str | None) -> list[dict[str, Any]]:
         from pretrainkit import api
