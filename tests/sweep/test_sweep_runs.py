@@ -1,8 +1,10 @@
 """A whole sweep on toys: it goes on where it was stopped, and ends in tables and a submission."""
 
 import json
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -11,6 +13,7 @@ import pytest
 from pretrainkit.cli.main import main
 from pretrainkit.errors import InputError, RunError
 from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, problems_of
+from pretrainkit.sweep.lock import only_one
 from pretrainkit.sweep.plan import Plan
 from pretrainkit.sweep.runs import Sweep, Worker
 
@@ -59,7 +62,7 @@ def test_a_killed_sweep_goes_on_and_ends_in_a_submission(toys, tmp_path):
     plan, first, second = plan_of(toys, has_intermediate_mnli=True), Here(limit=3), Here()
     with pytest.raises(KeyboardInterrupt):
         Sweep(plan, tmp_path / "out", worker=first).run()
-    sweep = Sweep(plan, tmp_path / "out", worker=second)
+    sweep = Sweep(plan, tmp_path / "out", worker=second, num_rows=ROWS)
     choices = sweep.run()
     assert len(first.done) == 3
     assert len(second.done) == len(TASKS) - 3
@@ -77,10 +80,13 @@ def test_a_killed_sweep_goes_on_and_ends_in_a_submission(toys, tmp_path):
 
 
 def test_what_is_missing_is_named(toys, tmp_path):
-    sweep = Sweep(plan_of(toys, tasks=("rte",)), tmp_path / "out", worker=Here())
+    sweep = Sweep(plan_of(toys, tasks=("rte",)), tmp_path / "out", worker=Here(), num_rows=ROWS)
     path, missing = sweep.submit(sweep.run(), "cpu")
     assert path.name == "incomplete-submission.zip"
     assert len(missing) == len(NUM_ROWS) - 2  # RTE, and WNLI by its majority
+    path, refused = replace(sweep, num_rows=NUM_ROWS).submit(sweep.run(), "cpu")
+    assert path.name == "incomplete-submission.zip"
+    assert set(refused) - set(missing) == {"RTE.tsv: 16 answers; the test set has 3000 rows"}
 
 
 def test_weights_of_runs_that_were_not_chosen_go(toys, tmp_path):
@@ -88,6 +94,43 @@ def test_weights_of_runs_that_were_not_chosen_go(toys, tmp_path):
     (choice,) = Sweep(plan, tmp_path / "out", worker=Here()).run()
     kept = [cell for cell in plan.cells("rte") if (tmp_path / "out" / cell.name / "checkpoints").is_dir()]
     assert kept == [choice.cell]
+
+
+def test_a_run_that_was_discarded_is_trained_again_when_it_becomes_the_best(toys, tmp_path):
+    plan, out = plan_of(toys, tasks=("rte",), num_seeds=2), tmp_path / "out"
+    (first,) = Sweep(plan, out, worker=Here()).run()
+    (other,) = set(plan.cells("rte")) - {first.cell}
+    path = out / other.name / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"valid_score": 99.0}))  # as if seeds had been added
+    worker = Here()
+    sweep = Sweep(plan, out, worker=worker, num_rows=ROWS)
+    (second,) = sweep.run()
+    assert second.cell == other
+    assert worker.done == [str(out / other.name)]
+    assert "RTE.tsv" not in " ".join(sweep.submit([second], "cpu")[1])
+
+
+def test_runs_that_outlive_their_sweep_keep_others_out_of_its_folder(toys, tmp_path):
+    plan, out, worker = plan_of(toys, tasks=("rte",)), tmp_path / "out", Here()
+    out.mkdir()
+    with only_one(out) as lock:
+        orphan = subprocess.Popen(["sleep", "60"], pass_fds=[lock])
+    try:
+        with pytest.raises(InputError, match="still at work"):
+            Sweep(plan, out, worker=worker).run()
+    finally:
+        orphan.kill()
+        orphan.wait()
+    assert not worker.done
+    Sweep(plan, out, worker=worker).run()
+    assert len(worker.done) == 1
+
+
+def test_processes_of_runs_hold_the_lock_of_their_sweep(tmp_path):
+    worker = Worker()
+    with only_one(tmp_path) as worker.lock, mock.patch.object(subprocess, "Popen", wraps=subprocess.Popen) as started:
+        worker.run(["--version"], tmp_path / "log")
+    assert started.call_args.kwargs["pass_fds"] == (worker.lock,)
 
 
 def test_another_sweep_in_the_same_folder_is_refused(toys, tmp_path):

@@ -112,4 +112,4 @@ def sweep(
         path, missing = runs.submit(choices, device)
         typer.echo(str(path))
         for one in missing:
-            typer.echo(f"  not in it: {one}")
+            typer.echo(f"  would be refused: {one}")

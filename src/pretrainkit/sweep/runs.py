@@ -1,11 +1,12 @@
 """Runs a sweep: each fine-tuning in a process of its own, several at a time; what is finished is not repeated.
 
 OUT/sweep.json             the encoder and settings of all runs; others are refused
+OUT/.lock                  held by a sweep and the runs that it started
 OUT/lrLR/TASK/seed-S       run folders; finished where there is summary.json
 OUT/lrLR/TASK/seed-S.log   what a run said
 OUT/results.{json,md,html} tables
 OUT/answers/FILE.jsonl     answers of the chosen runs to the test sets
-OUT/submission.zip         for the leaderboard; incomplete-submission.zip where test sets are missing
+OUT/submission.zip         for the leaderboard; incomplete-submission.zip where it would be refused
 """
 
 import json
@@ -20,8 +21,16 @@ from typing import Any
 
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError, RunError
-from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, answers_as_tsv, file_of, majority_wnli, write_submission
+from pretrainkit.recipes.glue.leaderboard import (
+    NUM_ROWS,
+    answers_as_tsv,
+    file_of,
+    majority_wnli,
+    problems_of,
+    write_submission,
+)
 from pretrainkit.sweep.choice import Choice, Metrics, choose
+from pretrainkit.sweep.lock import only_one
 from pretrainkit.sweep.plan import AFTER_MNLI, Cell, Plan
 from pretrainkit.sweep.tables import as_html, as_json, as_markdown
 
@@ -34,12 +43,17 @@ class Worker:
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
+        self.lock: int | None = None
+        """File descriptor that the processes keep open as long as they live."""
 
     def run(self, words: Sequence[str], log: Path) -> int:
         """The exit code of `pretrainkit WORDS`, whose output goes to `log`. May be called from several threads."""
         with open(log, "wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pretrainkit", *words], stdout=file, stderr=subprocess.STDOUT
+                [sys.executable, "-m", "pretrainkit", *words],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                pass_fds=() if self.lock is None else (self.lock,),
             )
             self._running.add(process)
             code = process.wait()
@@ -65,21 +79,29 @@ class Sweep:
     say: Callable[[str], None] = field(default=lambda text: None)
     """Told of every run that ended."""
     worker: Worker = field(default_factory=Worker)
+    num_rows: Mapping[str, int] = field(default_factory=lambda: NUM_ROWS)
+    """Of the test sets, by file of the submission."""
 
     def run(self) -> list[Choice]:
         """Everything but the submission: runs, choice, tables.
 
         Raises:
-            InputError: The encoder is not there, or the folder is of another sweep.
+            InputError: The encoder is not there, the folder is of another sweep, or one is still at work there.
             RunError: Runs failed; the others are done, and the same call tries those again.
         """
         self._claim()
+        with only_one(self.out) as self.worker.lock:
+            return self._run()
+
+    def _run(self) -> list[Choice]:
         chosen: dict[str, Choice] = {}
         for stage in self.plan.stages:
             cells = [cell for task in stage for cell in self.plan.cells(task)]
             self._train([cell for cell in cells if not self._is_finished(cell)], chosen)
             for task in stage:
                 chosen[task] = choose(task, {cell: self._metrics(cell) for cell in self.plan.cells(task)})
+                if not self._has_weights(chosen[task].cell):  # runs were added, and one that was discarded is best now
+                    self._train([chosen[task].cell], chosen)
                 self._discard(chosen[task])
         choices = [chosen[task] for task in self.plan.tasks]
         _write(self.out / "results.json", json.dumps(as_json(choices), indent=2) + "\n")
@@ -91,7 +113,8 @@ class Sweep:
         """Let the chosen runs answer the test sets, and write the zip.
 
         Returns:
-            The zip, and what is missing in it, for want of data or of a run.
+            The zip, and what the leaderboard would refuse: files that are missing, for want of data or of a run, and
+            files that are wrong, such as of a test set that is not whole.
         """
         by_task = {one.task: one for one in choices}
         files, missing = {"WNLI.tsv": majority_wnli()}, []
@@ -110,11 +133,11 @@ class Sweep:
                 missing.append(f"{name}: {str(error).splitlines()[0]}")
                 continue
             files[name] = answers_as_tsv(task, lines)
-        stale, target = self.out / "submission.zip", self.out / "incomplete-submission.zip"
-        if not missing:
-            stale, target = target, stale
-        stale.unlink(missing_ok=True)
-        return write_submission(files, target), missing
+        whole, incomplete = self.out / "submission.zip", self.out / "incomplete-submission.zip"
+        whole.unlink(missing_ok=True)
+        path = write_submission(files, incomplete)
+        refused = missing + problems_of(path, {name: num for name, num in self.num_rows.items() if name in files})
+        return (path if refused else path.replace(whole)), refused
 
     def _answers(self, cell: Cell, task: str, split: str, name: str, device: str | None) -> list[dict[str, Any]]:
         from pretrainkit import api
@@ -184,6 +207,9 @@ class Sweep:
 
     def _is_finished(self, cell: Cell) -> bool:
         return (self.out / cell.name / SUMMARY).is_file()
+
+    def _has_weights(self, cell: Cell) -> bool:
+        return any((self.out / cell.name / "checkpoints").glob("step-*"))
 
     def _metrics(self, cell: Cell) -> Metrics:
         """Held-out metrics at the end of a run."""

@@ -143,6 +143,8 @@ def test_a_random_start_reads_no_weights(encoder, glue, tmp_path):
 def test_a_model_of_another_kind_of_task_is_refused_to_answer(finished, glue, tmp_path):
     with pytest.raises(InputError, match="entailment"):
         api.predict(finished[0], tmp_path / "out.jsonl", task="ax", device="cpu")
+    with pytest.raises(InputError, match="numbers"):
+        api.predict(finished[0], tmp_path / "out.jsonl", task="stsb", device="cpu")
 
 
 def test_the_verb_predict_answers_another_split_of_the_task(finished, tmp_path):

@@ -1,5 +1,8 @@
 """What rows become before a model sees them."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from glue_toys import WORDS
@@ -7,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit import api
+from pretrainkit.data.row_files import open_rows
 from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.glue.config import GlueDataConfig
-from pretrainkit.recipes.glue.kinds.texts import classes_of, numbered
+from pretrainkit.recipes.glue.kinds.texts import classes_of, numbered, read_rows
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
-from pretrainkit.recipes.glue.source import open_texts
+from pretrainkit.recipes.glue.source import open_texts, task_of
+from pretrainkit.recipes.glue.tasks import TASKS
 from pretrainkit.running.initial import with_encoder
 from pretrainkit.training.token_reader import pair_lengths
 
@@ -130,6 +135,34 @@ def test_labels_are_names_or_numbers_of_classes():
     assert classes_of(["10", "9", None]) == ("9", "10")
     with pytest.raises(DataError, match="no class: c"):
         numbered(["c"], ("a", "b"))
+
+
+def test_a_label_that_is_no_class_is_not_taken_for_the_number_of_one():
+    assert numbered(["5", 1], ("1", "2", "5")).tolist() == [2, 0]
+    with pytest.raises(DataError, match="no class: 0"):
+        numbered(["0"], ("1", "2", "5"))
+
+
+@pytest.mark.parametrize("label", ["nan", float("nan"), float("inf"), 1e39])
+def test_numbers_to_learn_are_finite(label):
+    assert np.isnan(numbered([None], ())).all()
+    with pytest.raises(DataError, match="no finite numbers"):
+        numbered([1.0, label], ())
+
+
+def read_labels(labels, task, path):
+    path.write_text("".join(json.dumps({"t": "fine", "label": label}) + "\n" for label in labels))
+    return read_rows(open_rows(path, "train"), "train", task, needs_label=True).labels
+
+
+def test_in_files_of_ones_own_minus_one_and_minus_are_labels_like_others(tmp_path):
+    own = task_of(GlueDataConfig(texts=("t",)))
+    for labels in ([-1, 0, 1], [-1.0, 0.5], ["-1", "1"], ["-", "+"]):
+        assert read_labels(labels, own, tmp_path / "rows.jsonl") == labels
+    with pytest.raises(DataError, match="row 1 of train has no label"):
+        read_labels([0, None], own, tmp_path / "rows.jsonl")
+    with pytest.raises(DataError, match="row 1 of train has no label"):
+        read_labels([1, -1], replace(TASKS["cola"], texts=(("t",),)), tmp_path / "rows.jsonl")
 
 
 def test_the_examples_follow_from_length_and_rows(encoder, glue):

@@ -79,9 +79,9 @@ def _asked(config: GlueRun, request: InferenceRequest) -> tuple[TextTask, TaskSo
         return own, request.rows, request.split
     assert request.task is not None
     task = own if request.task == own.name else named_task(request.task)
-    if task.classes is not None and config.model.classes != task.classes:
+    if task is not own and (task.kind != own.kind or config.model.classes != (task.classes or ())):
         raise InputError(
-            f"{request.task} has the classes {', '.join(task.classes)}, the model "
+            f"{request.task} has the classes {', '.join(task.classes or ('numbers',))}, the model "
             f"{', '.join(config.model.classes or ('numbers',))}\n  give a model that was trained on such a task"
         )
     data = config.data.model_copy(update={"train": (), "valid": ()}) if task.data is not None else config.data

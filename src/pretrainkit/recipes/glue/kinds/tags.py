@@ -150,10 +150,9 @@ class TagKind(WordKind):
                     f"row {number} of {split} has no labels: looked for {', '.join(columns)} in {', '.join(row)}\n"
                     "  leave such rows out, or name the column: data.label=COLUMN"
                 )
-            if tags is not None and len(tags) != len(words):
-                raise DataError(
-                    f"row {number} of {split} has {len(words)} words and {len(tags)} labels\n  mend the row"
-                )
+            if tags is not None and (not isinstance(tags, list) or len(tags) != len(words)):
+                given = f"{len(tags)} labels" if isinstance(tags, list) else f"{tags!r}, no list of labels"
+                raise DataError(f"row {number} of {split} has {len(words)} words and {given}\n  mend the row")
             num_skipped += row.get("num_skipped", 0)
             found.append(Sentence(words, index_of(row, number), None if tags is None else strings(tags)))
         return Sentences(found, num_skipped)

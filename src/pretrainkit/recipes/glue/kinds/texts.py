@@ -47,8 +47,8 @@ def read_rows(source: TaskSource, split: str, task: TextTask, *, needs_label: bo
         row = source.example(split, number)
         for column, found in zip(task.texts, texts, strict=True):
             found.append(_text(row, column, split, number))
-        label = next((row[name] for name in task.label if name in row), None)
-        label = None if label in ("", "-", -1, "-1") or label is None else label
+        column = next((name for name in task.label if name in row), None)
+        label = None if column is None or _says_nothing(row[column], column, task) else row[column]
         if label is None and needs_label:
             raise DataError(
                 f"row {number} of {split} has no label: looked for {', '.join(task.label)} in {', '.join(row)}\n"
@@ -57,6 +57,14 @@ def read_rows(source: TaskSource, split: str, task: TextTask, *, needs_label: bo
         labels.append(label)
         index.append(next((int(row[name]) for name in INDEX_COLUMNS if str(row.get(name, "")).isdecimal()), number))
     return Rows(texts, labels, index)
+
+
+def _says_nothing(label: Any, column: str, task: TextTask) -> bool:
+    """Whether it stands for a label that is not known: none, of NLI without agreement `-`, in the hub's GLUE -1. In
+    files of one's own -1 is a class or a number like others."""
+    if label is None or label == "" or (column == "gold_label" and label == "-"):
+        return True
+    return task.data is not None and label in (-1, "-1")
 
 
 def _text(row: Row, columns: Columns, split: str, number: int) -> str:
@@ -72,32 +80,48 @@ def _text(row: Row, columns: Columns, split: str, number: int) -> str:
 def classes_of(labels: Sequence[Any]) -> tuple[str, ...]:
     """The classes that occur, as texts: whole numbers by size, else alphabetically."""
     found = {str(label) for label in labels if label is not None}
-    if all(name.lstrip("-").isdecimal() for name in found):
+    if all(_is_whole_number(name) for name in found):
         return tuple(sorted(found, key=int))
     return tuple(sorted(found))
+
+
+def _is_whole_number(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
 
 
 def numbered(labels: Sequence[Any], classes: Sequence[str]) -> NDArray[np.int64] | NDArray[np.float32]:
     """Labels as the model is told: (N,) int64 numbers of `classes`, or float32 where there are none.
 
-    A label is the name of a class, or its number.
+    A label is the name of a class or, where names are no numbers themselves, its number.
 
     Raises:
         DataError: One is neither.
     """
     if not classes:
-        try:
-            return np.array([np.nan if label is None else float(label) for label in labels], np.float32)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"a label is no number: {error}\n  for classes set data.kind=classes") from None
-    numbers = {str(number): number for number in range(len(classes))}
-    numbers |= {name: number for number, name in enumerate(classes)}  # a name counts before a number
+        return _as_numbers(labels)
+    numbers = {name: number for number, name in enumerate(classes)}
+    if not any(_is_whole_number(name) for name in classes):
+        numbers |= {str(number): number for number in range(len(classes))}
     unknown = sorted({str(label) for label in labels if label is not None and str(label) not in numbers})
     if unknown:
         raise DataError(
             f"labels that are no class: {', '.join(unknown[:5])[:_SHOWN]}\n  the classes are {', '.join(classes)}"
         )
     return np.array([UNLABELLED if label is None else numbers[str(label)] for label in labels], np.int64)
+
+
+def _as_numbers(labels: Sequence[Any]) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):
+            found_N = np.array([np.nan if label is None else float(label) for label in labels], np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"a label is no number: {error}\n  for classes set data.kind=classes") from None
+    broken = [labels[row] for row in np.flatnonzero(~np.isfinite(found_N)) if labels[row] is not None]
+    if broken:
+        raise DataError(
+            f"{len(broken)} labels are no finite numbers of 32 bits, such as {broken[0]!r}\n  leave those rows out"
+        )
+    return found_N
 
 
 class TextExamples(Labelled):
