@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pretrainkit.sweep.memory import Machine
 
 ALONE_SECONDS = 120.0
-"""So long a first run runs alone. Reading the data, updates and an evaluation lie within it for all but large data; what
+"""So long a first run runs alone. Reading the data, updates and an evaluation lie within it but for large data; what
 a run takes later still counts for those that start later."""
 _SPARE = 1.1
 """A run may take this many times what the largest so far took."""
@@ -58,7 +58,7 @@ class Room:
                 self._largest_on_gpu = max(self._largest_on_gpu, self._gpu_bytes - free)
 
     def has(self, pids: Sequence[int], num_running: int) -> bool:
-        """Whether one more run fits beside those, of which `pids` have a process by now. A single one always may run."""
+        """Whether one more fits beside those, of which `pids` have a process by now. A single one always may run."""
         if not num_running:
             return True
         if not self._is_learned:
