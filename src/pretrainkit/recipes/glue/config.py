@@ -104,8 +104,8 @@ class GlueDataConfig(DataConfig):
     spans: SpanConfig = SpanConfig()
     """Only for kind=spans."""
     heads: Literal["likeliest", "tree"] = "likeliest"
-    """Only for kind=tree, when the model is asked: likeliest: of each word the likeliest head, as published numbers have
-    it, so that answers need not be trees; tree: those of the likeliest tree with one word at its root."""
+    """Only for kind=tree, when the model is asked: likeliest: of each word the likeliest head, as published numbers
+    have it, so that answers need not be trees; tree: those of the likeliest tree with one word at its root."""
     max_seq_length: PositiveInt = 128
     """Most tokens of an example. A single text loses its end, a pair token by token the end of its longer text."""
     tokenizer: Annotated[str | None, IsPath()] = None

@@ -130,8 +130,8 @@ class SpanExamples(Labelled):
 
     def metrics(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
         """`em` and `f1` of SQuAD, the second being the score. Where questions have no answer, by the rules of SQuAD
-        2.0, also with the best threshold (`best_f1` at `best_null_threshold`). `cut_questions`: how many lost their end.
-        """
+        2.0, also with the best threshold (`best_f1` at `best_null_threshold`). `cut_questions`: how many lost
+        their end."""
         asked = [self._rows[row] for row in rows]
         targets = [row.texts for row in asked]
         found = list(self._by_row(rows, said))

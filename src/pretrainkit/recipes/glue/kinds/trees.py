@@ -1,7 +1,7 @@
 """A head and a relation for each word: dependency trees. Torch-free.
 
-Unless the config asks for trees, heads are chosen word by word, so that answers need not be trees. Words that do not fit
-into an example count as wrongly answered. Relations lose what follows a colon.
+Unless the config asks for trees, heads are chosen word by word, so that answers need not be trees. Words that do not
+fit into an example count as wrongly answered. Relations lose what follows a colon.
 
 Dimensions: N examples, B examples of a batch, W words, M words that may be heads (the root is number 0), R relations.
 """
