@@ -3,13 +3,15 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.rendering import Renderer, RendererConfig
-from pretrainkit.rendering.packing import fill, original_blocks, wikipedia_articles
+from pretrainkit.rendering.packing import fill, longest_fitting, original_blocks, wikipedia_articles
+from pretrainkit.rendering.patch_packing import fill_patches
 
-ANY_FIXTURE = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY_FIXTURE = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @ANY_FIXTURE
@@ -94,3 +96,63 @@ def test_right_to_left_text_fills_canvases_too(fonts, has_pango):
     assert " ".join(pieces) == text.strip()
     assert min(renderer.num_text_patches(piece) for piece in pieces[:-1]) >= 520
     assert all(renderer.width(piece) + 4 <= 528 * 16 for piece in pieces)
+
+
+PATCH_STRATEGIES = pytest.mark.parametrize(
+    "fields", [{"strategy": "words"}, {"strategy": "bigrams"}, {"strategy": "bigrams", "space_patch": True}], ids=str
+)
+
+
+@PATCH_STRATEGIES
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(words=st.lists(st.text("abcijlmAVWW.", min_size=1, max_size=9), min_size=1, max_size=60))
+def test_words_and_bigrams_fill_canvases_without_a_loss(renderer, change, fields, words):
+    """A canvas of 12 patches shows a piece wholly, and no other would have held its next word."""
+    short, unbound = (change(renderer, max_seq_length=num, **fields) for num in (12, 1000))
+    pieces = list(fill_patches(short, " \n".join(words)))
+    assert "".join(pieces).replace(" ", "") == "".join(words)
+    for piece, following in itertools.zip_longest(pieces, pieces[1:]):
+        assert short.num_text_patches(piece) == unbound.num_text_patches(piece) <= 11
+        is_cut_word = following is not None and " ".join([piece, following.split()[0]]) not in " ".join(words)
+        if following is not None and not is_cut_word:
+            assert unbound.num_text_patches(f"{piece} {following.split()[0]}") > 11
+
+
+@PATCH_STRATEGIES
+def test_long_text_is_measured_word_by_word(renderer, change, fields, monkeypatch):
+    """What is laid out grows with the text and not with its square."""
+    measured = []
+    short = change(renderer, max_seq_length=30, **fields)
+    lines = type(short.engine).lines
+    monkeypatch.setattr(
+        type(short.engine), "lines", lambda self, texts, **how: measured.extend(texts) or lines(self, texts, **how)
+    )
+    words = [f"{left}{right}" for left in "abcdefghij" for right in "klmnopqrst"] * 20
+    assert " ".join(fill_patches(short, " ".join(words))) == " ".join(words)
+    assert sum(map(len, measured)) < 2 * sum(map(len, words))
+
+
+@PATCH_STRATEGIES
+def test_a_word_of_many_canvases_is_cut_without_measuring_what_is_far(renderer, change, fields):
+    short, word = change(renderer, max_seq_length=20, **fields), "without" * 100
+    pieces = list(fill_patches(short, f"a {word} b"))
+    assert "".join(pieces[1:-1]) == word
+    assert all(short.num_text_patches(piece) <= 19 for piece in pieces)
+    assert all(change(short, max_seq_length=99).num_text_patches(piece + "www") > 19 for piece in pieces[1:-2])
+
+
+@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=80), room=st.integers(0, 400), guess=st.integers(1, 99))
+def test_the_most_characters_that_fit(sizes, room, guess):
+    """Whatever the guess, and however unequal the characters are."""
+    word = "".join(map(chr, sizes))
+    first = len(word) // 3
+    tries = []
+
+    def measure(text):
+        tries.append(len(text))
+        return sum(map(ord, text))
+
+    num = longest_fitting(measure, word, first, room, guess)
+    reach = np.cumsum(sizes[first:])
+    assert num == max(1, int(np.searchsorted(reach, room, side="right")))
+    assert len(tries) < 20

@@ -1,12 +1,13 @@
 """Two characters at a time, as the released models of Lotz et al. 2023 (https://arxiv.org/abs/2311.00522) and of
 PIXEL-M4 read them.
 
-Dimensions: N characters, K pairs, X columns, P pixels of a patch's side.
+Dimensions: N words, T characters, K pairs, X columns, P pixels of a patch's side.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -49,11 +50,11 @@ class BigramsPart(Part):
         self.all_pairs = bigrams(self.text, space_patch=drawer.config.space_patch, words=words)
         room = max(self.geometry.last - column // P * P, 0) // P
         pairs = self.all_pairs[:room]
-        widths_K = _pair_widths(drawer, pairs)
-        patches_K = np.maximum(-(-widths_K // P), 1)
+        patches_K = _num_patches(drawer, _pair_widths(drawer, pairs))
         num = int(np.searchsorted(patches_K.cumsum(), room, side="right"))
         self.shown = pairs[:num]
-        order = _visual_order(self.shown, is_list=is_list) if is_rtl(self.text) else list(range(num))
+        is_backward = is_rtl(self.text)
+        order = _visual_order(self.shown, is_list=is_list) if is_backward else list(range(num))
         self.pairs = [self.shown[index] for index in order]
         self.patches_K = patches_K[order]
         self.begin = column // P * P
@@ -61,7 +62,7 @@ class BigramsPart(Part):
         self.end = self.begin + max(int(self.patches_K.sum()), 1) * P
         if num < len(self.all_pairs) or not room:
             self.end = min(self.end, self.geometry.last)
-        drawn = [pair.text[::-1] if is_rtl(self.text) else pair.text for pair in self.pairs]
+        drawn = [pair.text[::-1] if is_backward else pair.text for pair in self.pairs]
         self.lines = drawer.lines(list("".join(drawn)) or [""], is_words=True)
         if is_list:
             firsts = {pair.word: int(start) for pair, start in reversed(list(zip(self.pairs, self.starts_K)))}
@@ -123,13 +124,41 @@ def bigrams(text: str, *, space_patch: bool, words: list[tuple[int, str]] | None
     return pairs
 
 
+def bigram_patches(drawer: Drawer, words: Sequence[str]) -> NDArray[np.int64]:
+    """(N,): patches that each word's pairs take up; no word is empty."""
+    lengths_N = np.array([len(word) for word in words], np.int64)
+    ends_N = np.cumsum(lengths_N)
+    letters = "".join(words)
+    place_T = np.arange(len(letters)) - (ends_N - lengths_N).repeat(lengths_N)
+    widths_K = np.add.reduceat(_letter_widths(drawer, letters), np.flatnonzero(place_T % 2 == 0))
+    pairs_N = (lengths_N + 1) // 2
+    return np.add.reduceat(_num_patches(drawer, widths_K), np.cumsum(pairs_N) - pairs_N)
+
+
+def space_patches(drawer: Drawer) -> int:
+    """Patches that a space between words takes up."""
+    return int(_num_patches(drawer, _letter_widths(drawer, " "))[0]) if drawer.config.space_patch else 0
+
+
 def _pair_widths(drawer: Drawer, pairs: list[Bigram]) -> NDArray[np.int64]:
     """(K,): pixels of both characters."""
     if not pairs:
         return np.zeros(0, np.int64)
-    widths_N = drawer.engine.lines(list("".join(pair.text for pair in pairs)), is_words=True).widths_N
+    widths_T = _letter_widths(drawer, "".join(pair.text for pair in pairs))
     firsts = np.cumsum([0, *(len(pair.text) for pair in pairs[:-1])])
-    return np.add.reduceat(widths_N, firsts)
+    return np.add.reduceat(widths_T, firsts)
+
+
+def _letter_widths(drawer: Drawer, text: str) -> NDArray[np.int64]:
+    """(T,): pixels of each character alone."""
+    distinct = list(dict.fromkeys(text))
+    widths = dict(zip(distinct, drawer.engine.lines(distinct, is_words=True).widths_N.tolist(), strict=True))
+    return np.array([widths[letter] for letter in text], np.int64)
+
+
+def _num_patches(drawer: Drawer, widths_K: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(K,): patches of each pair, at least one."""
+    return np.maximum(-(-widths_K // drawer.geometry.patch), 1)
 
 
 def _visual_order(pairs: list[Bigram], *, is_list: bool) -> list[int]:

@@ -6,7 +6,7 @@ by the original's rule, which published data follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,17 +57,35 @@ def _reach(renderer: Renderer, words: Sequence[str]) -> NDArray[np.int64]:
 
 def _cut(renderer: Renderer, word: str, room: int) -> Iterator[str]:
     """A word wider than `room` pixels in pieces that fit; the last one may have room left."""
-    guess = 64
-    while len(word) > 1 and renderer.width(word) > room:
-        fitting, too_long = 1, len(word)
-        width, size = 0, min(guess, len(word) - 1)
-        while too_long - fitting > 1:
-            width = renderer.width(word[:size])
-            fitting, too_long = (size, too_long) if width <= room else (fitting, size)
-            size = min(max(size * room // max(width, 1), fitting + 1), too_long - 1)
-        yield word[:fitting]
-        word, guess = word[fitting:], fitting
-    yield word
+    guess, first = 64, 0
+    while first < len(word):
+        num = guess = longest_fitting(renderer.width, word, first, room, guess)
+        yield word[first : first + num]
+        first += num
+
+
+_PROPORTIONAL = 4
+"""Tries that expect a size in proportion to the number of characters; then the range is halved."""
+
+
+def longest_fitting(measure: Callable[[str], int], word: str, first: int, room: int, guess: int) -> int:
+    """How many characters from the place `first` on fit into `room`, at least 1. Looks at few more than these.
+
+    Args:
+        measure: Size of a text, which grows with it.
+        word: With the characters.
+        first: Before the end of the word.
+        room: In the unit of `measure`.
+        guess: Of the answer.
+    """
+    left = len(word) - first
+    fitting, too_long, size, tries = 0, left + 1, max(1, min(guess, left)), 0
+    while too_long - fitting > 1:
+        used, tried, tries = measure(word[first : first + size]), size, tries + 1
+        fitting, too_long = (tried, too_long) if used <= room else (fitting, tried)
+        expected = tried * room // max(used, 1) if tries <= _PROPORTIONAL else (fitting + too_long) // 2
+        size = min(max(expected, fitting + 1), too_long - 1, 2 * tried)
+    return max(fitting, 1)
 
 
 def original_blocks(renderer: Renderer, lines: Sequence[str]) -> Iterator[str]:

@@ -51,6 +51,8 @@ from pretrainkit.rendering.pango_words import Word, WordLines
 
 _KEPT_WORDS = 1 << 16
 """Shaped words that are kept."""
+_LONGEST_KEPT = 64
+"""Characters of those. Longer ones, such as lines of scripts without spaces, hardly come again."""
 _GLYPH_COLUMNS, _GLYPH_ORIGIN = 1024, 256
 """Width of the surface on which a glyph is rasterized, and the column of its pen. The width is a multiple of 4."""
 _SCALE_BITMAPS = b"""<?xml version="1.0"?>
@@ -189,6 +191,9 @@ class PangoEngine:
         return self._pango.versions()
 
     def _kept_word(self, text: str, direction: str | None) -> Shaped:
+        if len(text) > _LONGEST_KEPT:
+            with self._lock:
+                return self._shape(text, direction)
         found = self._kept.get((text, direction))
         if found is None:
             with self._lock:
