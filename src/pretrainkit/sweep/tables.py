@@ -47,7 +47,8 @@ def as_html(choices: Sequence[Choice]) -> str:
         "td:last-child,th:last-child{text-align:right}"
     )
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Fine-tuning</title><style>{style}</style></head>'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Fine-tuning</title>'
+        f"<style>{style}</style></head>"
         f"<body><h1>Fine-tuning, held-out data</h1>\n<table>\n{body}\n</table></body></html>\n"
     )
 
