@@ -70,7 +70,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Most runs at a time; fewer where they do not fit into memory.")] = 1,
     from_mnli: Annotated[
         bool, typer.Option("--from-mnli", help="RTE, MRPC and STS-B start from the chosen run of MNLI.")
     ] = False,

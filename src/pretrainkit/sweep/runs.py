@@ -13,8 +13,9 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,15 @@ from pretrainkit.recipes.glue.leaderboard import (
 )
 from pretrainkit.sweep.choice import Choice, Metrics, choose
 from pretrainkit.sweep.lock import only_one
+from pretrainkit.sweep.memory import Machine, gpu_of
 from pretrainkit.sweep.plan import AFTER_MNLI, Cell, Plan
+from pretrainkit.sweep.room import Room
 from pretrainkit.sweep.tables import as_html, as_json, as_markdown
 
 SUMMARY = "summary.json"
 _LAST_LINES = 4
+_LOOK_SECONDS = 1.0
+"""How often it is seen what runs take."""
 
 
 class Worker:
@@ -60,6 +65,10 @@ class Worker:
         self._running.discard(process)
         return code
 
+    def pids(self) -> list[int]:
+        """Of the processes that run."""
+        return [process.pid for process in list(self._running)]
+
     def stop(self) -> None:
         """Let those that still run save and end."""
         for process in list(self._running):
@@ -73,7 +82,7 @@ class Sweep:
     plan: Plan
     out: Path
     num_jobs: int = 1
-    """Runs at a time."""
+    """Most runs at a time; fewer where memory is short."""
     keeps_all: bool = False
     """Whether runs that were not chosen keep their weights."""
     say: Callable[[str], None] = field(default=lambda text: None)
@@ -81,6 +90,8 @@ class Sweep:
     worker: Worker = field(default_factory=Worker)
     num_rows: Mapping[str, int] = field(default_factory=lambda: NUM_ROWS)
     """Of the test sets, by file of the submission."""
+    machine: Machine | None = None
+    """Whose memory the runs share; None: this one."""
 
     def run(self) -> list[Choice]:
         """Everything but the submission: runs, choice, tables.
@@ -95,13 +106,14 @@ class Sweep:
 
     def _run(self) -> list[Choice]:
         chosen: dict[str, Choice] = {}
+        room = Room(self.machine or Machine(gpu_of(self.plan.device)), self.say, self.num_jobs)
         for stage in self.plan.stages:
             cells = [cell for task in stage for cell in self.plan.cells(task)]
-            self._train([cell for cell in cells if not self._is_finished(cell)], chosen)
+            self._train([cell for cell in cells if not self._is_finished(cell)], chosen, room)
             for task in stage:
                 chosen[task] = choose(task, {cell: self._metrics(cell) for cell in self.plan.cells(task)})
                 if not self._has_weights(chosen[task].cell):  # runs were added, and one that was discarded is best now
-                    self._train([chosen[task].cell], chosen)
+                    self._train([chosen[task].cell], chosen, room)
                 self._discard(chosen[task])
         choices = [chosen[task] for task in self.plan.tasks]
         _write(self.out / "results.json", json.dumps(as_json(choices), indent=2) + "\n")
@@ -173,7 +185,7 @@ class Sweep:
         self.out.mkdir(parents=True, exist_ok=True)
         _write(path, json.dumps(shared, indent=2) + "\n")
 
-    def _train(self, cells: list[Cell], chosen: Mapping[str, Choice]) -> None:
+    def _train(self, cells: list[Cell], chosen: Mapping[str, Choice], room: Room) -> None:
         def train(cell: Cell) -> int:
             folder = self.out / cell.name
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -183,20 +195,12 @@ class Sweep:
             return self.worker.run(self.plan.words(cell, self.out, origin), Path(f"{folder}.log"))
 
         failed = []
-        with ThreadPoolExecutor(self.num_jobs) as pool:
-            jobs = {pool.submit(train, cell): cell for cell in cells}
-            try:
-                for number, job in enumerate(as_completed(jobs), 1):
-                    cell, code = jobs[job], job.result()
-                    if code or not self._is_finished(cell):
-                        failed.append(cell)
-                        self.say(f"{number}/{len(cells)} {cell.name} FAILED, see {self.out / cell.name}.log")
-                    else:
-                        score = self._metrics(cell)["score"]
-                        self.say(f"{number}/{len(cells)} {cell.name} score {score:.2f}")
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-                self.worker.stop()
+        for number, (cell, code) in enumerate(self._ended(cells, train, room), 1):
+            if code or not self._is_finished(cell):
+                failed.append(cell)
+                self.say(f"{number}/{len(cells)} {cell.name} FAILED, see {self.out / cell.name}.log")
+            else:
+                self.say(f"{number}/{len(cells)} {cell.name} score {self._metrics(cell)['score']:.2f}")
         if failed:
             log = Path(f"{self.out / failed[0].name}.log")
             last = "\n".join(f"  {line}" for line in log.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:])
@@ -204,6 +208,29 @@ class Sweep:
                 f"{len(failed)} of {len(cells)} runs failed, the first: {failed[0].name}\n{last}\n"
                 "  the same command tries them again; all others are done"
             )
+
+    def _ended(self, cells: Iterable[Cell], train: Callable[[Cell], int], room: Room) -> Iterator[tuple[Cell, int]]:
+        """Every cell with its exit code, in the order in which they end; as many at a time as asked for and as fit."""
+        waiting, running = deque(cells), dict[Future[int], Cell]()
+        with ThreadPoolExecutor(self.num_jobs) as pool:
+            try:
+                while waiting or running:
+                    pids = self.worker.pids()
+                    while waiting and len(running) < self.num_jobs and room.has(pids, len(running)):
+                        room.begin()
+                        cell = waiting.popleft()
+                        running[pool.submit(train, cell)] = cell
+                    # Alone in its place, a run is not in question.
+                    is_watched = self.num_jobs > 1
+                    done, _ = wait(running, _LOOK_SECONDS if is_watched else None, FIRST_COMPLETED)
+                    if is_watched:
+                        room.look(self.worker.pids())
+                    for job in done:
+                        room.end()
+                        yield running.pop(job), job.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.worker.stop()
 
     def _is_finished(self, cell: Cell) -> bool:
         return (self.out / cell.name / SUMMARY).is_file()

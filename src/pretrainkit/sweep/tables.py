@@ -6,7 +6,8 @@ from typing import Any
 
 from pretrainkit.sweep.choice import Choice
 
-_LEFT_OUT = ("loss", "score")
+_LEFT_OUT = ("loss", "score", "cut_words", "cut_questions")
+"""Counts and what is shown elsewhere; all is in the JSON."""
 _HEAD = ("task", "learning rate", "seeds", "metrics: mean ± deviation (median)", "score")
 
 
@@ -40,10 +41,15 @@ def as_html(choices: Sequence[Choice]) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
     body = "\n".join([row(_HEAD, "th"), *(row(cells, "td") for cells in rows_of(choices))])
-    style = "body{font-family:sans-serif}td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc}"
+    style = (
+        "body{font-family:sans-serif}table{border-collapse:collapse}th{white-space:nowrap}"
+        "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc}"
+        "td:last-child,th:last-child{text-align:right}"
+    )
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>GLUE</title><style>{style}</style></head>'
-        f"<body><h1>GLUE, held-out data</h1>\n<table>\n{body}\n</table></body></html>\n"
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Fine-tuning</title>'
+        f"<style>{style}</style></head>"
+        f"<body><h1>Fine-tuning, held-out data</h1>\n<table>\n{body}\n</table></body></html>\n"
     )
 
 

@@ -54,6 +54,10 @@ class ReadPassages(ReadExamples):
         """(N,) the number of the pair that each window belongs to, ascending."""
 
     @abstractmethod
+    def has_cut_question(self) -> NDArray[np.bool_]:
+        """(N,) whether the window shows a question without its end, which did not fit."""
+
+    @abstractmethod
     def offsets(self, window: int) -> Ints:
         """(S, 2) where each slot begins and ends in its context, in characters; -1 in slots that show none of it."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots
 from pretrainkit.errors import ConfigError
@@ -87,10 +88,8 @@ class TokenReader(TextReader):
         number = {context: index for index, context in enumerate(contexts)}
         context_N = np.fromiter((number[context] for _, context in pairs), np.int64, len(pairs))
         question_ids, question_sizes = self.encode([question for question, _ in pairs])
-        question_begins, question_sizes = (
-            np.cumsum(question_sizes) - question_sizes,
-            np.minimum(question_sizes, max_first),
-        )
+        question_begins, is_cut_N = np.cumsum(question_sizes) - question_sizes, question_sizes > max_first
+        question_sizes = np.minimum(question_sizes, max_first)
         room_N = max_length - self.control.count(is_pair=True) - question_sizes
         if len(pairs) and room_N.min() <= stride:
             raise ConfigError(
@@ -101,7 +100,7 @@ class TokenReader(TextReader):
         begin_W, size_W, example_W = windows_of(sizes[context_N], room_N, stride)
         question = TokenTexts(question_ids, question_begins[example_W], question_sizes[example_W])
         context = TokenTexts(ids, begins[context_N][example_W] + begin_W, size_W)
-        return TokenPassages((question, context), self.control, offsets_M2, example_W)
+        return TokenPassages((question, context), self.control, offsets_M2, example_W, is_cut_N[example_W])
 
 
 @dataclass(frozen=True)
@@ -188,9 +187,14 @@ class TokenPassages(TokenExamples, ReadPassages):
     """(M, 2) where each token of all contexts begins and ends, in characters."""
     pair_numbers: Ints
     """(N,) of each window."""
+    is_cut: NDArray[np.bool_]
+    """(N,) whether the question of a window is."""
 
     def example_of(self) -> Ints:
         return self.pair_numbers
+
+    def has_cut_question(self) -> NDArray[np.bool_]:
+        return self.is_cut
 
     def offsets(self, window: int) -> Ints:
         question, context = self.texts

@@ -64,6 +64,22 @@ def test_a_model_that_knows_the_slots_gives_the_answer(context, cut, stride):
         assert (line["answer"], line["begin"]) == ("", None)
 
 
+def test_questions_that_lose_their_end_are_counted_once_however_many_windows():
+    rows = [Question(number, str(number), text, "ab " * 20, (("ab", 0),)) for number, text in enumerate(QUESTIONS)]
+    read = READER.read_passages([(row.question, row.context) for row in rows], 16, 4, 3)
+    examples = SpanExamples(read, [rows], SpanConfig(stride=4, max_question_length=3))
+    assert len(read.lengths()) > len(rows)
+    assert examples.figures()["cut_questions"] == 2
+    for chosen, expected in (([0, 1], 0), ([2, 3], 2), ([1, 3], 1)):
+        windows = examples.examples_of(np.array(chosen))
+        said = [examples.said(int(i), (np.zeros((read.lengths()[i], 2), np.float32),)) for i in windows]
+        assert examples.metrics(np.array(chosen), said)["cut_questions"] == expected
+
+
+QUESTIONS = ("ab", "abcdef", "abcdefg", "ab ab ab ab ab")
+"""1, 3, 4 and 5 tokens."""
+
+
 @given(st.lists(st.tuples(SCORES, SCORES), min_size=4, max_size=9), st.integers(1, 4))
 def test_candidates_are_the_likeliest_of_all_stretches(scores, max_length):
     scores_S2 = np.array(scores)

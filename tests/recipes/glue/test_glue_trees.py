@@ -38,7 +38,8 @@ def test_scores_are_those_of_pairs_of_means_one_by_one():
         "num_words": num_words,
         "head": torch.tensor([0, 3, -1, 2, 1]),
     }
-    arcs, relations, said = model(batch, 12)
+    arcs, relations, heads, said = model(batch, 12)
+    assert torch.equal(heads, arcs.argmax(1))
     words = [batch["slots"][begin:end].mean(0) for begin, end in zip(begins, ends, strict=True)]
     torch.testing.assert_close(spans_mean(batch["slots"], begins, ends), torch.stack(words))
     one = torch.ones(1)
@@ -118,6 +119,32 @@ def test_answers_name_a_head_for_every_word_that_is_read(finished, tmp_path):
     assert [len(line["heads"]) for line in lines] == [5, 40]
     assert all(0 <= head <= 5 for head in lines[0]["heads"])
     assert lines[1]["heads"][30:] == [None] * 10 == lines[1]["relations"][30:]
+
+
+def is_tree(heads):
+    def reaches_root(word):
+        seen = set()
+        while word and word not in seen:
+            seen.add(word)
+            word = heads[word - 1]
+        return not word
+
+    return heads.count(0) == 1 and all(map(reaches_root, heads))
+
+
+def test_answers_are_trees_where_that_is_asked_for(finished, files, tmp_path):
+    asked = [random.Random(number).choices(GOOD + BAD, k=6) for number in range(12)]
+    (tmp_path / "new.jsonl").write_text("\n".join(json.dumps({"words": words}) for words in asked))
+    found = {}
+    for heads in ("likeliest", "tree"):
+        out = tmp_path / f"{heads}.jsonl"
+        api.predict(finished[0], out, input=tmp_path / "new.jsonl", device="cpu", overrides=[f"data.heads={heads}"])
+        found[heads] = [is_tree(json.loads(line)["heads"]) for line in out.read_text().splitlines()]
+    assert not all(found["likeliest"])
+    assert all(found["tree"])
+    metrics = api.evaluate(finished[0], device="cpu", overrides=["data.heads=tree"])
+    assert metrics["loss"] == finished[1]["valid_loss"]
+    assert metrics["uas"] > 60
 
 
 def test_a_stopped_run_on_trees_ends_as_one_that_was_not(encoder, files, tmp_path):

@@ -160,7 +160,8 @@ def test_offsets_point_at_the_patch_that_shows_a_character(reader: PixelReader) 
 
 def test_questions_are_cut(reader: PixelReader) -> None:
     long = "who saw the moon " * 20
-    read = reader.read_passages([(long, "nobody")], 60, 4, 10)
+    read = reader.read_passages([(long, "nobody"), ("who?", CONTEXT), ("who saw?", "nobody")], 60, 4, 10)
+    assert set(read.example_of()[read.has_cut_question()]) == {0}
     black = np.flatnonzero((patches_of(read.build(np.arange(1)), 0) == 0).all((1, 2)))
     assert black[0] <= 10
 

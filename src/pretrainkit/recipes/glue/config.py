@@ -103,6 +103,9 @@ class GlueDataConfig(DataConfig):
     """A file with the name of a class in each line, in the order of their numbers; null: those of the training data."""
     spans: SpanConfig = SpanConfig()
     """Only for kind=spans."""
+    heads: Literal["likeliest", "tree"] = "likeliest"
+    """Only for kind=tree, when the model is asked: likeliest: of each word the likeliest head, as published numbers
+    have it, so that answers need not be trees; tree: those of the likeliest tree with one word at its root."""
     max_seq_length: PositiveInt = 128
     """Most tokens of an example. A single text loses its end, a pair token by token the end of its longer text."""
     tokenizer: Annotated[str | None, IsPath()] = None
@@ -149,6 +152,8 @@ class GlueRun(RunConfig):
             found.append(f"data.texts is for classes and numbers, but data.kind={data.kind}\n  leave it out")
         if data.kind != "spans" and data.spans != SpanConfig():
             found.append(f"data.spans is for data.kind=spans, but it is {data.kind}\n  leave it out")
+        if data.kind != "tree" and data.heads != "likeliest":
+            found.append(f"data.heads={data.heads} is for data.kind=tree, but it is {data.kind}\n  leave it out")
         if data.kind in ("spans", "tree") and data.label is not None:
             found.append(f"data.label is for classes and numbers, but data.kind={data.kind}\n  leave it out")
         if data.labels is not None and (data.task is not None or data.kind in ("numbers", "spans")):

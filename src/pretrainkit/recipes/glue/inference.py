@@ -50,6 +50,7 @@ class Answers(Inference):
             "tokenizer": reader.fingerprint,
             "max_seq_length": config.data.max_seq_length,
             **({"spans": config.data.spans.model_dump()} if task.kind == "spans" else {}),
+            **({"heads": config.data.heads} if task.kind == "tree" else {}),
         }
 
     def __len__(self) -> int:

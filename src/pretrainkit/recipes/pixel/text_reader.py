@@ -144,8 +144,11 @@ class DrawnPassages(DrawnExamples, ReadPassages):
             for number, pair in enumerate(pairs)
             for begin, text in self._windows(renderer, pair, stride)
         ]
+        pages = (self._page(renderer, (question, "")) for question, _ in pairs)
+        is_cut = np.fromiter((page.parts[0].rest(0) is not None for page in pages), bool, len(pairs))
         self._example = np.array([number for number, _, _ in windows], np.int64)
         self._begin = np.array([begin for _, begin, _ in windows], np.int64)
+        self._is_cut = is_cut[self._example]
         super().__init__(renderer, [text for _, _, text in windows])
 
     def _windows(self, renderer: Renderer, pair: tuple[str, str], stride: int) -> Iterable[tuple[int, tuple[str, str]]]:
@@ -175,6 +178,9 @@ class DrawnPassages(DrawnExamples, ReadPassages):
 
     def example_of(self) -> Ints:
         return self._example
+
+    def has_cut_question(self) -> NDArray[np.bool_]:
+        return self._is_cut
 
     def offsets(self, window: int) -> Ints:
         page = self.page(window)

@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.dropout import dropout
+from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.heads.tags import by_words
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
+from pretrainkit.recipes.glue.kinds.spanning_tree import best_tree
 from pretrainkit.recipes.glue.model import HeadedEncoder
 from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
 from pretrainkit.training.objective import Batch, HostBatch, LossSum
@@ -55,9 +57,10 @@ class TreeHead(HeadedEncoder):
         nn.init.zeros_(self.head.arc)
         nn.init.zeros_(self.head.relation)
 
-    def forward(self, batch: Batch, max_length: int) -> Outputs:
+    def forward(self, batch: Batch, max_length: int, *, makes_trees: bool = False) -> Outputs:
         """(W, M) scores of heads, -inf where an example has no such word; (W, R) scores of relations with the true
-        heads (anything where these are not known), and, but in training, with the likeliest ones.
+        heads (anything where these are not known). But in training also (W,) the heads that are answered, the likeliest
+        of each word or of each example, where it `makes_trees`; and (W, R) scores of relations with these.
 
         The batch has `word_begins`, `word_ends`, `num_words` and `head`.
         """
@@ -80,12 +83,17 @@ class TreeHead(HeadedEncoder):
         true_WR = self.head.relations(x_WD, heads_BMD[example_W, batch["head"].clamp(min=0)])
         if self.training:
             return arc_WM, true_WR
-        return arc_WM, true_WR, self.head.relations(x_WD, heads_BMD[example_W, arc_WM.argmax(1)])
+        head_W = _trees(arc_WM, num_B) if makes_trees else arc_WM.argmax(1)
+        return arc_WM, true_WR, head_W, self.head.relations(x_WD, heads_BMD[example_W, head_W])
 
 
 class TreeObjective(GlueObjective):
     """Cross-entropy of heads, and that of relations at the true heads: each the mean over the words of the global batch
     of which it is known."""
+
+    def __init__(self, config: GlueRun) -> None:
+        super().__init__(config)
+        self._makes_trees = config.data.heads == "tree"
 
     @property
     def scales(self) -> dict[str, float]:
@@ -110,6 +118,11 @@ class TreeObjective(GlueObjective):
         """The losses."""
         return self.losses(model, batch)
 
+    def outputs(self, model: nn.Module, batch: Batch) -> Outputs:
+        """As the head gives them; scores in float32."""
+        found: Outputs = model(batch, self._max_length, makes_trees=self._makes_trees)
+        return tuple(one.float() if one.is_floating_point() else one for one in found)
+
     def by_example(self, outputs: Outputs, batch: HostBatch) -> list[Arrays]:
         return by_words(outputs, batch)
 
@@ -124,6 +137,13 @@ def spans_mean(x_TD: Tensor, begins_W: Tensor, ends_W: Tensor) -> Tensor:
     slot_S = torch.arange(len(word_S), device=x_TD.device) - (sizes_W.cumsum(0) - sizes_W)[word_S] + begins_W[word_S]
     sum_WD = x_TD.new_zeros(len(sizes_W), x_TD.shape[1], dtype=torch.float32)
     return sum_WD.index_add(0, word_S, x_TD[slot_S].float()) / sizes_W[:, None]
+
+
+def _trees(arc_WM: Tensor, num_B: Tensor) -> Tensor:
+    """(W,) the heads of the likeliest tree of each example with `num_B` words."""
+    parts = arc_WM.double().cpu().split(num_B.tolist())
+    heads = [torch.from_numpy(best_tree(part[:, : len(part) + 1].numpy())) for part in parts]
+    return torch.cat(heads).to(arc_WM.device)
 
 
 def _with_one(x_WD: Tensor) -> Tensor:

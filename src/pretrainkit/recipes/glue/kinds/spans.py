@@ -81,6 +81,7 @@ class SpanExamples(Labelled):
         self.index = np.array([row.index for row in self._rows], np.int64)
         self._owner = read.example_of()
         self._ends = np.searchsorted(self._owner, np.arange(len(self._rows) + 1))
+        self._is_cut = read.has_cut_question()[self._ends[:-1]]
         row_ends = np.cumsum([0, *map(len, places)])
         self.sizes = tuple(np.diff(self._ends[row_ends]).tolist())
 
@@ -94,6 +95,7 @@ class SpanExamples(Labelled):
             "questions": len(self._rows),
             "questions_without_answer": sum(row.answers == () for row in self._rows),
             "misplaced_answers": sum(row.place is None for row in known),
+            "cut_questions": int(self._is_cut.sum()),
         }
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
@@ -128,7 +130,8 @@ class SpanExamples(Labelled):
 
     def metrics(self, rows: Ints, said: Sequence[dict[str, Any]]) -> dict[str, float]:
         """`em` and `f1` of SQuAD, the second being the score. Where questions have no answer, by the rules of SQuAD
-        2.0, also with the best threshold (`best_f1` at `best_null_threshold`)."""
+        2.0, also with the best threshold (`best_f1` at `best_null_threshold`). `cut_questions`: how many lost
+        their end."""
         asked = [self._rows[row] for row in rows]
         targets = [row.texts for row in asked]
         found = list(self._by_row(rows, said))
@@ -140,7 +143,8 @@ class SpanExamples(Labelled):
             best = [self._text(row, one) for row, (one, _) in zip(asked, found, strict=True)]
             odds = [_odds(*one) for one in found]
             metrics["best_null_threshold"], metrics["best_f1"] = best_null_threshold(targets, best, odds)
-        return metrics | {"score": metrics["f1"], "loss": sum(losses) / max(1, len(losses))}
+        cut = float(self._is_cut[rows].sum())
+        return metrics | {"score": metrics["f1"], "loss": sum(losses) / max(1, len(losses)), "cut_questions": cut}
 
     def lines(self, rows: Ints, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """`{"index", "id", "answer", "begin", "end", "no_answer_odds", "candidates"}`: the answer and where it stands

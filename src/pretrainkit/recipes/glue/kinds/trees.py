@@ -1,7 +1,7 @@
 """A head and a relation for each word: dependency trees. Torch-free.
 
-Heads are chosen word by word, so that answers need not be trees. Words that do not fit into an example count as wrongly
-answered. Relations lose what follows a colon.
+Unless the config asks for trees, heads are chosen word by word, so that answers need not be trees. Words that do not
+fit into an example count as wrongly answered. Relations lose what follows a colon.
 
 Dimensions: N examples, B examples of a batch, W words, M words that may be heads (the root is number 0), R relations.
 """
@@ -85,13 +85,14 @@ class TreeExamples(Labelled):
     def said(self, index: int, outputs: Arrays) -> dict[str, Any]:
         """`head` and `relation` of each word that was read, and summed cross-entropies `losses` over `num_known`
         heads, and relations at the true heads."""
-        arc_WM, true_WR, said_WR = (one.astype(np.float64) for one in outputs)
+        arc_WM, true_WR, answer_W, said_WR = outputs
+        arc_WM, true_WR = arc_WM.astype(np.float64), true_WR.astype(np.float64)
         num = len(arc_WM)
         arc_WM = arc_WM[:, : num + 1]
         head_W, relation_W = self._truth(index, num)
         losses = [_loss(arc_WM, head_W), _loss(true_WR, relation_W)]
         return {
-            "head": arc_WM.argmax(1).tolist(),
+            "head": answer_W.tolist(),
             "relation": said_WR.argmax(1).tolist(),
             "losses": losses,
             "num_known": [int((one != _UNKNOWN).sum()) for one in (head_W, relation_W)],

@@ -1,0 +1,94 @@
+"""Tasks without a folder: which data sets of the hub they ask for, and what they make of its rows.
+
+A stand-in answers instead of the network. It has the columns of the hub's data sets, and checks that the library would
+take the request.
+"""
+
+import inspect
+
+import pytest
+
+from pretrainkit.errors import DataError
+from pretrainkit.recipes.glue.config import GlueDataConfig
+from pretrainkit.recipes.glue.kinds.texts import numbered
+from pretrainkit.recipes.glue.source import read_place, rows_of, task_of, valid_splits
+from pretrainkit.recipes.glue.tasks import TASKS
+
+datasets = pytest.importorskip("datasets")
+PAIR = {"sentence1": "It rains.", "sentence2": "Wet."}
+NLI = {"premise": "It rains.", "hypothesis": "Wet."}
+RAIN = ("It rains.", "Wet.")
+CASES = {
+    "cola": ({"sentence": "It is."}, ("It is.",), 1, "acceptable"),
+    "mrpc": (PAIR, RAIN, 1, "equivalent"),
+    "qqp": ({"question1": "A?", "question2": "B?"}, ("A?", "B?"), 0, "not_duplicate"),
+    "sst2": ({"sentence": "A gem."}, ("A gem.",), 1, "positive"),
+    "stsb": (PAIR, RAIN, 3.25, 3.25),
+    "mnli": (NLI, RAIN, 2, "contradiction"),
+    "qnli": ({"question": "Who?", "sentence": "Tom."}, ("Who?", "Tom."), 1, "not_entailment"),
+    "rte": (PAIR, RAIN, 0, "entailment"),
+    "wnli": (PAIR, RAIN, 1, "entailment"),
+    "ax": (NLI, RAIN, None, None),
+}
+
+
+class HubStandIn:
+    """In place of `datasets.load_dataset`: rows by (path, name), without labels in test sets."""
+
+    def __init__(self, sets):
+        self.sets, self.asked = sets, []
+        self._signature = inspect.signature(datasets.load_dataset)
+
+    def __call__(self, *args, **kwargs):
+        given = self._signature.bind(*args, **kwargs).arguments
+        path, name, split = given["path"], given.get("name"), given["split"]
+        self.asked.append((path, name, split))
+        if (path, name) not in self.sets:
+            raise datasets.exceptions.DatasetNotFoundError(f"Dataset '{path}' doesn't exist on the Hub")
+        row, label = self.sets[path, name]
+        label = -1 if split.startswith("test") else label
+        return datasets.Dataset.from_list([row | {"label": label, "idx": 7 + number} for number in range(2)])
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    found = HubStandIn({("nyu-mll/glue", name): (row, label) for name, (row, _, label, _) in CASES.items()})
+    monkeypatch.setattr(datasets, "load_dataset", found)
+    return found
+
+
+def read(name, split, *, needs_label):
+    ((source, own),) = rows_of(GlueDataConfig(task=name), TASKS[name], split)
+    return read_place(source, own, TASKS[name], needs_label=needs_label)
+
+
+def test_the_stand_in_has_every_task():
+    assert set(CASES) == set(TASKS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_task_without_a_folder_asks_the_hub_for_its_own_splits(name, hub):
+    task, config = TASKS[name], GlueDataConfig(task=name)
+    assert task_of(config) is task
+    _, texts, _, expected = CASES[name]
+    labelled = [*(["train"] if task.valid_splits else []), *valid_splits(config, task)]
+    for split in labelled:
+        rows = read(name, split, needs_label=True)
+        assert tuple(column[1] for column in rows.texts) == texts
+        assert rows.index == [7, 8]
+        (label, _) = numbered(rows.labels, task.classes or ())
+        assert (task.classes[label] if task.classes else label) == expected
+    for split in task.files:
+        assert read(name, split, needs_label=False).labels == [None, None]
+    assert set(hub.asked) == {("nyu-mll/glue", name, split) for split in (*labelled, *task.files)}
+
+
+def test_test_sets_of_the_hub_have_no_labels_to_train_on(hub):
+    with pytest.raises(DataError, match="has no label"):
+        read("rte", "test", needs_label=True)
+
+
+def test_where_the_hub_cannot_be_reached_it_is_told_how_to_do_without(monkeypatch):
+    monkeypatch.setattr(datasets, "load_dataset", HubStandIn({}))
+    with pytest.raises(DataError, match=r"data\.task_folders=\{glue: DIR\}"):
+        read("rte", "train", needs_label=True)
