@@ -115,7 +115,7 @@ def default_font() -> Path:
             return path
     raise InputError(
         "the demo draws text, and there is no font: it takes DejaVu Sans Mono of the package matplotlib\n"
-        "  name a font of yours: pretrainkit demo pixel --font FILE.ttf, or: pip install matplotlib"
+        "  name a font of yours: pretrainkit demo pixel --font FILE.ttf, or: pip install 'pretrainkit[demo]'"
     )
 
 

@@ -1,6 +1,7 @@
 """The PIXEL demo: sentences follow from their grammar, the task tells what guessing scores, a font is asked for."""
 
 import json
+import tomllib
 from collections import Counter
 from itertools import islice, pairwise
 from pathlib import Path
@@ -13,6 +14,8 @@ from pretrainkit.cli.demo import demo as demo_command
 from pretrainkit.demo import pixel as demo
 from pretrainkit.demo.sentences import TAGS, as_text, paragraphs, sentences
 from pretrainkit.errors import InputError
+
+ROOT = Path(__file__).parents[3]
 
 
 @given(seed=st.integers(0, 2**31))
@@ -62,9 +65,20 @@ def test_the_task_tells_what_guessing_scores(tmp_path: Path) -> None:
 
 def test_without_a_font_the_demo_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"--font FILE\.ttf"):
+    with pytest.raises(InputError, match=r"--font FILE\.ttf, or: pip install 'pretrainkit\[demo\]'"):
         demo.run_demo(tmp_path / "demo")
     assert not (tmp_path / "demo").exists()
+
+
+def test_the_font_of_the_demo_comes_with_what_make_installs() -> None:
+    """`make demo` and `make test` install the extra dev, which holds demo."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert any(name.startswith("matplotlib") for name in extras["demo"])
+    assert any("demo" in name for name in extras["dev"])
+    assert ".[dev]" in (ROOT / "Makefile").read_text("utf-8")
+    assert "\nmatplotlib==" in (ROOT / "constraints.txt").read_text("utf-8")
+    pytest.importorskip("matplotlib", reason="needs the extra demo")
+    assert demo.default_font().name == "DejaVuSansMono.ttf"
 
 
 def test_scripts_are_drawn_and_the_renderer_is_kept(tmp_path: Path) -> None:

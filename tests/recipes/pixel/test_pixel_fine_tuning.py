@@ -14,6 +14,7 @@ from pixel_encoders import SHORT, require_exact_resume, write_encoder
 from pretrainkit import api
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.glue.answers import records_of
+from pretrainkit.recipes.pixel.relevance import explain
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -129,6 +130,15 @@ def test_an_import_keeps_the_renderer_that_it_is_given(folder: Path, tmp_path: P
         "rendering.json",
         "text_renderer_config.json",
     ]
+
+
+def test_an_answer_of_a_run_is_explained(folder: Path) -> None:
+    """As the README says."""
+    opened = api.open_model(folder / "run")
+    renderer = api.open_renderer(opened.tokenizer, opened.config.data.max_seq_length)
+    found = explain(opened.model.eval(), opened.model.encoder, renderer, "mwm lil")
+    assert found.answer_C.shape == (2,)
+    assert found.picture().shape[:2] == (16, len(found.columns_XP))
 
 
 def test_a_font_stands_for_a_renderer(folder: Path, tmp_path: Path) -> None:
