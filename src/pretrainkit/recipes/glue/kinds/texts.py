@@ -47,8 +47,8 @@ def read_rows(source: TaskSource, split: str, task: TextTask, *, needs_label: bo
         row = source.example(split, number)
         for column, found in zip(task.texts, texts, strict=True):
             found.append(_text(row, column, split, number))
-        column = next((name for name in task.label if name in row), None)
-        label = None if column is None or _says_nothing(row[column], column, task) else row[column]
+        named = next((name for name in task.label if name in row), None)
+        label = None if named is None or _says_nothing(row[named], named, task) else row[named]
         if label is None and needs_label:
             raise DataError(
                 f"row {number} of {split} has no label: looked for {', '.join(task.label)} in {', '.join(row)}\n"
@@ -116,7 +116,7 @@ def _as_numbers(labels: Sequence[Any]) -> NDArray[np.float32]:
             found_N = np.array([np.nan if label is None else float(label) for label in labels], np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"a label is no number: {error}\n  for classes set data.kind=classes") from None
-    broken = [labels[row] for row in np.flatnonzero(~np.isfinite(found_N)) if labels[row] is not None]
+    broken = [label for label, found in zip(labels, found_N) if label is not None and not np.isfinite(found)]
     if broken:
         raise DataError(
             f"{len(broken)} labels are no finite numbers of 32 bits, such as {broken[0]!r}\n  leave those rows out"
