@@ -49,7 +49,7 @@ class StandIn(Worker):
 
     def run(self, words, log):
         folder = words[words.index("--out") + 1]
-        os.makedirs(folder)
+        os.makedirs(f"{folder}/checkpoints/step-00000001")
         is_first = not self.most
         with self.change:
             pid = self.left

@@ -14,6 +14,7 @@ from pretrainkit.training.checkpoint import read_weights
 
 STEPS = 6
 SMALL = (
+    "model.positions=grid",  # the published models'
     "model.hidden_size=32",
     "model.num_layers=2",
     "model.intermediate_size=64",

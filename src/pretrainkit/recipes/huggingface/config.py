@@ -32,12 +32,12 @@ class HuggingFaceRun(RunConfig):
     recipe: Literal["huggingface"] = "huggingface"
     """Name of the recipe this config belongs to."""
     num_steps: PositiveInt | None = None
-    """Not read."""
+    """Not read: nothing is trained under this recipe itself."""
     model: HuggingFaceModelConfig
     """The encoder."""
     objective: HuggingFaceObjectiveConfig = HuggingFaceObjectiveConfig()
-    """Not read."""
+    """Not read: nothing is trained under this recipe itself."""
     data: DataConfig = DataConfig(batch_size=1)
-    """Not read."""
+    """Not read: nothing is trained under this recipe itself."""
     optimizer: OptimizerConfig = OptimizerConfig(peak_lr=1e-4)
-    """Not read."""
+    """Not read: nothing is trained under this recipe itself."""
