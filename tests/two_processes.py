@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch.distributed import TCPStore
@@ -40,3 +42,14 @@ def run_two(script: Path, *arguments: str) -> list[str]:
     told = "\n".join(f"rank {number}:\n{output}" for number, output in enumerate(outputs))
     assert codes == [0, 0], f"the ranks ended with {codes}\n{told}"
     return outputs
+
+
+@contextmanager
+def meeting(place: TCPStore, name: str) -> Iterator[None]:
+    """In a rank that makes one process group after another: a store of its own for the next one, because what an
+    earlier group of the same processes left would confuse it. `place` is the store of `run_two`."""
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False) if os.environ["RANK"] == "0" else None
+    if store is not None:
+        place.set(name, str(store.port))
+    os.environ["MASTER_PORT"] = place.get(name).decode()
+    yield

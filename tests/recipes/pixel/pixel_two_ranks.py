@@ -5,24 +5,12 @@ Arguments: FOLDER SETTINGS... For each strategy `FOLDER/STRATEGY` is made, and `
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from torch.distributed import TCPStore
 
 import pretrainkit
-
-
-@contextmanager
-def meeting(place: TCPStore, name: str) -> Iterator[None]:
-    """A store of its own for a process group: what an earlier group of the same processes left would confuse it."""
-    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False) if os.environ["RANK"] == "0" else None
-    if store is not None:
-        place.set(name, str(store.port))
-    os.environ["MASTER_PORT"] = place.get(name).decode()
-    yield
-
+from two_processes import meeting
 
 if __name__ == "__main__":
     folder, *settings = sys.argv[1:]
