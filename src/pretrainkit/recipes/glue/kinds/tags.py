@@ -16,56 +16,34 @@ from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import are_entity_labels, entity_f1
 from pretrainkit.eval.metrics.entities import OUTSIDE
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled
+from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.kinds.words import (
+    LabelledSentences,
     Sentence,
     Sentences,
     WordKind,
-    WordsInBatch,
     index_of,
     strings,
     words_of,
 )
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.training.text_reader import Ints, ReadWords, TextReader
+from pretrainkit.training.text_reader import Ints, TextReader
 
 TAG_COLUMNS = ("tags", "upos", "ner_tags", "pos_tags")
 """What holds the labels of the words where the config does not say; the first that a row has counts."""
 _UNKNOWN = -1
 
 
-class TagExamples(Labelled):
+class TagExamples(LabelledSentences):
     """Sentences with a label for each word."""
-
-    read: ReadWords
-
-    def __init__(self, read: ReadWords, places: Sequence[Sentences], classes: tuple[str, ...]) -> None:
-        """
-        Args:
-            read: Of the sentences of all places.
-            places: Sentences of each place.
-            classes: Names of labels by number. Labels that are none of them are not trained on.
-        """
-        self.read, self.classes = read, classes
-        self.sizes = tuple(len(place.rows) for place in places)
-        self._rows = [row for place in places for row in place.rows]
-        self.index = np.array([row.index for row in self._rows], np.int64)
-        self._num_skipped = sum(place.num_skipped for place in places)
-        self._number = {name: number for number, name in enumerate(classes)}
-        self._words = WordsInBatch(read)
 
     def figures(self) -> dict[str, Any]:
         unknown = [tag for row in self._rows for tag in row.truth or () if tag not in self._number]
-        return {
-            "words": sum(len(row.words) for row in self._rows),
-            "cut_words": int(self.read.num_cut().sum()),
-            "words_with_unknown_label": len(unknown),
-            "lines_that_are_no_words": self._num_skipped,
-        }
+        return super().figures() | {"words_with_unknown_label": len(unknown)}
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
-        """Those of `WordsInBatch.places`, and `label` (W,) int64, -1 where there is none."""
-        found = self._words.places(index_B, begins_B)
+        """Those of `word_places`, and `label` (W,) int64, -1 where there is none."""
+        found = self.word_places(index_B, begins_B)
         labels = [self._label(int(i))[:num] for i, num in zip(index_B, found["num_words"].tolist(), strict=True)]
         return found | {"label": np.concatenate([np.empty(0, np.int64), *labels])}
 

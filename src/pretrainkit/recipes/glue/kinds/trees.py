@@ -15,10 +15,18 @@ import numpy as np
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled
-from pretrainkit.recipes.glue.kinds.words import Row, Sentence, Sentences, WordKind, WordsInBatch, index_of, words_of
+from pretrainkit.recipes.glue.kinds.labelled import Arrays
+from pretrainkit.recipes.glue.kinds.words import (
+    LabelledSentences,
+    Row,
+    Sentence,
+    Sentences,
+    WordKind,
+    index_of,
+    words_of,
+)
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.training.text_reader import Ints, ReadWords, TextReader
+from pretrainkit.training.text_reader import Ints, TextReader
 
 HEAD_COLUMNS = ("heads", "head")
 RELATION_COLUMNS = ("relations", "deprel")
@@ -35,39 +43,17 @@ class Tree:
     relations: list[str]
 
 
-class TreeExamples(Labelled):
+class TreeExamples(LabelledSentences):
     """Sentences with a head and a relation for each word."""
-
-    read: ReadWords
-
-    def __init__(self, read: ReadWords, places: Sequence[Sentences], classes: tuple[str, ...]) -> None:
-        """
-        Args:
-            read: Of the sentences of all places.
-            places: Sentences of each place.
-            classes: Names of relations by number. Relations that are none of them are not trained on.
-        """
-        self.read, self.classes = read, classes
-        self.sizes = tuple(len(place.rows) for place in places)
-        self._rows = [row for place in places for row in place.rows]
-        self.index = np.array([row.index for row in self._rows], np.int64)
-        self._num_skipped = sum(place.num_skipped for place in places)
-        self._number = {name: number for number, name in enumerate(classes)}
-        self._words = WordsInBatch(read)
 
     def figures(self) -> dict[str, Any]:
         names = [name for row in self._rows for name in (row.truth.relations if row.truth else ())]
-        return {
-            "words": sum(len(row.words) for row in self._rows),
-            "cut_words": int(self.read.num_cut().sum()),
-            "words_with_unknown_relation": sum(name not in self._number for name in names),
-            "lines_that_are_no_words": self._num_skipped,
-        }
+        return super().figures() | {"words_with_unknown_relation": sum(name not in self._number for name in names)}
 
     def truths(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
-        """Those of `WordsInBatch.places`; `head` (W,) int64, -1 where it is not known or was cut; `relation` (W,)
+        """Those of `word_places`; `head` (W,) int64, -1 where it is not known or was cut; `relation` (W,)
         int64, -1 where it or the head is not known."""
-        found = self._words.places(index_B, begins_B)
+        found = self.word_places(index_B, begins_B)
         parts = [self._truth(int(i), num) for i, num in zip(index_B, found["num_words"].tolist(), strict=True)]
         none = np.empty(0, np.int64)
         heads, relations = ([none, *(part[k] for part in parts)] for k in (0, 1))

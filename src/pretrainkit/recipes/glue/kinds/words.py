@@ -12,7 +12,7 @@ import numpy as np
 from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.data.word_files import open_sentences
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.glue.kinds.labelled import TaskKind
+from pretrainkit.recipes.glue.kinds.labelled import Labelled, TaskKind
 from pretrainkit.recipes.glue.tasks import INDEX_COLUMNS
 from pretrainkit.training.text_reader import Ints, ReadWords
 
@@ -54,16 +54,36 @@ class WordKind(TaskKind):
         return Sentences([Sentence(row.words, row.index, None) for row in rows.rows], rows.num_skipped)
 
 
-class WordsInBatch:
-    """Where the words of examples lie in batches."""
+class LabelledSentences(Labelled):
+    """Sentences with something true of every word."""
 
-    def __init__(self, read: ReadWords) -> None:
-        self._read = read
+    read: ReadWords
 
-    def places(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
+    def __init__(self, read: ReadWords, places: Sequence[Sentences], classes: tuple[str, ...]) -> None:
+        """
+        Args:
+            read: Of the sentences of all places.
+            places: Sentences of each place.
+            classes: Names by number of what words have. What is none of them is not trained on.
+        """
+        self.read, self.classes = read, classes
+        self.sizes = tuple(len(place.rows) for place in places)
+        self._rows = [row for place in places for row in place.rows]
+        self.index = np.array([row.index for row in self._rows], np.int64)
+        self._num_skipped = sum(place.num_skipped for place in places)
+        self._number = {name: number for number, name in enumerate(classes)}
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "words": sum(len(row.words) for row in self._rows),
+            "cut_words": int(self.read.num_cut().sum()),
+            "lines_that_are_no_words": self._num_skipped,
+        }
+
+    def word_places(self, index_B: Ints, begins_B: Ints) -> dict[str, np.ndarray]:
         """`word_begins` and `word_ends` (W,) int64: the first slot of each word in the batch, and the slot behind it;
         `num_words` (B,) int64: words that are read of each example."""
-        starts = [self._read.word_starts(int(index)) + begin for index, begin in zip(index_B, begins_B, strict=True)]
+        starts = [self.read.word_starts(int(index)) + begin for index, begin in zip(index_B, begins_B, strict=True)]
         none = np.empty(0, np.int64)
         return {
             "word_begins": np.concatenate([none, *(one[:-1] for one in starts)]),
