@@ -58,3 +58,9 @@ def test_small_tasks_wait_for_mnli_where_they_start_from_it():
 def test_plans_that_cannot_be_carried_out_are_refused(settings):
     with pytest.raises(ConfigError):
         Plan(origin="run", **settings)
+
+
+@pytest.mark.parametrize("lrs", [(1e-4, 1e-4), (1e-4, 1.0000001e-4)])
+def test_learning_rates_that_would_share_a_folder_are_refused(lrs):
+    with pytest.raises(ConfigError, match="named twice"):
+        Plan(origin="run", lrs=lrs)

@@ -56,8 +56,10 @@ class Plan:
         ]
         if not self.tasks or not self.lrs or self.num_seeds < 1:
             problems.append("a sweep needs at least one task, one learning rate and one seed")
-        if len(set(self.tasks)) < len(self.tasks) or len(set(self.lrs)) < len(self.lrs):
-            problems.append("a task or a learning rate is named twice\n  name each once")
+        if len(set(self.tasks)) < len(self.tasks) or len({f"{lr:g}" for lr in self.lrs}) < len(self.lrs):
+            problems.append(
+                "a task or a learning rate is named twice (rates count as one that agree in six digits)\n  name each once"
+            )
         if self.has_intermediate_mnli and "mnli" not in self.tasks:
             problems.append("an intermediate MNLI start needs the task mnli\n  add it to --tasks")
         if problems:
