@@ -58,7 +58,8 @@ class Plan:
             problems.append("a sweep needs at least one task, one learning rate and one seed")
         if len(set(self.tasks)) < len(self.tasks) or len({f"{lr:g}" for lr in self.lrs}) < len(self.lrs):
             problems.append(
-                "a task or a learning rate is named twice (rates count as one that agree in six digits)\n  name each once"
+                "a task or a learning rate is named twice (rates that agree in six digits count as one)\n"
+                "  name each once"
             )
         if self.has_intermediate_mnli and "mnli" not in self.tasks:
             problems.append("an intermediate MNLI start needs the task mnli\n  add it to --tasks")
