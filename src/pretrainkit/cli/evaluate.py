@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pretrainkit.cli.options import Device
 from pretrainkit.cli.progress import evaluation_line
 
 app = typer.Typer(add_completion=False)
@@ -24,7 +25,7 @@ def evaluate(
     num_examples: Annotated[
         int | None, typer.Option(min=1, help="At most so many; default: as the run's config says.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    device: Device = None,
     averaged: Annotated[
         bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
     ] = False,

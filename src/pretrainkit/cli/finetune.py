@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit.cli.options import Device, GoOn, JsonLines, Launch, NumProcesses
+
 app = typer.Typer(add_completion=False)
 
 
@@ -37,13 +39,11 @@ def finetune(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/TASK-DATE-TIME.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")
-    ] = False,
-    launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",
-    nproc: Annotated[int, typer.Option(min=1, help="Processes of --launch local, one per GPU or core group.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
+    device: Device = None,
+    resume: GoOn = False,
+    launch: Launch = "none",
+    nproc: NumProcesses = 1,
+    json: JsonLines = False,
 ) -> None:
     """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
     from pretrainkit.cli.train import train

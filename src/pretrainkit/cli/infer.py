@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.options import Alpha, Beams, MaxLength, Seed, Temperature, TopK, TopP, lengths_of
+from pretrainkit.cli.options import Alpha, Beams, Device, MaxLength, Seed, Temperature, TopK, TopP, lengths_of
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 
@@ -78,7 +78,7 @@ def infer(
         typer.Option("--module", metavar="MODULE", help="Of yours, that defines tasks; may be repeated."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    device: Device = None,
     averaged: Annotated[
         bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
     ] = False,

@@ -40,3 +40,10 @@ def lengths_of(text: str | None) -> dict[str, int] | None:
             raise InputError(f"--lengths is {text!r}\n  write it like inputs=512,targets=114")
         found[name.strip()] = int(number)
     return found
+
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")]
+GoOn = Annotated[bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")]
+Launch = Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")]
+NumProcesses = Annotated[int, typer.Option(min=1, help="Processes of --launch local, one per GPU or core group.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")]

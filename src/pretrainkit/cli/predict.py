@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit.cli.options import Device
 from pretrainkit.cli.stages import shown_stages
 
 app = typer.Typer(add_completion=False)
@@ -37,7 +38,7 @@ def predict(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples per forward pass.")] = 64,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another command wrote.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    device: Device = None,
 ) -> None:
     """Write what a fine-tuned model answers: a JSON object per row with its index, label and probabilities, or value.
 

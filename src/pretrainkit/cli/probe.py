@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pretrainkit.cli.options import Device
+
 app = typer.Typer(add_completion=False)
 
 
@@ -33,7 +35,7 @@ def probe(
     ] = None,
     neighbours: Annotated[int | None, typer.Option(min=1, help="Of knn. Default: 20.")] = None,
     threads: Annotated[int | None, typer.Option(min=0, help="That decode images. Default: 2.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    device: Device = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Measure how well the features of a frozen image encoder tell classes apart, in percent of the held-out images."""

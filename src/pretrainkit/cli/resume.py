@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pretrainkit.cli.options import Device, JsonLines, Launch
+
 app = typer.Typer(add_completion=False)
 
 
@@ -15,10 +17,10 @@ def resume(
         list[str] | None,
         typer.Argument(metavar="PATH=VALUE", help="Settings that do not touch the past, such as num_steps=20000."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
-    launch: Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")] = "none",
+    device: Device = None,
+    launch: Launch = "none",
     nproc: Annotated[int, typer.Option(min=1, help="Processes of --launch local; may differ from before.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
+    json: JsonLines = False,
 ) -> None:
     """Go on with a run exactly where its newest valid checkpoint is."""
     from pretrainkit import api

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from pretrainkit.cli.options import Device
 from pretrainkit.errors import InputError
 
 app = typer.Typer(add_completion=False)
@@ -78,7 +79,7 @@ def sweep(
         bool, typer.Option("--keep-all", help="Keep the weights of runs that were not chosen, too.")
     ] = False,
     submission: Annotated[bool, typer.Option(help="Answer the test sets and write the leaderboard's zip.")] = True,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    device: Device = None,
 ) -> None:
     """Fine-tune an encoder on all tasks of GLUE, or on files of your own, choose the learning rate on the held-out data
     (median over seeds), and write tables and, of GLUE, the submission. The same command goes on where an interrupted
