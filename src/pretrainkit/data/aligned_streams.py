@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pretrainkit.data.aligned_folders import Samples, split_suffix
 from pretrainkit.data.tar import (
     RemoteTarReader,
     TarReader,
@@ -24,7 +25,6 @@ from pretrainkit.data.tar import (
     members,
 )
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.fourm.folders import Samples, split_suffix
 
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 
