@@ -21,7 +21,7 @@ def _flops(config: str, size: int) -> float:
 
     model_config = ImageTokenizerModelConfig.model_validate_json(config)
     with torch.device("meta"):
-        model = ImageTokenizer(model_config)
+        model = ImageTokenizer(model_config).to("meta")
     total = 0.0
 
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

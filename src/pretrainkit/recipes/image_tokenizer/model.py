@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pretrainkit.recipes.image_tokenizer.codebook import Codebook
 from pretrainkit.recipes.image_tokenizer.conv_coder import ConvDecoder, ConvEncoder
+from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder
 from pretrainkit.recipes.image_tokenizer.finite_scalar import FiniteScalar
 from pretrainkit.recipes.image_tokenizer.memcodes import Memcodes
 from pretrainkit.recipes.image_tokenizer.mlp_coder import MLPCoder
@@ -22,9 +23,12 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     ImageTokenizerModelConfig,
     MemcodesConfig,
     MLPCoderConfig,
+    UNetConfig,
     ViTCoderConfig,
 )
 from pretrainkit.recipes.image_tokenizer.quantizer import Quantized
+from pretrainkit.recipes.image_tokenizer.unet import UNet
+from pretrainkit.recipes.image_tokenizer.uvit import UViT
 from pretrainkit.recipes.image_tokenizer.vit_coder import ViTDecoder, ViTEncoder
 
 _FROZEN = ("encoder", "to_latents", "quantizer", "class_table")
@@ -57,7 +61,9 @@ class ImageTokenizer(nn.Module):
         else:
             self.quantizer = FiniteScalar(quantizer)
         self.decoder = _decoder(config)
-        self.from_codes = None if config.is_diffusion else nn.Conv2d(quantizer.width, self.decoder.width, 1)
+        self.from_codes = (
+            None if isinstance(self.decoder, DiffusionDecoder) else nn.Conv2d(quantizer.width, self.decoder.width, 1)
+        )
         if config.is_encoder_frozen:
             for name in _FROZEN:
                 part = getattr(self, name)
@@ -82,7 +88,7 @@ class ImageTokenizer(nn.Module):
         """Values as `prepared` gives them; what is drawn for an image depends on its key (int64) alone."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.is_encoder_frozen):
             quantized = self.encode(values, keys_B)
-        if self.config.is_diffusion:
+        if isinstance(self.decoder, DiffusionDecoder):
             prediction, target = self.decoder.denoise(values, quantized.codes_BDhw, keys_B)
             return Pass(prediction, target, quantized)
         return Pass(self.decode(quantized.codes_BDhw), values, quantized)
@@ -97,28 +103,32 @@ class ImageTokenizer(nn.Module):
             return values
         return self.class_table(values).permute(0, 3, 1, 2)
 
-    def decode(self, codes_BDhw: Tensor, keys_B: Tensor | None = None, *, num_steps: int | None = None) -> Tensor:
+    def decode(
+        self,
+        codes_BDhw: Tensor,
+        keys_B: Tensor | None = None,
+        *,
+        num_steps: int | None = None,
+        guidance: float = 1.0,
+    ) -> Tensor:
         """Codes to float32 (B, E, H, W): values, or logits of classes and masks.
 
         Args:
             codes_BDhw: As `encode` or `codes_of` gives them.
             keys_B: int64, of the noise that a diffusion decoder begins with; None: 0, 1, ….
             num_steps: Of a diffusion decoder; None: as the config says.
+            guidance: Of a diffusion decoder, see `DiffusionDecoder.sample`.
         """
-        if self.config.is_diffusion:
+        if isinstance(self.decoder, DiffusionDecoder):
             if keys_B is None:
                 keys_B = torch.arange(len(codes_BDhw), device=codes_BDhw.device)
             size = codes_BDhw.shape[-1] * self.config.patch_size
-            return self.decoder.sample(codes_BDhw, keys_B, size, num_steps or self.config.num_sampling_steps)
+            return self.decoder.sample(codes_BDhw, keys_B, size, num_steps or self.config.num_sampling_steps, guidance)
         assert self.from_codes is not None
         return self.decoder(self.from_codes(codes_BDhw)).float()
 
-    def decode_ids(self, ids: Tensor, keys_B: Tensor | None = None, *, num_steps: int | None = None) -> Tensor:
-        """int64 (B, h, w), or (B, heads, h, w), to what `decode` gives."""
-        return self.decode(self.quantizer.codes_of(ids), keys_B, num_steps=num_steps)
-
     def shaped_ids(self, ids_BN: Tensor) -> Tensor:
-        """Ids of images row by row, (B, tokens), in the shape that `decode_ids` reads; grids are squares."""
+        """Ids of images row by row, (B, tokens), in the shape that quantizers read; grids are squares."""
         num_heads = self.config.quantizer.num_heads
         side = round((ids_BN.shape[1] / num_heads) ** 0.5)
         if side * side * num_heads != ids_BN.shape[1]:
@@ -166,7 +176,7 @@ def build(config: ImageTokenizerModelConfig) -> ImageTokenizer:
     if model.class_table is not None:
         nn.init.normal_(model.class_table.weight)
     model.quantizer.initialise()
-    if config.is_diffusion:
+    if isinstance(model.decoder, DiffusionDecoder):
         model.decoder.initialise_zeros()
     return model
 
@@ -190,12 +200,16 @@ def _encoder(config: ImageTokenizerModelConfig) -> ViTEncoder | ConvEncoder | ML
     return MLPCoder(coder, num_in=num_channels)
 
 
-def _decoder(config: ImageTokenizerModelConfig) -> ViTDecoder | ConvDecoder | MLPCoder:
-    coder, num_channels = config.decoder, config.domain.num_outputs
+def _decoder(config: ImageTokenizerModelConfig) -> ViTDecoder | ConvDecoder | MLPCoder | UNet | UViT:
+    coder, domain = config.decoder, config.domain
     if isinstance(coder, ViTCoderConfig):
-        patch_size = 1 if config.domain.kind == "features" else config.patch_size
-        return ViTDecoder(coder, num_channels, patch_size, config.grid)
+        patch_size = 1 if domain.kind == "features" else config.patch_size
+        return ViTDecoder(coder, domain.num_outputs, patch_size, config.grid)
     if isinstance(coder, ConvCoderConfig):
-        return ConvDecoder(coder, num_channels)
-    assert isinstance(coder, MLPCoderConfig)
-    return MLPCoder(coder, num_out=num_channels)
+        return ConvDecoder(coder, domain.num_outputs)
+    if isinstance(coder, MLPCoderConfig):
+        return MLPCoder(coder, num_out=domain.num_outputs)
+    width, is_flat = config.quantizer.width, domain.is_flat
+    if isinstance(coder, UNetConfig):
+        return UNet(coder, domain.num_channels, width, is_flat=is_flat)
+    return UViT(coder, domain.num_channels, width, is_flat=is_flat)

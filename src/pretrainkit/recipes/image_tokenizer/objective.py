@@ -73,7 +73,7 @@ class ImageTokenizerObjective(SeparableObjective):
         made, target = found.prediction_BEHW, found.target
         if self._model.is_diffusion:
             target = prepared(batch["image"], self._model)
-            made = unwrap(model).decode(found.quantized.codes_BDhw, batch["key"])
+            made = _tokenizer(model).decode(found.quantized.codes_BDhw, batch["key"])
         weight = _number(batch)
         return sums | {name: LossSum(value_B.sum(), weight) for name, value_B in self.errors(made, target).items()}
 
