@@ -48,6 +48,11 @@ def stream_folders(path: str) -> frozenset[str]:
     return frozenset(name.strip() for name in match[1].split(","))
 
 
+def archives_of(path: str, folder: str) -> list[str]:
+    """The tar files of one modality, in order."""
+    return expand_braces(_LIST.sub(folder, path, count=1))
+
+
 class TarSamples(Samples):
     """Files inside of archives."""
 
@@ -86,7 +91,7 @@ class _Stream:
 
     def __init__(self, path: str, folder: str, endings: Sequence[str]) -> None:
         self.folder = folder
-        self._archives = expand_braces(_LIST.sub(folder, path, count=1))
+        self._archives = archives_of(path, folder)
         settings = f"fourm {' '.join(endings)}"
         tables: list[pa.Table]
         self._reader: TarReader | RemoteTarReader

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, Recipe, Split
+from pretrainkit.training.recipe import Evaluator, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,6 +66,28 @@ class ImageTokenizer(Recipe):
         from pretrainkit.recipes.image_tokenizer.sample import sample
 
         return sample(config, model, source, num)
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        return ("4m-tokenizer",)
+
+    def import_file(self, path: Path, format: str, config: ImageTokenizerRun | None) -> ImportedModel:
+        """The config is `config`, or that of image_tokenizer/rgb with the model of the file; the data is missing."""
+        from pretrainkit.recipes.image_tokenizer.original import read_original
+
+        model, state = read_original(path, None if config is None else config.model)
+        base = PRESETS["rgb"]() if config is None else config
+        return ImportedModel(base.model_copy(update={"model": model}), state)
+
+    @property
+    def export_formats(self) -> tuple[str, ...]:
+        return ("4m-tokenizer",)
+
+    def export_file(self, config: ImageTokenizerRun, model: Any, format: str, out: Path) -> None:
+        """A .safetensors file by the published names, with the config in its header."""
+        from pretrainkit.recipes.image_tokenizer.original import write_original
+
+        write_original(out, model)
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
         """What is lost where every image is the mean of the training images."""

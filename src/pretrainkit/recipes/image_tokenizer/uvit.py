@@ -60,10 +60,10 @@ class UViT(DiffusionDecoder):
         self.first_width, time_width = first, 4 * first
         self.patch = nn.Conv2d(num_channels, first, config.patch_size, config.patch_size)
         self.time_1, self.time_2 = nn.Linear(first, time_width), nn.Linear(time_width, time_width)
-        self.down, self.halve, kept, own = nn.ModuleList(), nn.ModuleList(), [first], first
+        self.down, self.halves, kept, own = nn.ModuleList(), nn.ModuleList(), [first], first
         for level, level_width in enumerate(config.widths):
             if level:
-                self.halve.append(Halve(own))
+                self.halves.append(Halve(own))
                 kept.append(own)
             blocks = nn.ModuleList()
             for _ in range(config.num_blocks):
@@ -80,7 +80,7 @@ class UViT(DiffusionDecoder):
         self.layers = nn.ModuleList(
             TimedLayer(width, config.num_heads, time_width, config.dropout) for _ in range(config.num_layers)
         )
-        self.up, self.double = nn.ModuleList(), nn.ModuleList()
+        self.up, self.doubles = nn.ModuleList(), nn.ModuleList()
         for level, level_width in reversed(list(enumerate(config.widths))):
             blocks = nn.ModuleList()
             for _ in range(config.num_blocks + 1):
@@ -88,7 +88,7 @@ class UViT(DiffusionDecoder):
                 own = level_width
             self.up.append(blocks)
             if level:
-                self.double.append(Double(own))
+                self.doubles.append(Double(own))
         self.norm = group_norm(first)
         self.pixels = nn.ConvTranspose2d(first, num_channels, config.patch_size, config.patch_size)
 
@@ -112,7 +112,7 @@ class UViT(DiffusionDecoder):
         kept = [x_BUHW]
         for level, blocks in enumerate(self.down):
             if level:
-                x_BUHW = self.halve[level - 1](x_BUHW)
+                x_BUHW = self.halves[level - 1](x_BUHW)
                 kept.append(x_BUHW)
             for block in blocks:
                 x_BUHW = block(x_BUHW, time_BE)
@@ -123,7 +123,7 @@ class UViT(DiffusionDecoder):
             x_BUHW = self._middle(x_BUHW, time_BE, codes_BDhw, is_hidden_Bhw)
         for level, blocks in enumerate(self.up):
             if level:
-                x_BUHW = self.double[level - 1](x_BUHW)
+                x_BUHW = self.doubles[level - 1](x_BUHW)
             for block in blocks:
                 x_BUHW = block(torch.cat((x_BUHW, kept.pop()), dim=1), time_BE)
         return self.pixels(F.silu(self.norm(x_BUHW)))
