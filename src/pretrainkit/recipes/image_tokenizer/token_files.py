@@ -1,5 +1,5 @@
-"""Tokens beside the images of a data set, for the recipe fourm: one file of them for each image, one row for each part of
-it, and the parts in `crop_settings`, the same for all modalities.
+"""Tokens beside the images of a data set, for the recipe fourm: one file of them for each image, one row for each part
+of it, and the parts in `crop_settings`, the same for all modalities.
 
     ROOT/crop_settings/ANY/STEM.npy     int32 (parts, 5): top, left, height, width, mirrored
     ROOT/tok_rgb@64/ANY/STEM.npy        int16 (parts, tokens), row by row (int32 for more than 32 768 ids)
