@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pretrainkit.errors import CheckpointError, ConfigError
+from pretrainkit.errors import CheckpointError, ConfigError, MissingPackageError
+from pretrainkit.exporting.torchvision_shim import import_timm
 from pretrainkit.recipes.image_tokenizer.config import PerceptualConfig
 from pretrainkit.recipes.image_tokenizer.losses import psnr, reconstruction_loss, ssim
 
@@ -52,9 +53,17 @@ def test_ssim_is_that_of_its_formula() -> None:
 SMALL = {"network": "test_vit", "weights": "random", "image_size": 32, "blocks": (0, 2)}
 
 
+@pytest.fixture(scope="module")
+def timm():
+    """The package; it needs torchvision in working order."""
+    try:
+        return import_timm("a test")
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize("distance", ["cosine", "mse", "l1"])
-def test_another_network_sees_what_differs(distance: str) -> None:
-    pytest.importorskip("timm", exc_type=ImportError) if False else None
+def test_another_network_sees_what_differs(timm, distance: str) -> None:
     from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
 
     perceptual = Perceptual(PerceptualConfig(weight=1.0, distance=distance, **SMALL))
@@ -69,7 +78,7 @@ def test_another_network_sees_what_differs(distance: str) -> None:
     assert perceptual(A[:, :1], B[:, :1]).shape == (3,)
 
 
-def test_networks_that_cannot_be_opened_are_told(tmp_path) -> None:
+def test_networks_that_cannot_be_opened_are_told(timm, tmp_path) -> None:
     from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
 
     broken = tmp_path / "weights.safetensors"

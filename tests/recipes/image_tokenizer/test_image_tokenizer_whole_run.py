@@ -38,6 +38,7 @@ SETTINGS = (
     "checkpoint.keep_last=9",
     "checkpoint.asynchronous=false",
     "precision.compute=float32",
+    "optimizer.epsilon=1e-4",  # key biases have no gradient but rounding, which Adam would make large
     "evaluate.every_steps=2",
     "evaluate.num_examples=6",
     "evaluate.batch_size=4",
@@ -100,8 +101,7 @@ def test_a_run_says_what_images_lost_and_how_codes_are_used(run: Path) -> None:
     assert all(cell[0]["image"].startswith("data:image/") for sample in samples for cell in sample.values())
 
 
-@pytest.mark.parametrize("strategy", ["both"])
-def test_two_processes_train_as_one(run: Path, tmp_path: Path, strategy: str) -> None:
+def test_two_processes_train_as_one(run: Path, tmp_path: Path) -> None:
     run_two(Path(__file__).with_name("tokenizer_two_ranks.py"), str(run / "config.yaml"), str(tmp_path))
     alone = weights(run)
     for name in ("ddp", "fsdp2"):
@@ -131,7 +131,7 @@ MORE = {
 
 @pytest.mark.parametrize("name", MORE)
 def test_other_domains_quantizers_and_decoders_train_and_resume(images: Path, tmp_path: Path, name: str) -> None:
-    whole = train(images, tmp_path / "whole", *_plain(MORE[name]), "num_steps=2", "checkpoint.every_steps=1")
+    whole = train(images, tmp_path / "whole", *MORE[name], "num_steps=2", "checkpoint.every_steps=1")
     for folder in (whole / "checkpoints").glob("step-*2"):
         expected = read_weights(folder)
         shutil.rmtree(folder)
@@ -139,10 +139,6 @@ def test_other_domains_quantizers_and_decoders_train_and_resume(images: Path, tm
     again = weights(whole, 2)
     assert all(torch.equal(tensor, again[name]) for name, tensor in expected.items())
     assert json.loads((whole / "samples.json").read_text())
-
-
-def _plain(more: tuple[str, ...]) -> list[str]:
-    return list(more)
 
 
 def test_sizes_differ_from_step_to_step_and_never_between_ranks(images: Path) -> None:
@@ -243,7 +239,7 @@ def test_ids_become_images(run: Path, images: Path, tmp_path: Path) -> None:
 def test_a_decoder_can_be_trained_on_a_finished_encoder(run: Path, images: Path, tmp_path: Path) -> None:
     more = ["model.is_encoder_frozen=true", "model.decoder={kind: unet, width: 8, multipliers: [1], num_blocks: 1}"]
     more += ["objective.reconstruction=mse", "num_steps=1", "model.num_sampling_steps=1", f"init_from={run}"]
-    out = train(images, tmp_path / "next", *more, "init.missing=random", "init.unexpected=ignore")
+    out = train(images, tmp_path / "next", *more, r"init.rename=[{pattern: decoder\..*}]", "init.unexpected=ignore")
     before, after = weights(run), weights(out, 1)
     same = [name for name in after if not name.startswith("decoder.")]
     assert "quantizer.codes_KD" in same

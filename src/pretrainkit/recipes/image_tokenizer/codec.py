@@ -49,7 +49,11 @@ class ImageCodec:
                 (standardised) and features; int (B, H, W) of classes, 255 for none.
         """
         found = [
-            self._model.encode(prepared(torch.from_numpy(part).to(self._device), self.config)).ids.flatten(1).cpu()
+            self._model.encode(
+                prepared(torch.from_numpy(np.require(part, requirements="W")).to(self._device), self.config)
+            )
+            .ids.flatten(1)
+            .cpu()
             for part in _parts(images, self._batch_size)
         ]
         return torch.cat(found).numpy() if found else np.zeros((0, self.num_tokens), np.int64)

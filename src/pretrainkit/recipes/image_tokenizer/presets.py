@@ -148,8 +148,8 @@ def canny_edge() -> ImageTokenizerRun:
 
 
 def rgb_uvit() -> ImageTokenizerRun:
-    """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes: give
-    it as init_from, with init.missing=random init.unexpected=ignore. 50 passes."""
+    """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes, which
+    is given as init_from (see docs/image-tokenizers.md). 50 passes."""
     noise = NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity")
     return _published(
         "rgb",
