@@ -1,5 +1,6 @@
 """Whole runs on generated images: training, exact resume, two processes as one, tokens for the recipe fourm."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -198,7 +199,7 @@ def test_tokens_of_archives_are_those_of_folders(run: Path, images: Path, tmp_pa
     with tarfile.open(packed.parent / "tok_rgb@16" / "1.tar") as archive:
         member = archive.extractfile(archive.getmembers()[0])
         assert member is not None
-        found = np.load(member)
+        found = np.load(io.BytesIO(member.read()))
     np.testing.assert_array_equal(found, np.load(plain / "tok_rgb@16" / "0000" / "00003.npy"))
 
 
