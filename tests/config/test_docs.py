@@ -217,7 +217,7 @@ def test_describe_names_every_leaf_and_part_once():
 
 
 def test_types_are_words():
-    assert field_types(OptimizerConfig)["name"] == "adamw | lamb | sgd | lars | adafactor | lion"
+    assert field_types(OptimizerConfig)["name"] == "adamw | lamb | sgd | lars | adafactor | lion | muon"
     assert field_types(OptimizerConfig)["beta1"] == "number >= 0 and <= 1"
     assert field_types(ToyData)["train"] == "text | list of (text | {path, weight})"
     assert field_types(ToyData)["microbatch_size"] == "whole number > 0 | null"

@@ -133,10 +133,11 @@ class AdafactorConfig(Config):
 class OptimizerConfig(Config):
     """How gradients become updates."""
 
-    name: Literal["adamw", "lamb", "sgd", "lars", "adafactor", "lion"] = "adamw"
+    name: Literal["adamw", "lamb", "sgd", "lars", "adafactor", "lion", "muon"] = "adamw"
     """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor. sgd:
     with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor. adafactor: T5's, with
-    little memory and steps relative to the parameter. lion: the sign of a momentum."""
+    little memory and steps relative to the parameter. lion: the sign of a momentum. muon: the momentum of each matrix
+    in the model's blocks, made orthogonal; adamw for all other parameters, at the same learning rate."""
     peak_lr: PositiveFloat
     """Learning rate after warm-up."""
     beta1: Rate = 0.9
@@ -146,7 +147,7 @@ class OptimizerConfig(Config):
     epsilon: PositiveFloat = 1e-6
     """Added to the root of the second moment."""
     momentum: Rate = 0.9
-    """sgd and lars only: how much of the last update stays."""
+    """sgd, lars and muon only: how much of the last update stays. Muon was published with 0.95."""
     nesterov: bool = False
     """sgd and lars only: look ahead along the momentum."""
     weight_decay: NonNegativeFloat = 0.01
@@ -514,12 +515,12 @@ class RunConfig(Config):
             found.append(
                 "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n  a tenth of the run is usual"
             )
-        has_momentum = self.optimizer.name in ("sgd", "lars")
+        is_sgd = self.optimizer.name in ("sgd", "lars")
         is_adafactor = self.optimizer.name == "adafactor"
-        has_betas = not has_momentum and not is_adafactor
+        has_betas = not is_sgd and not is_adafactor
         for name, belongs in (
-            ("momentum", has_momentum),
-            ("nesterov", has_momentum),
+            ("momentum", is_sgd or self.optimizer.name == "muon"),
+            ("nesterov", is_sgd),
             ("beta1", has_betas),
             ("beta2", has_betas),
             ("epsilon", has_betas and self.optimizer.name != "lion"),
