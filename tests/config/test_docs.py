@@ -15,17 +15,15 @@ import pretrainkit.recipes
 from pretrainkit.config.base import Config
 from pretrainkit.config.docs import describe, field_types, json_schema, scalar, to_commented_yaml, to_table
 from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.training.data_config import DataConfig, SourceConfig
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import (
     CheckpointConfig,
-    DataConfig,
-    EvaluateConfig,
     LogConfig,
-    OptimizerConfig,
     ParallelConfig,
     PrecisionConfig,
     RunConfig,
-    ScheduleConfig,
-    SourceConfig,
 )
 
 

@@ -9,7 +9,7 @@ from toy_objectives import TwoHeads
 
 from pretrainkit.training.muon import ADAMW_RMS, Muon, orthogonalised
 from pretrainkit.training.optim import build_optimizer, set_learning_rate
-from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
 
 
 class Net(nn.Module):

@@ -18,8 +18,9 @@ from pretrainkit.training.ema import Ema
 from pretrainkit.training.muon import Muon
 from pretrainkit.training.objective import AnyObjective, Cost
 from pretrainkit.training.optim import build_optimizer, clip_gradients, step_if_finite
+from pretrainkit.training.optimizer_config import AdafactorConfig, OptimizerConfig
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.run import AdafactorConfig, OptimizerConfig, ParallelConfig
+from pretrainkit.training.run import ParallelConfig
 from pretrainkit.training.throughput import Peak, Throughput
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)

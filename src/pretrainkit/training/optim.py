@@ -19,9 +19,9 @@ from pretrainkit.training.lamb import Lamb
 from pretrainkit.training.lars import Lars
 from pretrainkit.training.lion import Lion
 from pretrainkit.training.muon import Muon
+from pretrainkit.training.optimizer_config import OptimizerConfig
 from pretrainkit.training.parameters import local_tensors, plain_name, tensor_norms
 from pretrainkit.training.precision import Precision, has_fast_bfloat16
-from pretrainkit.training.run import OptimizerConfig
 from pretrainkit.training.scaled_adamw import ScaledAdamW
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)

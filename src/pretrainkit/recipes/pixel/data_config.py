@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from pretrainkit.config.fields import Rate
 from pretrainkit.config.paths import IsPath
-from pretrainkit.training.run import DataConfig, Rate, Sources
+from pretrainkit.training.data_config import DataConfig, Sources
 
 
 class PixelDataConfig(DataConfig):
