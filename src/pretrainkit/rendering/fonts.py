@@ -31,9 +31,16 @@ def font_files(main: str, fallbacks: tuple[str, ...]) -> list[Path]:
 
 
 def font_sha256(path: Path) -> str:
-    """Hash of a font's bytes."""
-    stat = path.stat()
-    return _sha256(str(path), stat.st_size, stat.st_mtime_ns)
+    """Hash of a font's bytes.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        stat = path.stat()
+        return _sha256(str(path), stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise DataError(f"font {path} cannot be read: {error.strerror}\n  give a file that you may read") from error
 
 
 @lru_cache(maxsize=1024)

@@ -35,6 +35,15 @@ class Renderer:
         """What draws, of this process."""
         return self.drawer.engine
 
+    def opened(self) -> Renderer:
+        """Itself, with fonts and libraries opened now rather than when the first text is drawn.
+
+        Raises:
+            MissingPackageError, DataError: A library or a font is missing or cannot be used.
+        """
+        self.drawer.engine.versions()
+        return self
+
     @property
     def background(self) -> NDArray[np.uint8]:
         """uint8 () or (C,): the pixels where nothing is drawn."""
