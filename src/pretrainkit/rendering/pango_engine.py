@@ -22,13 +22,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import font_files
+from pretrainkit.rendering.fonts import fallback_scales, font_files
 from pretrainkit.rendering.glyph_atlas import BASELINE, ROWS, GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 from pretrainkit.rendering.pango_library import (
@@ -140,6 +141,8 @@ class PangoEngine:
         files = font_files(config.font_file, config.fallback_fonts)
         self._fontconfig = pango.FcConfigCreate()
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
+        if config.fit_fallbacks:
+            pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _size_rules(files), 1)
         families = [self._add_font(path) for path in files]
         self._has_color = any(is_color for _, is_color in families)
         self._font_map = pango.pango_cairo_font_map_new()
@@ -497,6 +500,17 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     order_K = np.argsort(starts_K, kind="stable")
     which_T = np.maximum(np.searchsorted(starts_K[order_K], _byte_starts(text), side="right") - 1, 0)
     return edges_K2[order_K][which_T]
+
+
+def _size_rules(files: Sequence[Path]) -> bytes:
+    """Rules that draw fallback fonts smaller, for Fontconfig."""
+    rules = (
+        f"<match target='font'><test name='file'><string>{escape(str(path))}</string></test><edit name='pixelsize' "
+        f"mode='assign'><times><name>pixelsize</name><double>{scale:.6f}</double></times></edit></match>"
+        for path, scale in zip(files, fallback_scales(files), strict=True)
+        if scale < 1
+    )
+    return f"<?xml version='1.0'?><fontconfig>{''.join(rules)}</fontconfig>".encode()
 
 
 def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
