@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.pixel.objective import PixelObjective
     from pretrainkit.training.text_encoder import TextEncoder
@@ -43,6 +44,17 @@ class Pixel(Recipe):
         from pretrainkit.recipes.pixel.source import open_source
 
         return open_source(config, split)
+
+    def build_order(self, config: PixelRun, source: BatchSource) -> Order:
+        """Without weights, components in proportion to their rows ** (1 / data.temperature)."""
+        if config.data.temperature == 1:
+            return super().build_order(config, source)
+        from pretrainkit.data.order import Order
+
+        data = config.data
+        rates = [size ** (1 / data.temperature) for size in source.sizes]
+        weights = [max(round(rate / sum(rates), 4), 1e-4) for rate in rates]
+        return Order(source.sizes, weights=weights, mode=data.order, seed=config.seed, batch_size=data.batch_size)
 
     def tokenizer_folder(self, config: PixelRun) -> Path | None:
         """Text is drawn, not cut into tokens: the folder of the renderer, where the data say."""
