@@ -109,6 +109,8 @@ class PixelObjectiveConfig(Config):
     mask_region: Literal["text", "canvas"] = "text"
     """Where the ratio is spent. text: within the text and its end patch. canvas: over all data.max_patches, as in the
     original, where the blank after a short text takes its share; what is hidden there never counts."""
+    blank_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight, in the loss, of hidden patches of one colour, blanks and end patches, against 1 of patches with ink."""
     normalize_target: bool = True
     """Standardize each patch by its own mean and variance before it is compared."""
 
@@ -179,6 +181,10 @@ class PixelRun(RunConfig):
             found.append(
                 f"data.min_text_patches {data.min_text_patches} leaves no text: a canvas of {data.max_patches} patches "
                 f"has at most {data.max_patches - 1} before its end patch\n  set data.min_text_patches lower"
+            )
+        if data.temperature != 1 and any(source.weight is not None for source in data.train):
+            found.append(
+                f"data.temperature={data.temperature} is only read without weights of data.train\n  leave one out"
             )
         default = PixelObjectiveConfig()
         if objective.masking == "random":
