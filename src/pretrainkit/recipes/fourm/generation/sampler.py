@@ -188,9 +188,7 @@ class Sampler:
         """float32 (N, V) for the places of all rows, one row after another."""
         encoder = encoder_rows(known, rows, guidance.views, self.modalities, self._sentinel)
         decoder = decoder_rows(places, self._number[modality.name], len(guidance.views))
-        inputs = read_batch(
-            self._tensors(whole(encoder, decoder, self.modalities)), self.model.config, layout="rows"
-        )
+        inputs = read_batch(self._tensors(whole(encoder, decoder, self.modalities)), self.model.config, layout="rows")
         hidden_ND = self.model.decode(self._encode(encoder).context_TD, inputs)[0][modality.name]
         return _summed(self.model.logits(modality.name, hidden_ND), guidance.weights)
 

@@ -5,6 +5,7 @@ Sources: Chang et al. 2022 (MaskGIT), https://arxiv.org/abs/2202.04200, cosine s
 (https://arxiv.org/abs/2312.06647) for everything else.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ _REACH = 100.0
 def cosine(num_steps: int, num_tokens: int) -> list[int]:
     """Few tokens in the first and the last steps. Where steps are many, the first get none."""
     left = [0.5 * (1 + math.cos(math.pi * step / num_steps)) for step in range(num_steps + 1)]
-    counts = [round(num_tokens * (before - after)) for before, after in zip(left[:-2], left[1:-1], strict=True)]
+    counts = [round(num_tokens * (before - after)) for before, after in itertools.pairwise(left[:-1])]
     return [*counts, num_tokens - sum(counts)]
 
 
@@ -110,6 +111,6 @@ def decay(schedule: str) -> tuple[float, float]:
     if lowest < 0 or power <= 0:
         raise ConfigError(
             f"there is no temperature_schedule {schedule!r}\n"
-            "  there are constant, linear and onex:MIN:POWER with MIN at least 0 and POWER above 0, such as onex:0.5:0.5"
+            "  there are constant, linear and onex:MIN:POWER, MIN at least 0 and POWER above 0, as in onex:0.5:0.5"
         )
     return lowest, power
