@@ -49,7 +49,7 @@ def filtered(logits_NV: Tensor, *, top_k: float = 0.0, top_p: float = 0.0) -> Te
         num_kept = min(num_tokens, max(1, int(top_k) if top_k >= 1 else round(top_k * num_tokens)))
     if num_kept == num_tokens and not 0 < top_p < 1:
         return logits_NV
-    sorted_NV, order_NV = logits_NV.sort(-1, descending=True, stable=True)
+    sorted_NV, order_NV = torch.sort(logits_NV, dim=-1, descending=True, stable=True)
     is_kept_NV = (torch.arange(num_tokens, device=logits_NV.device) < num_kept).expand_as(sorted_NV)
     if 0 < top_p < 1:
         share_NV = torch.softmax(sorted_NV.masked_fill(~is_kept_NV, -torch.inf), -1)

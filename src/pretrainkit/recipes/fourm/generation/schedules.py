@@ -21,9 +21,12 @@ _REACH = 100.0
 
 
 def cosine(num_steps: int, num_tokens: int) -> list[int]:
-    """Few tokens in the first and the last steps. Where steps are many, the first get none."""
-    left = [0.5 * (1 + math.cos(math.pi * step / num_steps)) for step in range(num_steps + 1)]
-    counts = [round(num_tokens * (before - after)) for before, after in itertools.pairwise(left[:-1])]
+    """Few tokens in the first and the last steps. Where steps are many, the first get none, and maybe the last: each is
+    rounded by itself, and never more than are left."""
+    curve = [0.5 * (1 + math.cos(math.pi * step / num_steps)) for step in range(num_steps)]
+    counts: list[int] = []
+    for before, after in itertools.pairwise(curve):
+        counts.append(min(round(num_tokens * (before - after)), num_tokens - sum(counts)))
     return [*counts, num_tokens - sum(counts)]
 
 
