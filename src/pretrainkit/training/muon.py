@@ -75,13 +75,10 @@ class Muon(GroupOptimizer):
             self._update_by_adamw(params, group)
 
     def _update_matrices(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        for param in params:
-            state = self.state[param]
-            if not state:
-                state["momentum_buffer"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        states = self._states(params, "momentum_buffer")
         momentum = group["momentum"]
         grads = [cast(Tensor, param.grad) for param in params]
-        buffers = [self.state[param]["momentum_buffer"] for param in params]
+        buffers = [state["momentum_buffer"] for state in states]
         torch._foreach_lerp_(local_tensors(buffers), local_tensors(grads), 1 - momentum)
         ahead = torch._foreach_lerp(local_tensors(grads), local_tensors(buffers), momentum)
         updates = self._directions(params, ahead, group["num_parts"])
@@ -106,13 +103,7 @@ class Muon(GroupOptimizer):
         return updates
 
     def _update_by_adamw(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        for param in params:
-            state = self.state[param]
-            if not state:
-                state["step"] = torch.tensor(0.0)
-                state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-                state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-        states = [self.state[param] for param in params]
+        states = self._states(params, "exp_avg", "exp_avg_sq", has_step=True)
         beta1, beta2 = group["betas"]
         adamw(
             local_tensors(params),
