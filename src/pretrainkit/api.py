@@ -440,18 +440,34 @@ def evaluate_checkpoints(
 def generate(
     path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
 ) -> list[dict[str, Any]]:
-    """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers.
+    """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers, 4M makes
+    modalities of a caption or of what else is given.
 
     Args:
         path: A run, checkpoint or export.
         prompts: Texts.
         averaged: The average of the weights that `ema_decay` keeps.
-        options: The recipe's `generate_options`.
+        options: The recipe's `generate_options`. Two of 4M are given by their paths: `then`, further models that make
+            what those before them have not, and `image_tokenizers`, `NAME=RUN` of what makes pictures of tokens.
 
     Returns:
         Per prompt a dict of plain values; "text" is what the command line prints.
     """
+    if "then" in options:
+        models = [open_model(further, averaged=averaged) for further in options["then"]]
+        options["then"] = [(model.config, model.model, model.tokenizer) for model in models]
+    if "image_tokenizers" in options:
+        options["image_decoders"] = dict(map(_image_decoder, options.pop("image_tokenizers")))
     return open_model(path, averaged=averaged).generate(prompts, **options)
+
+
+def _image_decoder(word: str) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
+    """`NAME=RUN` of a modality and its image tokenizer."""
+    name, equals, path = word.partition("=")
+    if not equals:
+        raise InputError(f"an image tokenizer is given as {word!r}\n  write NAME=RUN, as in tok_rgb@224=runs/rgb")
+    opened = open_model(path)
+    return name, opened.recipe.image_decoder(opened.config, opened.model)
 
 
 def infer(

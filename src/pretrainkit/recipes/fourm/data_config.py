@@ -6,10 +6,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Rate
 from pretrainkit.config.paths import IsPath
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Mixture
-from pretrainkit.training.run import DataConfig, Rate, SourceConfig, as_sources
+from pretrainkit.training.data_config import DataConfig, SourceConfig, as_sources
 
 
 class MaskingConfig(Config):

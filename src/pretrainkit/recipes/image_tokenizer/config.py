@@ -10,10 +10,12 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import NonNegativeFloat
 from pretrainkit.config.paths import IsPath
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.recipes.image_tokenizer.model_config import CodebookConfig, ImageTokenizerModelConfig
-from pretrainkit.training.run import DataConfig, NonNegativeFloat, RunConfig, SourceConfig, as_sources
+from pretrainkit.training.data_config import DataConfig, SourceConfig, as_sources
+from pretrainkit.training.run import RunConfig
 
 Reconstruction = Literal["mse", "l1", "smooth_l1", "cross_entropy", "binary_cross_entropy", "cosine", "cosine_channels"]
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import NonNegativeFloat, Rate
 from pretrainkit.recipes.image_tokenizer.domain import NamedDomain
-from pretrainkit.training.run import NonNegativeFloat, Rate
 
 
 class ViTCoderConfig(Config):

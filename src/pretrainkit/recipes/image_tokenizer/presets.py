@@ -29,14 +29,9 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     UViTConfig,
     ViTCoderConfig,
 )
-from pretrainkit.training.run import (
-    CheckpointConfig,
-    EvaluateConfig,
-    LogConfig,
-    OptimizerConfig,
-    PrecisionConfig,
-    ScheduleConfig,
-)
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
 
 _NUM_GPUS = 8
 _VIT_B = ViTCoderConfig(hidden_size=768, num_layers=12, num_heads=12)
