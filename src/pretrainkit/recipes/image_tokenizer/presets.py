@@ -51,7 +51,7 @@ def tiny() -> ImageTokenizerRun:
             image_size=64,
             patch_size=8,
             encoder=coder,
-            quantizer=CodebookConfig(size=512, width=16),
+            quantizer=CodebookConfig(size=512, width=16, normalizes_latents=True),
             decoder=coder,
         ),
         objective=ImageTokenizerObjectiveConfig(reconstruction="l1"),
@@ -244,7 +244,7 @@ def sam_mask() -> ImageTokenizerRun:
         loss="binary_cross_entropy",
         batch_per_gpu=384,
         image_size=64,
-    )
+    ).model_copy(update={"ema_decay": None})
 
 
 PRESETS: dict[str, Callable[[], ImageTokenizerRun]] = {
