@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from hub_server import served_hub
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig
@@ -129,3 +130,21 @@ def test_a_set_with_other_rows_is_refused(given, whole):
     foreign.stored["data/train-00000-of-00003.parquet"] = hashlib.sha256(b"").digest()
     with pytest.raises(DataError, match="holds rows of other documents"):
         push_rows(*given, foreign, SETTINGS, workers=1)
+
+
+def test_the_command_goes_on_with_what_a_server_has(given, whole, latin_font, tmp_path):
+    """The records of an earlier attempt are read over HTTP."""
+    pytest.importorskip("huggingface_hub")
+    source = given[0]["train"].sources[0].address
+    words = ["render", source, "--renderer", latin_font, "--max-patches", "30", "--column", "text", "--heldout", "0.3"]
+    words += ["--shard-characters", "600", "--workers", "1", "--push", "someone/set"]
+    with served_hub(tmp_path) as hub:
+        hub.stored.update(whole[0].stored)
+        for name in ("data/train-00002.parquet", "README.md"):
+            del hub.stored[name]
+        done = hub.command(*words)
+    assert done.returncode == 0, done.stderr
+    assert hub.stored == whole[0].stored
+    assert len(hub.commits) == 2
+    assert "7 of 8 files were there" in done.stderr
+    assert "someone/set/train:" in done.stdout
