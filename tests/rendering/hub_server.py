@@ -133,10 +133,10 @@ class ServedHub:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(command, env=self.environment, text=True, start_new_session=True, **pipes)
 
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *words: str, seconds: int = 100) -> subprocess.CompletedProcess[str]:
         """The same, waited for."""
         command = [sys.executable, "-m", "pretrainkit", *words]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=100)
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=seconds)
 
 
 @contextmanager
