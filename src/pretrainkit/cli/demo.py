@@ -7,14 +7,14 @@ import typer
 
 app = typer.Typer(add_completion=False)
 
-RECIPES = ("bert", "clip", "t5", "pixel")
+RECIPES = ("bert", "clip", "t5", "pixel", "fourm")
 
 
 @app.command()
 def demo(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[bert|clip|t5|pixel] FILE...", help="Which demo; then more files for --text."),
+        typer.Argument(metavar="[bert|clip|t5|pixel|fourm] FILE...", help="Which demo; then more files for --text."),
     ] = None,
     text: Annotated[
         list[Path] | None, typer.Option(help="bert: your own text files instead; repeat the option for more.")
@@ -28,7 +28,8 @@ def demo(
     num_steps: Annotated[
         int | None,
         typer.Option(
-            min=200, help="Optimizer updates, default 900 (bert), 420 (clip), 220 of fine-tuning (t5), 900 (pixel)."
+            min=200,
+            help="Optimizer updates, default 900 (bert, pixel), 420 (clip), 220 of fine-tuning (t5), 800 (fourm).",
         ),
     ] = None,
     font: Annotated[
@@ -41,7 +42,7 @@ def demo(
 
     bert, the default: from English prose. clip: from generated images and captions. t5: from English prose, then
     fine-tuned to answer questions about it. pixel: from sentences that are drawn, then fine-tuned to name parts of
-    speech.
+    speech. fourm: from generated scenes, each as photograph, depth, classes, caption and boxes.
     """
     import json as json_module
 
@@ -72,6 +73,11 @@ def demo(
 
         _refuse_text(text, "pixel draws sentences of its own")
         result = pixel.run_demo(out or Path("runs/demo-pixel"), font, num_steps or pixel.NUM_STEPS)
+    elif which == "fourm":
+        from pretrainkit.demo import fourm
+
+        _refuse_text(text, "fourm makes its own scenes")
+        result = fourm.run_demo(out or Path("runs/demo-fourm"), num_steps or fourm.NUM_STEPS)
     else:
         from pretrainkit.demo import bert
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.options import Alpha, Beams, MaxLength, Seed, Temperature, TopK, TopP
+from pretrainkit.cli.options import Alpha, Beams, Device, MaxLength, Seed, Temperature, TopK, TopP
 
 app = typer.Typer(add_completion=False)
 
@@ -24,7 +24,10 @@ def generate(
     ] = None,
     num: Annotated[
         int | None,
-        typer.Option(min=1, help="T5: answers per prompt, the best of --beams or as many draws. Default: 1."),
+        typer.Option(
+            min=1,
+            help="T5: answers per prompt, the best of --beams or as many draws. 4M: variations. Default: 1.",
+        ),
     ] = None,
     beams: Beams = None,
     alpha: Alpha = None,
@@ -33,20 +36,58 @@ def generate(
     top_p: TopP = None,
     seed: Seed = None,
     max_length: MaxLength = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from", metavar="NAME[=TEXT|=FILE]", help="4M: what is given, as in rgb=photo.png; repeat for more."
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="4M: modalities to generate, one after another.")
+    ] = None,
+    from_data: Annotated[
+        int | None,
+        typer.Option(min=1, help="4M: so many held-out samples of the run's data; --from NAME says what they give."),
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="4M: YAML file with targets and how each is generated.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME.FIELD=VALUE", help="4M: a field of a target, as in depth.num_steps=1."),
+    ] = None,
+    then: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="4M: a further model for the targets that those before it have not."),
+    ] = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=RUN", help="4M: an image tokenizer that makes pictures of generated tokens."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="4M: new folder for pictures, JSON and a contact sheet. Default: generated.")
+    ] = None,
+    device: Device = None,
     averaged: Annotated[
         bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt.")] = False,
 ) -> None:
     """Let a trained model answer. BERT fills in what is masked: write <mask> in place of a word. CLIP finds the images
-    of a folder that a text describes. T5 answers inputs of its tasks, fills in <extra_id_0>, or goes on with a text."""
+    of a folder that a text describes. T5 answers inputs of its tasks, fills in <extra_id_0>, or goes on with a text. 4M
+    makes any modality from any others: prompts are captions, --from gives files and texts, --to names what to make."""
     import json as json_module
 
     from pretrainkit import api
 
-    prompts = text or [line.rstrip("\n") for line in sys.stdin]
-    given = {"top": top, "images": images, "num": num, "beams": beams, "alpha": alpha, "temperature": temperature}
-    given |= {"top_k": top_k, "top_p": top_p, "seed": seed, "max_length": max_length}
-    options = {name: value for name, value in given.items() if value is not None}
+    is_chain = any(one is not None for one in (given, to, from_data, plan))
+    prompts = text or ([] if is_chain else [line.rstrip("\n") for line in sys.stdin])
+    found = {"top": top, "images": images, "num": num, "beams": beams, "alpha": alpha, "temperature": temperature}
+    found |= {"top_k": top_k, "top_p": top_p, "seed": seed, "max_length": max_length}
+    given_to = None if to is None else [name for name in to.split(",") if name]
+    modalities = {"given": given, "to": given_to, "from_data": from_data, "plan": plan, "settings": settings}
+    modalities |= {"then": then, "image_tokenizers": tokenizer, "out": out, "device": device}
+    if is_chain:
+        modalities["out"] = out or Path("generated")
+    found |= modalities
+    options = {name: value for name, value in found.items() if value is not None}
     for answer in api.generate(path, prompts, averaged=averaged, **options):
         print(json_module.dumps(answer, ensure_ascii=False) if json else answer["text"])

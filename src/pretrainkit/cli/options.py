@@ -15,12 +15,16 @@ Alpha = Annotated[
     float | None,
     typer.Option(help="T5: exponent of the brevity penalty of a search. Default: 0.6.", show_default=False),
 ]
-Temperature = Annotated[float | None, typer.Option(help="T5: draw, from logits divided by this.", show_default=False)]
-TopK = Annotated[int | None, typer.Option(min=0, help="T5: draw from so many likeliest tokens.", show_default=False)]
-TopP = Annotated[
-    float | None, typer.Option(help="T5: draw from the likeliest tokens of this probability.", show_default=False)
+Temperature = Annotated[
+    float | None, typer.Option(help="T5, 4M: draw, from logits divided by this.", show_default=False)
 ]
-Seed = Annotated[int | None, typer.Option(min=0, help="T5: of the draws. Default: 0.", show_default=False)]
+TopK = Annotated[
+    int | None, typer.Option(min=0, help="T5, 4M: draw from so many likeliest tokens.", show_default=False)
+]
+TopP = Annotated[
+    float | None, typer.Option(help="T5, 4M: draw from the likeliest tokens of this probability.", show_default=False)
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="T5, 4M: of the draws. Default: 0.", show_default=False)]
 MaxLength = Annotated[
     int | None,
     typer.Option(

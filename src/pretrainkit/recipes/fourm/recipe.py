@@ -61,6 +61,25 @@ class FourM(Recipe):
 
         return FourMObjective(config)
 
+    def sample(self, config: FourMRun, model: Any, source: BatchSource, num: int) -> list[dict[str, Any]]:
+        from pretrainkit.recipes.fourm.sample import sample
+
+        return sample(config, model, source, num)
+
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        from pretrainkit.recipes.fourm.generation.options import OPTIONS
+
+        return OPTIONS
+
+    def generate(
+        self, config: FourMRun, model: Any, tokenizer: Any, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """See `generation.generate.generate`; prompts are captions."""
+        from pretrainkit.recipes.fourm.generation.generate import generate
+
+        return generate(config, model, tokenizer, prompts, **options)
+
     def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
         """The encoder with all patches of an image, and nothing else; the mean of its output over them."""
         from pretrainkit.recipes.fourm.image_tower import ImageTower

@@ -10,9 +10,10 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Rate
 from pretrainkit.recipes.pixel.data_config import PixelDataConfig
 from pretrainkit.recipes.pixel.text_config import PixelTextConfig
-from pretrainkit.training.run import Rate, RunConfig
+from pretrainkit.training.run import RunConfig
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish"]
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]

@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Rate
 from pretrainkit.config.paths import IsPath
 from pretrainkit.errors import ConfigError
-from pretrainkit.training.run import DataConfig, Rate, Sources
+from pretrainkit.training.data_config import DataConfig, Sources
 
 
 class PixelAugmentConfig(Config):

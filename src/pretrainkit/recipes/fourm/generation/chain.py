@@ -1,0 +1,205 @@
+"""Models one after another, and which of a plan's targets each of them generates.
+
+The first model that has a target generates it; what it has generated is given to those behind it, such as a model
+that makes images of a higher resolution.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.errors import InputError
+from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.generation.given import Example, Given
+from pretrainkit.recipes.fourm.generation.known import Known, Places
+from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, require_target, the_target
+from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
+from pretrainkit.recipes.fourm.generation.sampler import Sampler
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.model import FourM
+from pretrainkit.recipes.fourm.text import TextVocabulary
+
+
+@dataclass(frozen=True)
+class Link:
+    """One model."""
+
+    config: FourMRun
+    model: FourM
+    vocabulary: TextVocabulary | None
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        return self.config.model.modalities
+
+    @property
+    def given(self) -> Given:
+        """What reads for it."""
+        return Given(self.config.data, self.modalities, self.vocabulary)
+
+
+class Chain:
+    """Models with a plan whose names fit them."""
+
+    def __init__(self, links: Sequence[Link], plan: GenerationPlan, names: Iterable[str]) -> None:
+        """
+        Args:
+            links: Models in order.
+            plan: What to generate, by names people use.
+            names: Of what is given.
+
+        Raises:
+            InputError: A name is unknown, an input only, or given and asked for; a setting does not fit its modality.
+        """
+        self.links, names = tuple(links), list(names)
+        everything = [link.modalities for link in self.links]
+        for name in names:
+            require_inputs(name, everything)
+        self.plans: list[GenerationPlan] = []
+        parts: list[list[TargetConfig]] = [[] for _ in self.links]
+        for target in plan.targets:
+            number = require_target(target.modality, everything)
+            modality = the_target(target.modality, everything[number])
+            assert modality is not None
+            parts[number].append(_fitted(target, modality))
+        made: list[str] = []
+        for link, part in zip(self.links, parts, strict=True):
+            own = [*_given_names(names, link), *made]
+            self.plans.append(plan.model_copy(update={"targets": _with_conditions(part, own, link)}))
+            made += [target.modality for target in part]
+
+    @property
+    def targets(self) -> list[tuple[int, Modality]]:
+        """Number of the model, and modality, in the order they are made."""
+        return [
+            (number, next(one for one in self.links[number].modalities if one.name == target.modality))
+            for number, plan in enumerate(self.plans)
+            for target in plan.targets
+        ]
+
+    def start(self, number: int, examples: Sequence[Example]) -> Known:
+        """What is given to a model.
+
+        Raises:
+            InputError: A target is given, too, and has no place to be filled in.
+        """
+        link, names = self.links[number], {target.modality for target in self.plans[number].targets}
+        known = link.given.known(examples)
+        for name in names & set(known.names()):
+            sentinels = () if link.vocabulary is None else link.vocabulary.sentinels
+            texts = known.sequences.get(name)
+            if texts is None or any(one is not None and not np.isin(one, sentinels).any() for one in texts):
+                raise InputError(
+                    f"{name} is given and asked for\n  leave it out of --from or of --to; a text may have [S_1] in the "
+                    "place that is to be filled in"
+                )
+        return known
+
+    def run(self, examples: Sequence[Example], numbers: Sequence[int]) -> list[Known]:
+        """What each model knows in the end.
+
+        Args:
+            examples: What is given.
+            numbers: Of the examples, for their draws.
+        """
+        found: list[Known] = []
+        for number, (link, plan) in enumerate(zip(self.links, self.plans, strict=True)):
+            known = self.start(number, examples)
+            for before, made in zip(self.links, found, strict=False):
+                _hand_over(before, made, link, known)
+            sampler = Sampler(link.model, link.modalities, link.vocabulary)
+            found.append(sampler.run(plan, known, numbers, known.names()))
+        return found
+
+
+def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
+    """With the whole name and the scheme.
+
+    Raises:
+        InputError: A setting is of the other kind of modality.
+    """
+    is_image = modality.kind == "image"
+    if target.scheme is not None and is_image == (target.scheme == "autoregressive"):
+        raise InputError(
+            f"{modality.name} has scheme {target.scheme}, but it is {'an image' if is_image else 'a sequence'}\n"
+            f"  set scheme={'roar or maskgit' if is_image else 'autoregressive'}, or leave it out"
+        )
+    if isinstance(target.schedule, tuple) and is_image and sum(target.schedule) != modality.max_tokens:
+        raise InputError(
+            f"{modality.name} has a schedule of {sum(target.schedule)} tokens, but it has {modality.max_tokens}\n"
+            "  give numbers that add up to that"
+        )
+    if not is_image and (target.schedule is not None or target.temperature_schedule != "constant"):
+        raise InputError(
+            f"{modality.name} is a sequence, which has no schedule and no temperature_schedule\n  leave them out"
+        )
+    if is_image and target.max_tokens is not None:
+        raise InputError(f"{modality.name} is an image, which has no max_tokens\n  leave it out")
+    scheme = target.scheme or ("roar" if is_image else "autoregressive")
+    return TargetConfig(**{**target.model_dump(), "modality": modality.name, "scheme": scheme})
+
+
+def _given_names(names: Iterable[str], link: Link) -> list[str]:
+    return [modality.name for name in names for modality in inputs_named(name, link.modalities)]
+
+
+def _with_conditions(targets: Sequence[TargetConfig], given: Sequence[str], link: Link) -> tuple[TargetConfig, ...]:
+    """The targets with whole names of what guides them, each of which is given or made before."""
+    found, known = [], list(given)
+    for target in targets:
+        update: dict[str, Any] = {}
+        if isinstance(target.guidance, dict):
+            update["guidance"] = {
+                name: weight
+                for short, weight in target.guidance.items()
+                for name in _conditions(short, target, known, link)
+            }
+        elif target.guided_by is not None:
+            update["guided_by"] = tuple(
+                name for short in target.guided_by for name in _conditions(short, target, known, link)
+            )
+        found.append(target.model_copy(update=update))
+        known.append(target.modality)
+    return tuple(found)
+
+
+def _conditions(short: str, target: TargetConfig, known: Sequence[str], link: Link) -> list[str]:
+    found = [modality.name for modality in inputs_named(short, link.modalities) if modality.name in known]
+    if not found:
+        raise InputError(
+            f"{target.modality} is guided by {short}, which is not known before it\n"
+            f"  known are {', '.join(known) or 'none'}; name one of them, or put it in front in --to"
+        )
+    return found
+
+
+def _hand_over(before: Link, made: Known, link: Link, known: Known) -> None:
+    """What another model knows is put into `known` where this one reads it and does not know it yet."""
+    mine = {modality.name: modality for modality in link.modalities if modality.is_input}
+    missing = set(mine) - set(known.names())
+    for modality in before.modalities:
+        own = mine.get(modality.name)
+        if own is None or own.name not in missing or own.kind != modality.kind:
+            continue
+        if own.kind == "image" and own.name in made.images:
+            places = made.images[own.name]
+            if (own.max_tokens, own.vocab_size) != (modality.max_tokens, modality.vocab_size):
+                raise InputError(
+                    f"{own.name} has {modality.max_tokens} tokens of {modality.vocab_size} in one model and "
+                    f"{own.max_tokens} of {own.vocab_size} in the next\n  chain models of the same modalities"
+                )
+            known.images[own.name] = Places(places.ids_BP.copy(), places.is_known_BP.copy())
+        elif own.kind == "sequence" and own.name in made.sequences:
+            known.sequences[own.name] = [_translated(one, before, link) for one in made.sequences[own.name]]
+
+
+def _translated(ids: Any, before: Link, link: Link) -> Any:
+    """Ids of one vocabulary as those of another."""
+    if ids is None or before.vocabulary is None or link.vocabulary is None:
+        return None
+    if before.vocabulary.fingerprint == link.vocabulary.fingerprint:
+        return ids
+    text = before.vocabulary.decode(ids)
+    return np.array([*link.vocabulary.encode([text])[0], link.vocabulary.eos], np.int32)

@@ -1,0 +1,296 @@
+"""What `pretrainkit generate` does with models of this recipe: files and texts in, pictures, JSON and a sheet out."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.exporting.folder import new_folder
+from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.generation.chain import Chain, Link
+from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread
+from pretrainkit.recipes.fourm.generation.given import Example, File, data_examples, from_words, value_of
+from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, the_target
+from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
+from pretrainkit.recipes.fourm.generation.result import Result
+from pretrainkit.recipes.fourm.generation.sheet import contact_sheet
+from pretrainkit.recipes.fourm.generation.show import ImageDecoder
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.model import FourM
+from pretrainkit.recipes.fourm.sequences import Ids
+from pretrainkit.recipes.fourm.source import open_source
+from pretrainkit.recipes.fourm.text import TextVocabulary
+
+_VARIATION = 1 << 32
+"""Distance of the numbers of two variations of an example."""
+_MOST_KNOWN = 256
+"""Training samples that a guess is made of."""
+_SHEET_ROWS = 32
+
+
+def generate(
+    config: FourMRun,
+    model: FourM,
+    tokenizer: Path | None,
+    prompts: Sequence[str],
+    *,
+    given: Sequence[str] = (),
+    to: Sequence[str] = (),
+    plan: str | Path | None = None,
+    settings: Sequence[str] = (),
+    seed: int | None = None,
+    temperature: float | None = None,
+    top_k: float | None = None,
+    top_p: float | None = None,
+    num: int | None = None,
+    from_data: int | None = None,
+    out: str | Path | None = None,
+    then: Sequence[tuple[FourMRun, FourM, Path | None]] = (),
+    image_decoders: Mapping[str, ImageDecoder] | None = None,
+    batch_size: int = 16,
+    device: str | None = None,
+) -> list[dict[str, Any]]:
+    """Targets from what is given.
+
+    Args:
+        config: Bound.
+        model: In evaluation mode.
+        tokenizer: Folder of the text tokenizer; None without sequences.
+        prompts: Captions, each an example of its own; with `given` at most one.
+        given: `NAME=TEXT` or `NAME=FILE`; with `from_data` names of what the samples give.
+        to: Names of targets, in order; empty: those of the plan.
+        plan: A YAML file of a `GenerationPlan`; None: its defaults.
+        settings: `NAME.FIELD=VALUE` of a target, or `FIELD=VALUE` of the plan.
+        seed: As in the plan.
+        temperature: Of all targets.
+        top_k: Of all targets.
+        top_p: Of all targets.
+        num: Variations of each example.
+        from_data: So many held-out samples of the run's data as examples.
+        out: A new folder for pictures, JSON and the sheet; None: nothing is written.
+        then: (config, model, tokenizer) of further models, which make what those before them have not.
+        image_decoders: By whole name of a modality with an image tokenizer, what makes pictures of its tokens.
+        batch_size: Examples at a time.
+        device: Such as "cuda"; None: where the model is.
+
+    Returns:
+        Per example and variation: "example", "variation", "given", "outputs" (JSON values; of images the file, or the
+        tokens without `out`), "figures" where the truth is known, and "text" for people.
+
+    Raises:
+        InputError: What is asked for cannot be; nothing was computed.
+    """
+    links = [_link(*one, device=device) for one in ((config, model, tokenizer), *then)]
+    wanted = plan_of(plan, to, settings, {"temperature": temperature, "top_k": top_k, "top_p": top_p}, seed, num)
+    examples = _examples(links[0], prompts, given, wanted, from_data)
+    chain = Chain(links, wanted, dict.fromkeys(name for example in examples for name in example.values))
+    decoders = dict(image_decoders or {})
+    _check_decoders(decoders, chain)
+    # All of it is read before anything is computed, so that nothing is refused in the middle.
+    for number in range(len(links)):
+        chain.start(number, examples)
+    tasks = [(row, variation) for row in range(len(examples)) for variation in range(wanted.num_variations)]
+    results = []
+    for start in range(0, len(tasks), batch_size):
+        some = tasks[start : start + batch_size]
+        found = chain.run([examples[row] for row, _ in some], [row + _VARIATION * number for row, number in some])
+        results += [
+            Result(chain, examples[row], number, [one.take([place]) for one in found], decoders)
+            for place, (row, number) in enumerate(some)
+        ]
+    answers = [result.answer() for result in results]
+    summary = _summary(chain, results)
+    if out is not None:
+        _write(Path(out), wanted, results, answers, summary)
+    if summary:
+        answers[-1]["text"] += "\n" + "\n".join(_told(name, values) for name, values in summary.items())
+        answers[-1]["summary"] = summary
+    return answers
+
+
+def plan_of(
+    path: str | Path | None,
+    to: Sequence[str],
+    settings: Iterable[str],
+    shared: Mapping[str, float | None],
+    seed: int | None = None,
+    num: int | None = None,
+) -> GenerationPlan:
+    """The plan of a command line. Arguments are those of `generate`; `shared` are settings of all targets.
+
+    Raises:
+        ConfigError: Something in it is unknown or out of range, or nothing is asked for.
+    """
+    tree: dict[str, Any] = {}
+    if path is not None:
+        try:
+            tree = parse_yaml(Path(path).read_text(encoding="utf-8"), str(path)) or {}
+        except OSError as error:
+            raise ConfigError(
+                f"the plan {path} cannot be read: {error.strerror or error}\n  give a YAML file"
+            ) from error
+        if not isinstance(tree, dict) or not all(isinstance(one, dict) for one in tree.get("targets", [])):
+            raise ConfigError(
+                f"the plan {path} is no mapping with a list `targets` of mappings\n  see docs/generation.md"
+            )
+    targets = {one.get("modality", ""): dict(one) for one in tree.get("targets", [])}
+    if to:
+        targets = {name: targets.get(name, {"modality": name}) for name in to}
+    if not targets:
+        raise ConfigError("there is nothing to generate\n  name targets: --to depth,caption, or give a --plan")
+    for target in targets.values():
+        target |= {name: value for name, value in shared.items() if value is not None}
+    for setting in settings:
+        _set(tree, targets, setting)
+    tree |= {name: value for name, value in (("seed", seed), ("num_variations", num)) if value is not None}
+    tree["targets"] = list(targets.values())
+    try:
+        return GenerationPlan.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError([_problem(one, tree) for one in error.errors()]) from None
+
+
+def _set(tree: dict[str, Any], targets: Mapping[str, dict[str, Any]], setting: str) -> None:
+    path, equals, value = setting.partition("=")
+    name, dot, field = path.rpartition(".")
+    if not equals or (dot and name not in targets):
+        raise ConfigError(
+            f"--set {setting}: there is no target {name!r}\n  write TARGET.FIELD=VALUE, with a target of "
+            f"{', '.join(targets)}, or seed=3"
+        )
+    place = targets[name] if dot else tree
+    place[field] = parse_yaml(value, f"--set {setting}")
+
+
+def _problem(error: Any, tree: Mapping[str, Any]) -> str:
+    """One problem of pydantic with the name of the target."""
+    where = list(error["loc"])
+    if where[:1] == ["targets"] and len(where) > 1:
+        where[:2] = [tree["targets"][where[1]].get("modality", where[1])]
+    said = error["msg"].removeprefix("Value error, ")
+    fields = ""
+    if error["type"] == "extra_forbidden":
+        fields = "\n  fields of a target and of a plan are listed in docs/generation.md"
+    return f"plan: {'.'.join(map(str, where))} {error['input']!r}: {said}{fields}"
+
+
+def _link(config: FourMRun, model: FourM, tokenizer: Path | None, *, device: str | None) -> Link:
+    has_sequences = any(modality.kind in ("sequence", "vectors") for modality in config.model.modalities)
+    vocabulary = TextVocabulary(tokenizer) if has_sequences and tokenizer is not None else None
+    return Link(config, model if device is None else model.to(device), vocabulary)
+
+
+def _examples(
+    link: Link, prompts: Sequence[str], given: Sequence[str], plan: GenerationPlan, from_data: int | None
+) -> list[Example]:
+    if from_data is not None:
+        if prompts or any("=" in one for one in given):
+            raise InputError(
+                "--from-data takes samples of the data, so nothing else can be given\n"
+                "  write names alone behind --from, such as --from rgb"
+            )
+        return _samples(link, given, plan, from_data)
+    words = from_words(given)
+    if prompts:
+        if "caption" in words:
+            raise InputError("captions are given twice: as prompts and by --from\n  leave out one of them")
+        if words and len(prompts) > 1:
+            raise InputError(f"{len(prompts)} prompts cannot share one --from\n  give them one by one")
+        return [Example(f"{n:04d}", {"caption": prompt, **_values(words, link)}) for n, prompt in enumerate(prompts)]
+    return [Example("0000", _values(words, link))]
+
+
+def _values(words: Mapping[str, str], link: Link) -> dict[str, str | File]:
+    for name in words:
+        require_inputs(name, [link.modalities])
+    return {name: value_of(name, value, link.modalities) for name, value in words.items()}
+
+
+def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
+    """Held-out samples; what is not named is given where no target is made of the same files."""
+    source = open_source(link.config, "valid")
+    targets = [the_target(target.modality, link.modalities) for target in plan.targets]
+    for name in given:
+        require_inputs(name, [link.modalities])
+    if given:
+        names = [modality.name for name in given for modality in inputs_named(name, link.modalities)]
+    else:
+        folders = {target.path for target in targets if target is not None}
+        names = [modality.name for modality in link.modalities if modality.is_input and modality.path not in folders]
+    names = [name for name in names if name not in [target.name for target in targets if target is not None]]
+    return data_examples(source, spread(source.sizes, num), names)
+
+
+def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
+    names = [modality.name for _, modality in chain.targets if modality.kind == "image"]
+    unknown = [name for name in decoders if name not in names]
+    if unknown:
+        raise InputError(
+            f"an image tokenizer is given for {', '.join(unknown)}, which is not generated as an image\n"
+            f"  generated are {', '.join(names) or 'none'}; write whole names, as in --tokenizer tok_rgb@224=RUN"
+        )
+
+
+def _summary(chain: Chain, results: Sequence[Result]) -> dict[str, dict[str, float]]:
+    """Of targets whose truth is known: means over all results, and of the best guess that looks at nothing."""
+    found = {}
+    for number, modality in chain.targets:
+        link, pairs = chain.links[number], []
+        for result in results:
+            truth = result.truth(number, modality)
+            if truth is not None:
+                pairs.append((result.ids(number, modality), truth))
+        if not pairs:
+            continue
+        made, true = [one for one, _ in pairs], [one for _, one in pairs]
+        values = figures(modality, made, true, link.vocabulary)
+        known = _training_contents(link, modality)
+        guess = guessed(modality, known, true, link.vocabulary) if known else {}
+        found[modality.name] = values | {f"guessed_{name}": value for name, value in guess.items()}
+    return found
+
+
+def _training_contents(link: Link, modality: Modality) -> list[Ids]:
+    """Of samples spread over the training data; none where they are not on this machine."""
+    try:
+        source = open_source(link.config, "train")
+    except DataError:
+        return []
+    examples = data_examples(source, spread(source.sizes, _MOST_KNOWN), ())
+    contents = [link.given.truth(example, modality) for example in examples]
+    return [content for content in contents if content is not None]
+
+
+def _told(name: str, values: Mapping[str, float]) -> str:
+    parts = []
+    for what, value in values.items():
+        if not what.startswith("guessed_"):
+            guess = values.get(f"guessed_{what}")
+            parts.append(f"{what} {value:.3f}" + ("" if guess is None else f" (guessing alike for all: {guess:.3f})"))
+    return f"{name}: {', '.join(parts)}"
+
+
+def _write(
+    out: Path,
+    plan: GenerationPlan,
+    results: Sequence[Result],
+    answers: list[dict[str, Any]],
+    summary: Mapping[str, Mapping[str, float]],
+) -> None:
+    """The folder; `answers` get the names of the files in it."""
+    with new_folder(out) as folder:
+        for number, result in enumerate(results):
+            result.write(folder / result.name)
+            answers[number] = result.answer()
+        rows = [result.cells() for result in results[:_SHEET_ROWS]]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        contact_sheet(columns, [[row.get(name) for name in columns] for row in rows]).save(folder / "sheet.png")
+        record = {"plan": plan.model_dump(mode="json"), "answers": answers, "summary": summary}
+        text = json.dumps(record, ensure_ascii=False, indent=1)
+        (folder / "generation.json").write_text(text + "\n", encoding="utf-8")
+    for answer in answers:
+        answer["text"] += f" -> {out}"

@@ -1,0 +1,246 @@
+"""What people give to generate from, as tokens of a model: texts, files, or whole samples of its data. Torch-free.
+
+Dimensions: P places of an image.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrainkit import rng
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.recipes.fourm.crops import Part, centre_square, stored_part
+from pretrainkit.recipes.fourm.data_config import FourMDataConfig
+from pretrainkit.recipes.fourm.folders import CROP_SETTINGS
+from pretrainkit.recipes.fourm.generation.known import Known, Places
+from pretrainkit.recipes.fourm.generation.names import inputs_named
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, crop_table, reader_of
+from pretrainkit.recipes.fourm.sequences import Ids
+from pretrainkit.recipes.fourm.source import FourMSource
+from pretrainkit.recipes.fourm.text import TextVocabulary
+
+_UNKNOWN_SIZE = 224
+_READERS = rng.stream_key(0, "fourm", "generation", "readers")
+
+
+@dataclass(frozen=True)
+class File:
+    """Of one modality."""
+
+    content: bytes
+    name: str
+    """For messages."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """What is given, by a name of a modality: a text, or a file."""
+
+    key: str
+    """For names of files."""
+    values: Mapping[str, str | File]
+    truth: Mapping[str, File] = field(default_factory=dict)
+    """Files of a sample of data, by whole name of a modality, whether they are given or not."""
+    crop_settings: File | None = None
+    """Of a sample whose tokens were made before."""
+
+
+def from_words(words: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` of a command line, by name.
+
+    Raises:
+        InputError: One is written otherwise, or comes twice.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise InputError(
+                f"--from {word}: there is nothing to read\n"
+                "  write NAME=TEXT or NAME=FILE, as in rgb=photo.png; a NAME alone goes with --from-data"
+            )
+        if name in found:
+            raise InputError(f"--from {name} comes twice\n  leave one out")
+        found[name] = value
+    return found
+
+
+def value_of(name: str, value: str, modalities: Sequence[Modality]) -> str | File:
+    """A text for sequences, unless it names a file that they are read from; else the file.
+
+    Raises:
+        DataError: There is no such file, or it cannot be read.
+    """
+    kinds = inputs_named(name, modalities)
+    suffixes = {suffix for modality in kinds for suffix in reader_of(modality).suffixes}
+    path = Path(value)
+    is_text = all(modality.kind == "sequence" for modality in kinds)
+    if is_text and not (value.lower().endswith(tuple(suffixes)) and path.is_file()):
+        return value
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"--from {name}={value}: the file cannot be read: {error.strerror or error}\n"
+            f"  give one that ends in {', '.join(sorted(suffixes))}"
+        ) from error
+    if not value.lower().endswith(tuple(suffixes)):
+        raise DataError(
+            f"--from {name}={value}: {kinds[0].name} is not read from such files\n"
+            f"  give one that ends in {', '.join(sorted(suffixes))}"
+        )
+    return File(content, value)
+
+
+def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names: Sequence[str]) -> list[Example]:
+    """Samples of a data set.
+
+    Args:
+        source: Of the examples.
+        indices: Number of the set, and of the sample in it.
+        names: Whole names of the modalities that are given; a sample may lack some.
+    """
+    found = []
+    for number, index in indices:
+        one = source.sets[number]
+        files = {
+            source.modalities[place].name: File(one.samples.read(folder, index), one.samples.name(folder, index))
+            for place, folder in one.folders.items()
+        }
+        crops = None
+        if one.samples.has(CROP_SETTINGS):
+            crops = File(one.samples.read(CROP_SETTINGS, index), one.samples.name(CROP_SETTINGS, index))
+        given = {name: file for name, file in files.items() if name in names}
+        found.append(Example(one.samples.keys[index].rpartition("/")[2], given, files, crops))
+    return found
+
+
+class Given:
+    """Reads examples for one model."""
+
+    def __init__(
+        self, data: FourMDataConfig, modalities: Sequence[Modality], vocabulary: TextVocabulary | None
+    ) -> None:
+        """
+        Args:
+            data: Of the model's config, for how files are read.
+            modalities: Of the model, in order.
+            vocabulary: Of its sequences.
+        """
+        self.data, self.modalities, self.vocabulary = data, tuple(modalities), vocabulary
+
+    def known(self, examples: Sequence[Example], skipped: Sequence[str] = ()) -> Known:
+        """What the model knows of examples.
+
+        Args:
+            examples: In order.
+            skipped: Names of modalities that are not read.
+
+        Raises:
+            DataError: A file is broken.
+            InputError: A text is too long, or its sentinels have no order.
+        """
+        found = Known(len(examples))
+        for modality in self.modalities:
+            if not modality.is_input or modality.name in skipped:
+                continue
+            contents = [self._content(example, modality) for example in examples]
+            if all(content is None for content in contents):
+                continue
+            if modality.kind == "sequence":
+                found.sequences[modality.name] = [self._ids(one, modality) for one in contents]
+            elif modality.kind == "image":
+                found.images[modality.name] = _places(contents, modality)
+            elif modality.kind == "pixels":
+                found.pixels[modality.name] = [None if one is None else np.asarray(one, np.uint8) for one in contents]
+            else:
+                found.vectors[modality.name] = [
+                    None if one is None else np.asarray(one, np.float32) for one in contents
+                ]
+        return found
+
+    def truth(self, example: Example, modality: Modality) -> Ids | None:
+        """What a sample of data has of an image or a sequence."""
+        file = next((file for name, file in example.truth.items() if name == modality.name), None)
+        if file is None:
+            file = next((f for name, f in example.truth.items() if _stem(name) == modality.key), None)
+        if file is None:
+            return None
+        content = self._read(file, modality, self._part(example))
+        return self._ids(content, modality) if modality.kind == "sequence" else np.asarray(content, np.int32)
+
+    def _content(self, example: Example, modality: Modality) -> Content | None:
+        for name, value in example.values.items():
+            if modality in inputs_named(name, self.modalities):
+                return value if isinstance(value, str) else self._read(value, modality, self._part(example))
+        return None
+
+    def _read(self, file: File, modality: Modality, part: Part) -> Content:
+        return reader_of(modality).read(
+            file.content,
+            Request(modality, part, rng.generator(_READERS), is_training=False, data=self.data, name=file.name),
+        )
+
+    def _part(self, example: Example) -> Part:
+        """The largest centre square, or the first stored part."""
+        files = {**example.truth, **{name: one for name, one in example.values.items() if isinstance(one, File)}}
+        size = None
+        for name, file in files.items():
+            for modality in inputs_named(name, self.modalities):
+                size = size or reader_of(modality).image_size(file.content, file.name)
+        if example.crop_settings is not None:
+            settings = example.crop_settings
+            return stored_part(crop_table(settings.content, settings.name), 0, size, settings.name)
+        return centre_square(*(size or (_UNKNOWN_SIZE, _UNKNOWN_SIZE)))
+
+    def _ids(self, content: Content | None, modality: Modality) -> Ids | None:
+        if content is None:
+            return None
+        vocabulary = self.vocabulary
+        assert vocabulary is not None
+        if isinstance(content, str):
+            return self._text(content, modality, vocabulary)
+        if isinstance(content, Chunks):
+            ids = [token for words in content.words for token in vocabulary.encode_words(words)]
+        else:
+            ids = vocabulary.encode_words(content) if isinstance(content, list) else np.asarray(content).tolist()
+        return np.array([*ids, vocabulary.eos][: modality.max_tokens], np.int32)
+
+    def _text(self, text: str, modality: Modality, vocabulary: TextVocabulary) -> Ids:
+        ids = vocabulary.encode([text])[0]
+        first, sentinels = vocabulary.sentinels[1], set(vocabulary.sentinels)
+        holes = [token for token in ids if token in sentinels]
+        if holes != list(range(first, first + len(holes))):
+            raise InputError(
+                f"--from {modality.name}: what is missing in {text!r} is not numbered in order\n"
+                "  write [S_1] in the first place, [S_2] in the second, …"
+            )
+        # A text that ends in a hole has its end mark in it.
+        ids = ids if holes and ids[-1] == holes[-1] else [*ids, vocabulary.eos]
+        if len(ids) > modality.max_tokens:
+            raise InputError(
+                f"--from {modality.name}: the text has {len(ids)} tokens with its end mark, but {modality.name} has at "
+                f"most {modality.max_tokens}: {_short(text)!r}\n  give a shorter one"
+            )
+        return np.array(ids, np.int32)
+
+
+def _places(contents: Sequence[Any], modality: Modality) -> Places:
+    shape = (len(contents), modality.max_tokens)
+    found = Places(np.zeros(shape, np.int32), np.zeros(shape, np.bool_))
+    for row, content in enumerate(contents):
+        if content is not None:
+            found.ids_BP[row], found.is_known_BP[row] = np.asarray(content).reshape(-1), True
+    return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _stem(name: str) -> str:
+    return name.partition("@")[0]

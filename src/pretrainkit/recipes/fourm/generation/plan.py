@@ -1,0 +1,82 @@
+"""What is generated, in which order and how. Torch-free."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+from pretrainkit.config.base import Config
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.fourm.generation.schedules import decay
+
+Scheme = Literal["maskgit", "roar", "autoregressive"]
+
+
+class TargetConfig(Config):
+    """One modality to generate."""
+
+    modality: str
+    """Its name; the resolution may be left out where there is only one, and `rgb` stands for the tokens of `rgb`."""
+    scheme: Scheme | None = None
+    """maskgit: of all open places of an image, those are filled whose tokens are surest. roar: places in random order,
+    only these are computed. autoregressive: token after token, for sequences, which know no other. null: roar, and
+    autoregressive for sequences."""
+    num_steps: PositiveInt = 8
+    """Images only: steps in which the places are filled."""
+    schedule: Literal["cosine", "linear", "one"] | tuple[PositiveInt, ...] | None = None
+    """Images only: tokens in each step. one: one token a step; or numbers that add up to the tokens of the image. null:
+    cosine with maskgit, else linear."""
+    temperature: NonNegativeFloat = 1.0
+    """Logits are divided by it; 0: always the likeliest token."""
+    temperature_schedule: str = "constant"
+    """Images only: constant; linear: falls with what is left; onex:MIN:POWER: falls to MIN like 1 / x ** POWER."""
+    top_k: Annotated[float, Field(ge=0)] = 0
+    """Draw from so many likeliest tokens, or, below 1, from this share of the vocabulary; 0: from all."""
+    top_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Draw from the likeliest tokens that have more than this probability together; 0: from all."""
+    guidance: float | dict[str, float] = 1.0
+    """How much the conditions count: 1 as they are, 0 not at all, above 1 more than that (classifier-free guidance).
+    By name of a condition: a weight for each, and what is not named is always seen."""
+    guided_by: tuple[str, ...] | None = None
+    """Names of the conditions that `guidance` is about, where it is one number; null: all that were given."""
+    confidence_noise: NonNegativeFloat = 0.0
+    """maskgit only: Gumbel noise on the logarithm of how sure a token is, so that places are filled less greedily."""
+    max_tokens: PositiveInt | None = None
+    """Sequences only: at most so many tokens; null: as many as the modality has."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.scheme in ("roar", "autoregressive") and self.confidence_noise:
+            raise ValueError(f"confidence_noise is only read by scheme maskgit, not by {self.scheme}; leave it out")
+        if self.scheme == "roar" and self.schedule == "cosine":
+            raise ValueError("scheme roar fills about equally many places in each step; set schedule=linear")
+        if self.top_k > 1 and self.top_k != int(self.top_k):
+            raise ValueError(f"top_k {self.top_k} is neither a number of tokens nor a share below 1; round it")
+        if isinstance(self.guidance, dict) and self.guided_by is not None:
+            raise ValueError("guided_by is not read where guidance has a weight for each condition; leave it out")
+        if self.temperature_schedule not in ("constant", "linear"):
+            try:
+                decay(self.temperature_schedule)
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
+        return self
+
+
+class GenerationPlan(Config):
+    """A chain of targets: each is an input of those behind it."""
+
+    targets: tuple[TargetConfig, ...]
+    """In this order."""
+    grow_conditions: bool = False
+    """Generated images join the conditions that guide later targets."""
+    seed: NonNegativeInt = 0
+    """Of all draws, which depend on it and on the number of the example alone."""
+    num_variations: PositiveInt = 1
+    """Different results for each example."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [target.modality for target in self.targets]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is a target twice; leave out all but one")
+        return self

@@ -1,0 +1,168 @@
+"""One generated example: what people and programs get of it. Torch-free but for the types of models."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.images.pillow import Pixels
+from pretrainkit.recipes.fourm.generation.chain import Chain
+from pretrainkit.recipes.fourm.generation.figures import figures
+from pretrainkit.recipes.fourm.generation.given import Example, File
+from pretrainkit.recipes.fourm.generation.known import Known
+from pretrainkit.recipes.fourm.generation.names import inputs_named
+from pretrainkit.recipes.fourm.generation.sheet import Cell, with_boxes
+from pretrainkit.recipes.fourm.generation.show import ImageDecoder, picture, structure, values_of
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.readers import DepthMap
+from pretrainkit.recipes.fourm.sequences import Ids
+
+
+class Result:
+    """One example with one of its variations."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        example: Example,
+        variation: int,
+        known: Sequence[Known],
+        decoders: Mapping[str, ImageDecoder],
+    ) -> None:
+        self.chain, self.example, self.variation, self.known, self.decoders = chain, example, variation, known, decoders
+        self.files: dict[str, str] = {}
+        self._truth: dict[tuple[int, str], Ids | None] = {}
+
+    @property
+    def name(self) -> str:
+        return f"{self.example.key}-{self.variation}" if self.variation else self.example.key
+
+    def ids(self, number: int, modality: Modality) -> Ids:
+        """Of a target."""
+        known = self.known[number]
+        found = known.images[modality.name].ids_BP[0] if modality.kind == "image" else known.sequences[modality.name][0]
+        assert found is not None
+        return found
+
+    def truth(self, number: int, modality: Modality) -> Ids | None:
+        """What the example's own file of a target holds, where it has one."""
+        if (number, modality.name) not in self._truth:
+            self._truth[number, modality.name] = self.chain.links[number].given.truth(self.example, modality)
+        return self._truth[number, modality.name]
+
+    def value(self, number: int, modality: Modality) -> Any:
+        """JSON of a target."""
+        ids = self.ids(number, modality)
+        vocabulary = self.chain.links[number].vocabulary
+        if modality.kind == "sequence" and vocabulary is not None:
+            return structure(modality, ids, vocabulary)
+        return self.files.get(modality.name, ids.tolist())
+
+    def answer(self) -> dict[str, Any]:
+        outputs = {modality.name: self.value(number, modality) for number, modality in self.chain.targets}
+        found: dict[str, Any] = {
+            "example": self.example.key,
+            "variation": self.variation,
+            "given": {n: v.name if isinstance(v, File) else v for n, v in self.example.values.items()},
+            "outputs": outputs,
+        }
+        known = {}
+        for number, modality in self.chain.targets:
+            truth = self.truth(number, modality)
+            if truth is not None:
+                vocabulary = self.chain.links[number].vocabulary
+                known[modality.name] = figures(modality, [self.ids(number, modality)], [truth], vocabulary)
+        if known:
+            found["figures"] = known
+        shown = [self._told(number, modality, outputs[modality.name]) for number, modality in self.chain.targets]
+        return {**found, "text": f"{self.name}: " + "; ".join(shown)}
+
+    def _told(self, number: int, modality: Modality, value: Any) -> str:
+        if isinstance(value, str):
+            return f"{modality.name} {value}"
+        if modality.kind == "image":
+            return f"{modality.name} {len(value)} tokens"
+        return f"{modality.name} {json.dumps(value, ensure_ascii=False)}"
+
+    def cells(self) -> dict[str, Cell]:
+        """By heading: what was given, what was made of it, and the truth."""
+        found: dict[str, Cell] = {}
+        canvas = self._canvas()
+        for name, value in self.example.values.items():
+            found[f"from {name}"] = self._given_cell(name, value)
+        for number, modality in self.chain.targets:
+            found[modality.name] = self._cell(number, modality, self.ids(number, modality), canvas)
+            truth = self.truth(number, modality)
+            if truth is not None:
+                found[f"true {modality.name}"] = self._cell(number, modality, truth, canvas)
+        return found
+
+    def _canvas(self) -> Pixels | None:
+        """What boxes are drawn on: given pixels, or a generated picture."""
+        for known in self.known:
+            for pixels in known.pixels.values():
+                if pixels[0] is not None and pixels[0].shape[0] == 3:
+                    return pixels[0].transpose(1, 2, 0)
+        return None
+
+    def _given_cell(self, name: str, value: str | File) -> Cell:
+        if isinstance(value, str):
+            return value
+        for known, link in zip(self.known, self.chain.links, strict=True):
+            for modality in inputs_named(name, link.modalities):
+                if modality.kind == "pixels" and known.pixels.get(modality.name, [None])[0] is not None:
+                    pixels = known.pixels[modality.name][0]
+                    assert pixels is not None
+                    return np.repeat(pixels, 3, axis=0).transpose(1, 2, 0)[..., :: len(pixels)][..., :3]
+                if modality.kind == "image" and modality.name in known.images:
+                    return picture(modality, known.images[modality.name].ids_BP[0], self.decoders)
+                ids = known.sequences.get(modality.name, [None])[0]
+                if ids is not None and link.vocabulary is not None:
+                    return link.vocabulary.decode(ids)
+        return None
+
+    def _cell(self, number: int, modality: Modality, ids: Ids, canvas: Pixels | None) -> Cell:
+        vocabulary = self.chain.links[number].vocabulary
+        if modality.kind == "image":
+            return picture(modality, ids, self.decoders)
+        assert vocabulary is not None
+        value = structure(modality, ids, vocabulary)
+        if modality.reader == "boxes":
+            blank = np.full((64, 64, 3), 255, np.uint8)
+            return with_boxes(blank if canvas is None else canvas, value["instances"])
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    def write(self, folder: Path) -> None:
+        """A file for each target into a new folder."""
+        folder.mkdir()
+        for number, modality in self.chain.targets:
+            ids = self.ids(number, modality)
+            if modality.kind == "sequence":
+                value = self.value(number, modality)
+                text = json.dumps([value] if isinstance(value, str) else value, ensure_ascii=False, indent=1)
+                (folder / f"{modality.name}.json").write_text(text + "\n", encoding="utf-8")
+            else:
+                self.files[modality.name] = f"{self.name}/{_save_image(folder, modality, ids, self.decoders)}"
+
+
+def _save_image(folder: Path, modality: Modality, ids: Ids, decoders: Mapping[str, ImageDecoder]) -> str:
+    """Write what the modality's reader reads again; returns the file's name."""
+    painted = picture(modality, ids, decoders)
+    if painted is None:
+        np.save(folder / f"{modality.name}.npy", ids[None])
+        return f"{modality.name}.npy"
+    from PIL import Image
+
+    path = folder / f"{modality.name}.png"
+    patch = modality.patch_size or 1
+    grid = np.repeat(np.repeat(ids.reshape(modality.grid), patch, 0), patch, 1)
+    if modality.name in decoders or modality.reader == "colors":
+        Image.fromarray(np.ascontiguousarray(painted)).save(path)
+    elif modality.reader == "depth":
+        share = (values_of(modality, grid) + DepthMap.reach) / (2 * DepthMap.reach)
+        Image.fromarray((share * 65535).astype(np.uint16)).save(path)
+    else:
+        Image.fromarray(grid.astype(np.uint8)).save(path)
+    return path.name

@@ -1,0 +1,120 @@
+"""Tokens as something people read: pictures, texts, boxes, figures. Torch-free.
+
+Pictures of modalities that are read without an image tokenizer are made here; those of tokenizers are made by whatever
+is handed in for the modality.
+
+Dimensions: B examples, P places of a grid, H x W pixels.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.images.pillow import Pixels
+from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.readers import READERS, DepthMap
+from pretrainkit.recipes.fourm.sequences import Ids
+from pretrainkit.recipes.fourm.serialise import METADATA, metadata_value
+from pretrainkit.recipes.fourm.text import TextVocabulary
+
+ImageDecoder = Callable[[Ids], NDArray[np.uint8]]
+"""int32 (B, rows, columns) of one modality to uint8 (B, H, W, 3), as an image tokenizer decodes."""
+
+_HEAT = np.array([(20, 20, 70), (30, 90, 200), (40, 190, 190), (200, 220, 70), (250, 150, 40), (180, 30, 30)], float)
+"""Colours from near to far, or from low to high."""
+_GOLDEN = 0.61803398875
+
+
+def picture(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> Pixels | None:
+    """uint8 (H, W, 3) of the tokens of an image; None where nobody can decode them."""
+    grid = ids_P.reshape(modality.grid)
+    if modality.name in decoders:
+        return np.asarray(decoders[modality.name](grid[None]))[0]
+    painted = _PAINTERS.get(modality.reader)
+    if painted is None:
+        return None
+    patch = modality.patch_size or 1
+    return np.repeat(np.repeat(painted(modality, grid), patch, axis=0), patch, axis=1)
+
+
+def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
+    """What the tokens of an image without a tokenizer stand for: of depth deviations, of colours 0 to 255 (P, 3), else
+    the ids themselves."""
+    assert modality.vocab_size is not None
+    if modality.reader == "depth":
+        return (ids_P + 0.5) / modality.vocab_size * 2 * DepthMap.reach - DepthMap.reach
+    if modality.reader == "colors":
+        steps = round(modality.vocab_size ** (1 / 3))
+        digits = np.stack([ids_P // steps**2, ids_P // steps % steps, ids_P % steps], axis=-1)
+        return (digits + 0.5) * 256 / steps
+    return ids_P.astype(np.float64)
+
+
+def _colors(modality: Modality, grid: Ids) -> Pixels:
+    return values_of(modality, grid).astype(np.uint8)
+
+
+def _heat(modality: Modality, grid: Ids) -> Pixels:
+    share = (values_of(modality, grid) + DepthMap.reach) / (2 * DepthMap.reach)
+    place = share.clip(0, 1) * (len(_HEAT) - 1)
+    return np.stack([np.interp(place, np.arange(len(_HEAT)), _HEAT[:, c]) for c in range(3)], -1).astype(np.uint8)
+
+
+def class_colors(num: int) -> NDArray[np.uint8]:
+    """(num, 3) colours that neighbours do not share; the first is black."""
+    number = np.arange(num)
+    hue = number * _GOLDEN % 1 * 6
+    value = np.where(number % 3 == 2, 160, 235)
+    ramp = [np.abs((hue + shift) % 6 - 3) - 1 for shift in (0, 4, 2)]
+    found = (np.stack(ramp, -1).clip(0, 1) * value[:, None]).astype(np.uint8)
+    found[0] = 0
+    return found
+
+
+def _classes(modality: Modality, grid: Ids) -> Pixels:
+    return class_colors(modality.vocab_size or 1)[grid]
+
+
+_PAINTERS: Mapping[str, Callable[[Modality, Ids], Pixels]] = {"colors": _colors, "depth": _heat, "classes": _classes}
+"""By the reader of a modality."""
+
+
+def structure(modality: Modality, ids: Ids, vocabulary: TextVocabulary) -> Any:
+    """A sequence as the JSON that its reader reads; a text where it is no such thing."""
+    text = vocabulary.decode(ids)
+    made = _STRUCTURES.get(modality.reader)
+    return text if made is None or modality.reader not in READERS else made(text)
+
+
+def _boxes(text: str) -> dict[str, Any]:
+    """Those that are whole; coordinates are shares of the image."""
+    found = []
+    for match in _BOX.finditer(text):
+        boxes = [int(value) / 999 for value in match.groups()[:4]]
+        found.append({"boxes": boxes, "class_name": match[5].strip(), "score": 1.0})
+    return {"instances": found}
+
+
+_BOX = re.compile(r"v0=(\d+) v1=(\d+) v2=(\d+) v3=(\d+) ((?:(?!v\d=).)+)")
+_FIGURE = re.compile(r"v1=(\d+) v0=(\d+)")
+_NUMBER = re.compile(r"v0=(\d+)")
+
+
+def _metadata(text: str) -> dict[str, float]:
+    pairs = ((int(number), int(value)) for number, value in _FIGURE.findall(text))
+    return {
+        METADATA[number]: metadata_value(METADATA[number], value) for number, value in pairs if number < len(METADATA)
+    }
+
+
+def _palette(text: str) -> list[dict[str, list[list[int]]]]:
+    values = [min(int(value), 255) for value in _NUMBER.findall(text)]
+    colors = [values[start : start + 3] for start in range(0, len(values) // 3 * 3, 3)]
+    return [{str(len(colors)): colors}]
+
+
+_STRUCTURES: Mapping[str, Callable[[str], Any]] = {"boxes": _boxes, "metadata": _metadata, "palette": _palette}
+"""By the reader of a modality."""

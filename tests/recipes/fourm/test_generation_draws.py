@@ -1,0 +1,66 @@
+"""One token from logits: filters and frequencies against brute force."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pretrainkit.recipes.fourm.generation.draw import draw, filtered
+
+
+def by_hand(logits: np.ndarray, top_k: float, top_p: float) -> set[int]:
+    """Ids that may be drawn."""
+    order = sorted(range(len(logits)), key=lambda one: (-logits[one], one))
+    if top_k:
+        order = order[: max(1, int(top_k) if top_k >= 1 else round(top_k * len(logits)))]
+    if 0 < top_p < 1:
+        share = np.exp(logits[order] - logits.max())
+        share, kept, total = share / share.sum(), [], 0.0
+        for one, own in zip(order, share, strict=True):
+            kept.append(one)
+            total += own
+            if total > top_p:
+                break
+        order = kept
+    return set(order)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**31),
+    num=st.integers(1, 30),
+    top_k=st.sampled_from([0, 1, 5, 100, 0.25, 0.01]),
+    top_p=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+)
+def test_filters_keep_what_brute_force_keeps(seed: int, num: int, top_k: float, top_p: float) -> None:
+    logits = np.random.default_rng(seed).normal(size=num) * 2
+    kept = filtered(torch.from_numpy(logits)[None], top_k=top_k, top_p=top_p)[0].isfinite().nonzero()[:, 0]
+    assert set(kept.tolist()) == by_hand(logits, top_k, top_p)
+
+
+def test_a_whole_number_keeps_so_many_tokens() -> None:
+    logits = torch.zeros(1, 40, dtype=torch.float64)  # all alike: the first ones
+    assert filtered(logits, top_k=5).isfinite().nonzero()[:, 1].tolist() == [0, 1, 2, 3, 4]
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**31), heat=st.floats(0.2, 4), top_k=st.sampled_from([0, 3]))
+def test_draws_have_the_probabilities_of_the_softmax(seed: int, heat: float, top_k: int) -> None:
+    logits = np.random.default_rng(seed).normal(size=7)
+    num = 2000  # evenly spread numbers instead of random ones: shares are exact to one in `num`
+    uniform = torch.from_numpy((np.arange(num) + 0.5) / num)
+    ids, sure = draw(
+        torch.from_numpy(logits).expand(num, -1), uniform, torch.full((num,), heat, dtype=torch.float64), top_k=top_k
+    )
+    allowed = by_hand(logits, top_k, 0)
+    share = np.array([np.exp(value / heat) if one in allowed else 0.0 for one, value in enumerate(logits)])
+    share /= share.sum()
+    np.testing.assert_allclose(np.bincount(ids.numpy(), minlength=7) / num, share, atol=1.01 / num)
+    np.testing.assert_allclose(sure.numpy(), share[ids.numpy()], rtol=1e-9)
+
+
+def test_without_temperature_the_likeliest_token_is_as_sure_as_it_is_likely() -> None:
+    logits = torch.tensor([[0.0, 1.0, 3.0], [2.0, 1.9, 0.0]], dtype=torch.float64)
+    ids, sure = draw(logits, torch.tensor([0.0, 0.999], dtype=torch.float64), torch.full((2,), 1e-9).double())
+    assert ids.tolist() == [2, 0]
+    torch.testing.assert_close(sure, logits.softmax(-1).max(-1).values)
