@@ -121,7 +121,7 @@ def test_what_has_no_published_form_is_said(tmp_path: Path) -> None:
     config, model = classifier("examples", "text.pooling=pma:2")
     with pytest.raises(InputError, match="pma:2 has no Hugging Face form"):
         write_classifier(model, config, tmp_path / "out", renderer=None)
-    _, state = published("mean", tmp_path / "mean")
+    published("mean", tmp_path / "mean")
     path = tmp_path / "mean" / "config.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"architectures": ["PIXELForBiaffineParsing"]}))
