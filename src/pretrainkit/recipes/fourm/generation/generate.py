@@ -15,7 +15,7 @@ from pretrainkit.recipes.fourm.generation.chain import Chain, Link
 from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread
 from pretrainkit.recipes.fourm.generation.given import Example, File, data_examples, from_words, value_of
 from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, the_target
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
+from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.result import Result
 from pretrainkit.recipes.fourm.generation.sheet import contact_sheet
 from pretrainkit.recipes.fourm.generation.show import ImageDecoder
@@ -174,7 +174,8 @@ def _problem(error: Any, tree: Mapping[str, Any]) -> str:
     said = error["msg"].removeprefix("Value error, ")
     fields = ""
     if error["type"] == "extra_forbidden":
-        fields = "\n  fields of a target and of a plan are listed in docs/generation.md"
+        kind = TargetConfig if where[0] != error["loc"][0] else GenerationPlan
+        fields = f"\n  there are {', '.join(kind.model_fields)}"
     return f"plan: {'.'.join(map(str, where))} {error['input']!r}: {said}{fields}"
 
 
