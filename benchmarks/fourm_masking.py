@@ -21,9 +21,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from pretrainkit import rng
+from pretrainkit.data.aligned_crops import centre_square
 from pretrainkit.recipes.fourm.bound_mixture import Bound
 from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
-from pretrainkit.recipes.fourm.crops import centre_square
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
 from pretrainkit.recipes.fourm.masking import Masking
 from pretrainkit.recipes.fourm.mixtures import KEEPS, PUBLISHED

@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def source_of(config: object, path: str):
-    from pretrainkit.training.run import SourceConfig
+    from pretrainkit.training.data_config import SourceConfig
 
     return SourceConfig(path=path)
 

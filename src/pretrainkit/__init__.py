@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pretrainkit.api import (
         batches,
         build_model,
+        decode_tokens,
         evaluate,
         export,
         generate,
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
         infer,
         load_config,
         load_model,
+        open_image_tokenizer,
         open_model,
         open_renderer,
         render,
         resume,
+        tokenize_images,
         train,
     )
 
@@ -29,6 +32,7 @@ __all__ = [
     "batches",
     "build_model",
     "check_data",
+    "decode_tokens",
     "evaluate",
     "evaluate_checkpoints",
     "export",
@@ -37,10 +41,12 @@ __all__ = [
     "infer",
     "load_config",
     "load_model",
+    "open_image_tokenizer",
     "open_model",
     "open_renderer",
     "render",
     "resume",
+    "tokenize_images",
     "train",
 ]
 

@@ -28,9 +28,11 @@ from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
     from torch import nn
 
     from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
     from pretrainkit.rendering import Renderer
     from pretrainkit.rendering.prerender import RenderSettings
 
@@ -41,6 +43,7 @@ __all__ = [
     "build_model",
     "check_config",
     "check_data",
+    "decode_tokens",
     "difference_from_huggingface",
     "evaluate",
     "evaluate_checkpoints",
@@ -51,6 +54,7 @@ __all__ = [
     "infer",
     "load_config",
     "load_model",
+    "open_image_tokenizer",
     "open_model",
     "open_renderer",
     "predict",
@@ -59,6 +63,7 @@ __all__ = [
     "render",
     "resolve_config",
     "resume",
+    "tokenize_images",
     "train",
     "with_num_steps",
 ]
@@ -147,6 +152,98 @@ def render(
     )
     drawn_by = renderer if isinstance(renderer, Renderer) else open_renderer(renderer)
     return prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
+
+
+def open_image_tokenizer(
+    path: str | Path, *, device: str | None = None, averaged: bool = False, batch_size: int = 64
+) -> ImageCodec:
+    """A trained image tokenizer: `codec.encode(images)` gives ids, `codec.decode(ids)` images.
+
+    Args:
+        path: A run, checkpoint or export of the recipe image_tokenizer.
+        device: Such as "cpu" or "cuda"; None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        batch_size: Images per forward pass.
+
+    Raises:
+        InputError: It is a model of another recipe.
+    """
+    return _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)[0]
+
+
+def decode_tokens(
+    path: str | Path, ids: NDArray[np.integer], *, device: str | None = None, averaged: bool = False, **options: Any
+) -> NDArray[Any]:
+    """Images of ids, as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks and
+    classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
+
+    Args:
+        path: A run, checkpoint or export of an image tokenizer.
+        ids: Integers (B, tokens), row by row.
+        device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        options: Of a diffusion decoder: num_steps, guidance, seed.
+
+    Raises:
+        DataError: They are no ids of this tokenizer.
+    """
+    return open_image_tokenizer(path, device=device, averaged=averaged).decode(ids, **options)
+
+
+def tokenize_images(
+    path: str | Path,
+    folder_or_tars: str | Path,
+    *,
+    device: str | None = None,
+    averaged: bool = False,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Write the tokens of a data set's images beside them, as the recipe fourm reads them. The same call goes on where
+    an interrupted one stopped.
+
+    Args:
+        path: A run, checkpoint or export of an image tokenizer.
+        folder_or_tars: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
+        device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        batch_size: Images per forward pass.
+        progress: Told how far the work is.
+        settings: Fields of `pretrainkit.recipes.image_tokenizer.token_files.TokenSettings`, such as num_parts.
+
+    Returns:
+        The manifest, with `written` and `kept`, numbers of files.
+
+    Raises:
+        DataError: Images are missing or broken, or tokens there were made otherwise.
+    """
+    from pretrainkit.recipes.image_tokenizer.token_files import TokenSettings, write_tokens
+
+    codec, fingerprint = _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)
+    return write_tokens(codec, str(folder_or_tars), fingerprint, TokenSettings(**settings), progress)
+
+
+def _image_tokenizer(
+    path: str | Path, *, device: str | None, averaged: bool, batch_size: int
+) -> tuple[ImageCodec, str]:
+    """The tokenizer, and the fingerprint of its weights."""
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.dist.weights import weights_fingerprint
+
+    opened = open_model(path, averaged=averaged)
+    if opened.config.recipe != "image_tokenizer":
+        raise InputError(
+            f"{path} is a model of recipe {opened.config.recipe!r}, no image tokenizer\n"
+            "  train one: pretrainkit train image_tokenizer/tiny data.train=FOLDER --out RUN"
+        )
+    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
+
+    world = init_world(device)
+    try:
+        return ImageCodec(opened.model, world.device, batch_size), weights_fingerprint(opened.model)
+    finally:
+        world.close()
 
 
 def check_data(config: Any, *, num: int = 2) -> DataCheck:

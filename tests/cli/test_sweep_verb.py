@@ -1,6 +1,13 @@
 """Command lines of `pretrainkit sweep`."""
 
+import sys
+from unittest import mock
+
+import pytest
+
+from pretrainkit.cli.main import main
 from pretrainkit.cli.sweep import with_repeated_option
+from pretrainkit.sweep.runs import Worker
 
 
 def expanded(line: str) -> str:
@@ -18,3 +25,12 @@ def test_the_option_may_still_be_repeated() -> None:
 def test_other_numbers_and_settings_stay() -> None:
     line = "glue --seeds 3 --lr 1e-4 data.num_epochs=2 --jobs 4 7"
     assert expanded(line) == line
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path, capfd) -> None:
+    words = ["sweep", "glue", "--from", str(tmp_path), "--tasks", "rte", "--seeds", "1", "--out", str(tmp_path / "out")]
+    interrupted = mock.patch.object(Worker, "run", side_effect=KeyboardInterrupt)
+    with interrupted, mock.patch.object(sys, "argv", ["pretrainkit", *words]), pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    assert "the same command goes on from here" in capfd.readouterr().err

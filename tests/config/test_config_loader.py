@@ -10,7 +10,9 @@ from pretrainkit.config.base import Config
 from pretrainkit.config.loader import fields_under, flatten, nearest, parse_override, resolve
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import ConfigError
-from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig
+from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.run import RunConfig
 
 
 class Model(Config):

@@ -15,17 +15,15 @@ import pretrainkit.recipes
 from pretrainkit.config.base import Config
 from pretrainkit.config.docs import describe, field_types, json_schema, scalar, to_commented_yaml, to_table
 from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.training.data_config import DataConfig, SourceConfig
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import (
     CheckpointConfig,
-    DataConfig,
-    EvaluateConfig,
     LogConfig,
-    OptimizerConfig,
     ParallelConfig,
     PrecisionConfig,
     RunConfig,
-    ScheduleConfig,
-    SourceConfig,
 )
 
 
@@ -217,7 +215,7 @@ def test_describe_names_every_leaf_and_part_once():
 
 
 def test_types_are_words():
-    assert field_types(OptimizerConfig)["name"] == "adamw | lamb | sgd | lars | adafactor | lion"
+    assert field_types(OptimizerConfig)["name"] == "adamw | lamb | sgd | lars | adafactor | lion | muon"
     assert field_types(OptimizerConfig)["beta1"] == "number >= 0 and <= 1"
     assert field_types(ToyData)["train"] == "text | list of (text | {path, weight})"
     assert field_types(ToyData)["microbatch_size"] == "whole number > 0 | null"

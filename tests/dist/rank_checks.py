@@ -26,7 +26,8 @@ from pretrainkit.training.checkpoint import CheckpointStore, load
 from pretrainkit.training.checkpoint_tensors import named_state
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.optim import clip_gradients
-from pretrainkit.training.run import CheckpointConfig, OptimizerConfig, ParallelConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.run import CheckpointConfig, ParallelConfig
 from pretrainkit.training.signals import StopSignal
 
 WIDTH, VOCAB, LENGTH = 16, 37, 8

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pretrainkit.config.base import Config
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.objective import (
     Batch,
     Cost,
@@ -26,8 +27,9 @@ from pretrainkit.training.objective import (
     LossSum,
     SeparableObjective,
 )
+from pretrainkit.training.optimizer_config import OptimizerConfig
 from pretrainkit.training.recipe import Recipe, Split
-from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig
+from pretrainkit.training.run import RunConfig
 
 NUM_EXAMPLES = 37
 NUM_FEATURES = 6

@@ -157,6 +157,23 @@ def test_characters_that_no_font_has_are_reported_once_and_by_name(renderer, cha
     assert renderer.missing("a\u0436\u4e00b\u0436") == ["\u0436", "\u4e00"]
 
 
+@pytest.mark.parametrize("text", ["a\ud800b", "x \udfff", "\udc00\ud800"])
+def test_half_a_surrogate_pair_is_reported_like_a_character_that_no_font_has(renderer, change, text):
+    halves = [character for character in text if "\ud800" <= character <= "\udfff"]
+    assert sorted(renderer.missing(text)) == sorted(halves)
+    with pytest.warns(UserWarning, match=rf"U\+{ord(halves[0]):04X}"):
+        encoding = change(renderer, on_missing="warn")(text, return_offset_mapping=True)
+    assert max(after for _, after in encoding.offset_mapping) == len(text)
+    with pytest.raises(DataError, match=rf"U\+{ord(halves[0]):04X}"):
+        change(renderer, on_missing="error")([text, "word"])
+    without = "".join(character for character in text if character not in halves)
+    assert renderer.width(text) > renderer.width(without)
+
+
+def test_a_zero_character_is_not_taken_for_another(renderer):
+    assert renderer.missing("a\0b") == ["\0"]
+
+
 def test_a_pickled_renderer_draws_the_same(renderer):
     copy = pickle.loads(pickle.dumps(renderer))
     assert copy.config == renderer.config

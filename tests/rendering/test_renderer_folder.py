@@ -9,6 +9,7 @@ import pytest
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering import RendererConfig, load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe, difference
+from pretrainkit.rendering.named import open_renderer
 
 PUBLISHED_KEYS = {
     "background_color",
@@ -128,6 +129,7 @@ def test_the_fingerprint_tells_what_changes_pixels_and_nothing_else(renderer, ch
     [
         ('{"font_file": "latin.ttf", "fontsize": 8}', ConfigError, "fontsize"),
         ('{"font_file": "latin.ttf", "dpi": "many"}', ConfigError, "dpi"),
+        ('{"dpi": 120}', DataError, "names no font"),
         ("[1]", DataError, "no JSON object"),
         ("{", DataError, "not JSON"),
     ],
@@ -138,6 +140,41 @@ def test_a_broken_file_is_named(tmp_path, content, error, message):
         load_renderer(tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
         load_renderer(tmp_path / "absent")
+
+
+def test_a_font_that_is_gone_is_told_when_the_folder_is_opened(renderer, latin_font, tmp_path):
+    save_renderer(renderer, tmp_path / "ours")
+    published(tmp_path / "theirs", latin_font)
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder / "latin.ttf").unlink()
+        with pytest.raises(DataError, match=rf"{folder}/latin\.ttf\n  put the file there"):
+            load_renderer(tmp_path / folder, on_change="ignore")
+
+
+def test_a_further_font_that_is_gone_is_told_when_the_folder_is_opened(renderer, change, latin_font, tmp_path):
+    (tmp_path / "a.ttf").write_bytes(Path(latin_font).read_bytes())
+    save_renderer(change(renderer, fallback_fonts=(str(tmp_path / "a.ttf"),)), tmp_path / "r")
+    (tmp_path / "r" / "fallback_fonts" / "000-a.ttf").unlink()
+    with pytest.raises(DataError, match=r"fallback_fonts/000-a\.ttf\n  put the file there"):
+        load_renderer(tmp_path / "r")
+
+
+def test_a_file_that_is_no_font_is_told_when_it_is_opened(renderer, latin_font, tmp_path):
+    kind = {"freetype": "PyGameTextRenderer", "pango": "PangoCairoTextRenderer"}[renderer.config.engine]
+    folder = published(tmp_path / "theirs", latin_font, text_renderer_type=kind)
+    (folder / "latin.ttf").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(DataError, match=r"latin\.ttf cannot be used"):
+        load_renderer(folder)
+    with pytest.raises(DataError, match=r"latin\.ttf cannot be used"):
+        open_renderer(folder / "latin.ttf", engine=renderer.config.engine)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"config": []}', '{"config": {"rgb": true}}'])
+def test_settings_that_are_torn_are_told_with_their_path(renderer, tmp_path, content):
+    save_renderer(renderer, tmp_path)
+    (tmp_path / "rendering.json").write_text(content)
+    with pytest.raises(DataError, match=r"rendering\.json lacks the settings"):
+        load_renderer(tmp_path)
 
 
 def test_paths_of_fonts_are_made_absolute(latin_font, tmp_path, monkeypatch):

@@ -110,6 +110,24 @@ def test_a_run_that_was_discarded_is_trained_again_when_it_becomes_the_best(toys
     assert "RTE.tsv" not in " ".join(sweep.submit([second], "cpu")[1])
 
 
+def test_runs_from_an_mnli_that_is_no_longer_chosen_are_trained_again(toys, tmp_path):
+    plan, out = plan_of(toys, tasks=("mnli", "rte", "sst2"), has_intermediate_mnli=True), tmp_path / "out"
+    Sweep(plan, out, worker=Here()).run()
+    more, worker, said = replace(plan, lrs=(1e-3, 2e-3)), Here(), []
+    path = out / "lr0.002" / "mnli" / "seed-0"
+    Sweep(replace(plan, lrs=(2e-3,), tasks=("mnli",)), out, worker=Here(), keeps_all=True).run()
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps(summary | {"valid_score": 99.0}))
+    Sweep(more, out, worker=worker, say=said.append).run()
+    trained = [str(Path(one).relative_to(out)) for one in worker.done]
+    assert trained == [
+        "lr0.002/sst2/seed-0",
+        "lr0.001/rte/seed-0",
+        "lr0.002/rte/seed-0",
+    ]
+    assert "began from lr0.001/mnli/seed-0, lr0.002/mnli/seed-0 is chosen now" in "\n".join(said)
+
+
 def test_runs_that_outlive_their_sweep_keep_others_out_of_its_folder(toys, tmp_path):
     plan, out, worker = plan_of(toys, tasks=("rte",)), tmp_path / "out", Here()
     out.mkdir()

@@ -8,7 +8,7 @@ from torch import nn
 
 from pretrainkit.training.adafactor import Adafactor, factored_dims
 from pretrainkit.training.optim import build_optimizer, set_learning_rate
-from pretrainkit.training.run import AdafactorConfig, OptimizerConfig, ParameterGroup
+from pretrainkit.training.optimizer_config import AdafactorConfig, OptimizerConfig, ParameterGroup
 
 
 class Reference:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.training.best import BestSteps, EarlyStopping
-from pretrainkit.training.run import EarlyStoppingConfig, KeepBestConfig
+from pretrainkit.training.evaluate_config import EarlyStoppingConfig
+from pretrainkit.training.run import KeepBestConfig
 
 VALUES = st.lists(st.floats(-5, 5) | st.just(math.nan) | st.none(), max_size=20)
 MODES = st.sampled_from(["min", "max"])

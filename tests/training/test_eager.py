@@ -87,7 +87,8 @@ from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.model import build
 from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision
-from pretrainkit.training.run import OptimizerConfig, PrecisionConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.run import PrecisionConfig
 
 config = BertModelConfig(vocab_size=50, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
 model = build(config, has_sentence_order=True)

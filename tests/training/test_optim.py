@@ -11,8 +11,8 @@ from torch import nn
 
 from pretrainkit.training.lamb import Lamb
 from pretrainkit.training.optim import build_optimizer, clip_gradients, decayed_names, set_learning_rate, step_if_finite
+from pretrainkit.training.optimizer_config import OptimizerConfig
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.run import OptimizerConfig
 
 
 class RMSNorm(nn.Module):

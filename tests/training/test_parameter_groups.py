@@ -7,7 +7,7 @@ from torch import nn
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.optim import build_optimizer, set_learning_rate
-from pretrainkit.training.run import OptimizerConfig, ParameterGroup
+from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup
 
 
 def model() -> nn.Module:

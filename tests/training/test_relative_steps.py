@@ -6,7 +6,7 @@ from torch import nn
 
 from pretrainkit.training.lion import Lion
 from pretrainkit.training.optim import build_optimizer
-from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
 from pretrainkit.training.scaled_adamw import ScaledAdamW
 
 

@@ -3,7 +3,9 @@
 import pytest
 
 from pretrainkit.config.base import Config
-from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.run import RunConfig
 
 
 def run(num_steps: int | None = 100, **schedule) -> RunConfig:

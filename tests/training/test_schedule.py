@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.config.base import Config
-from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig, ScheduleConfig
+from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.run import RunConfig
 from pretrainkit.training.schedule import learning_rate, lr_factor
 
 NAMES = ["linear", "cosine", "inverse_sqrt", "wsd", "constant"]

@@ -15,6 +15,7 @@ CASES = [
     "separable fsdp2 adamw",
     "separable fsdp2 lamb",
     "separable fsdp2 lion",
+    "separable fsdp2 muon",
     "separable fsdp2 relative adamw",
     "separable fsdp2 adafactor",
     "coupled fsdp2 adafactor",

@@ -15,10 +15,12 @@ from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, para
 from pretrainkit.eval.evaluator import evaluate
 from pretrainkit.training.accumulate import accumulate, sum_over_ranks
 from pretrainkit.training.ema import Ema
+from pretrainkit.training.muon import Muon
 from pretrainkit.training.objective import AnyObjective, Cost
 from pretrainkit.training.optim import build_optimizer, clip_gradients, step_if_finite
+from pretrainkit.training.optimizer_config import AdafactorConfig, OptimizerConfig
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.run import AdafactorConfig, OptimizerConfig, ParallelConfig
+from pretrainkit.training.run import ParallelConfig
 from pretrainkit.training.throughput import Peak, Throughput
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
@@ -30,6 +32,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     "adamw": {},
     "lamb": {"name": "lamb"},
     "lion": {"name": "lion"},
+    "muon": {"name": "muon", "momentum": 0.95},
     "relative adamw": {"scale_by_parameter_rms": True},
     "adafactor": {"name": "adafactor", "adafactor": AdafactorConfig(min_dim_size_to_factor=2, beta1=0.9)},
 }
@@ -51,6 +54,8 @@ def one_step(kind: str, strategy: str, optimizer_name: str, world: World) -> dic
         update=OPTIMIZERS[optimizer_name]
     )
     optimizer = build_optimizer(model, config)
+    if isinstance(optimizer, Muon):
+        optimizer.dtype = torch.float32  # bfloat16 would turn the last bit of a sum into its third digit
     ema = Ema(model, 0.5)
     terms = accumulate(
         objective,
@@ -90,6 +95,7 @@ def checks(world: World) -> dict[str, object]:
             ("separable", "fsdp2", "adamw"),
             ("separable", "fsdp2", "lamb"),
             ("separable", "fsdp2", "lion"),
+            ("separable", "fsdp2", "muon"),
             ("separable", "fsdp2", "relative adamw"),
             ("separable", "fsdp2", "adafactor"),
             ("coupled", "fsdp2", "adafactor"),

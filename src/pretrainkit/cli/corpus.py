@@ -12,6 +12,7 @@ import typer
 
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount, shown_stages
+from pretrainkit.cli.tokenize_images import tokenize_images
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("tokenize-images")(tokenize_images)
 
 
 class FormatName(StrEnum):

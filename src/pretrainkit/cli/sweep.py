@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from pretrainkit.cli.options import Device
-from pretrainkit.errors import InputError
+from pretrainkit.errors import InputError, Interrupted
 
 app = typer.Typer(add_completion=False)
 
@@ -107,7 +107,10 @@ def sweep(
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the runs save and end before this does
     runs = Sweep(plan, out.resolve(), jobs, keep_all, typer.echo)
-    choices = runs.run()
+    try:
+        choices = runs.run()
+    except KeyboardInterrupt as error:
+        raise Interrupted("stopped\n  finished runs are kept: the same command goes on from here") from error
     typer.echo(as_markdown(choices), nl=False)
     if submission and what == "glue":
         path, missing = runs.submit(choices, device)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pretrainkit.eval.probe_config import ProbeConfig
 from pretrainkit.training.lars import Lars
-from pretrainkit.training.run import ScheduleConfig
+from pretrainkit.training.optimizer_config import ScheduleConfig
 from pretrainkit.training.schedule import lr_factor
 
 _LOGITS_BYTES = 128 * 2**20

@@ -12,6 +12,8 @@ Where the compiled operators load, nothing is declared.
 from importlib.util import find_spec
 from types import ModuleType
 
+from pretrainkit.errors import MissingPackageError
+
 _MISSING = ("nms", "qnms")
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
@@ -30,6 +32,20 @@ def import_torchvision() -> ModuleType:
         _declare()
         import torchvision
     return torchvision
+
+
+def import_timm(purpose: str) -> ModuleType:
+    """timm, with torchvision in working order.
+
+    Raises:
+        MissingPackageError: One of them is not installed, which `purpose` needs.
+    """
+    try:
+        import_torchvision()
+        import timm
+    except ImportError as error:
+        raise MissingPackageError(error.name or "timm", "vision", purpose) from None
+    return timm
 
 
 def import_transformers() -> ModuleType:

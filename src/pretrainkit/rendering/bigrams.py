@@ -152,7 +152,8 @@ def _pair_widths(drawer: Drawer, pairs: list[Bigram]) -> NDArray[np.int64]:
 def _letter_widths(drawer: Drawer, text: str) -> NDArray[np.int64]:
     """(T,): pixels of each character alone."""
     distinct = list(dict.fromkeys(text))
-    widths = dict(zip(distinct, drawer.engine.lines(distinct, is_words=True).widths_N.tolist(), strict=True))
+    drawn = [drawer.prepared(letter, is_word=True) for letter in distinct]
+    widths = dict(zip(distinct, drawer.engine.lines(drawn, is_words=True).widths_N.tolist(), strict=True))
     return np.array([widths[letter] for letter in text], np.int64)
 
 

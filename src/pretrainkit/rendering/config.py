@@ -60,6 +60,15 @@ class RendererConfig(Config):
     space_patch: bool = False
     """With bigrams: a space takes a patch of its own. Released data count it, the released renderer of PIXEL-M4 does
     not."""
+    show_controls: bool = False
+    """Draw control characters as their pictures (U+2400 to U+2421, such as a small LF), line ends and tabs among them,
+    instead of a space for these and a box for the others. A font must have the pictures. White space at which text is
+    cut into words is not drawn."""
+    cut_letters: bool = True
+    """A text that is too long is drawn up to the last column, so that a letter may be cut in two, as the original does.
+    False: only whole letters are drawn, and what they leave is blank."""
+    fit_fallbacks: bool = False
+    """Make fallback fonts smaller whose lines are higher than those of the main font, until they are not."""
     parity: bool = False
     """Render as the original does where that looks like a mistake, so that published data and weights keep their
     meaning: running text is centred by its ink (FreeType) or by the height of the fonts in it (Pango) instead of

@@ -19,6 +19,8 @@ from pretrainkit.rendering.painting import Shades
 
 _BLANKS = dict.fromkeys(map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"), " ")
 
+_PICTURES = _BLANKS | {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}
+
 
 class Drawer:
     """The engine of a config and of this process, its colours and its canvas."""
@@ -47,8 +49,10 @@ class Drawer:
         return lines
 
     def prepared(self, text: str, *, is_word: bool) -> str:
-        """The text as it is drawn: a space for each tab and line end. The original draws them, but for newlines of
-        running text with Pango."""
+        """The text as it is drawn, of the same length: a space for each tab and line end, or pictures of all control
+        characters. The original draws them, but for newlines of running text with Pango."""
+        if self.config.show_controls:
+            return text if text.isprintable() else text.translate(_PICTURES)
         if not self.config.parity:
             return text if text.isprintable() else text.translate(_BLANKS)  # which takes as long as drawing the line
         return text if is_word or self.config.engine == "freetype" else text.replace("\n", " ")

@@ -88,10 +88,10 @@ def load_renderer(
     path = path / CONFIG_NAME if path.is_dir() else path
     stored = _read(path)
     extras_path = path.parent / EXTRAS_NAME
-    extras = _read(extras_path) if extras_path.is_file() else None
-    values = _values(stored, path) | ({} if extras is None else dict(extras.get("config", {})))
-    values["font_file"] = str(path.parent / Path(str(stored.get("font_file", ""))).name)
-    values["fallback_fonts"] = [str(path.parent / FALLBACKS_NAME / name) for name in values.get("fallback_fonts", [])]
+    extras = _read(extras_path) if extras_path.exists() else None
+    values = _values(stored, path) | ({} if extras is None else _settings(extras, extras_path))
+    values |= _fonts(stored, values, path)
+    _check_fonts(validated(values | changes, path), path)
     if extras is not None and on_change != "ignore":
         changed = difference(extras.get("rendering", {}), describe(Renderer(validated(values, path))))
         if changed:
@@ -102,7 +102,7 @@ def load_renderer(
             if on_change == "error":
                 raise DataError(message)
             warnings.warn(message, stacklevel=2)
-    return Renderer(validated(values | changes, path))
+    return Renderer(validated(values | changes, path)).opened()
 
 
 def is_renderer(folder: Path) -> bool:
@@ -137,6 +137,31 @@ def _values(stored: dict[str, Any], path: Path) -> dict[str, Any]:
     engine = "pango" if stored.get("text_renderer_type") == _TYPES["pango"] or "rgb" in stored else "freetype"
     values = {name: stored[name] for name in (*_SHARED, "rgb") if name in stored}
     return values | {"engine": engine, "parity": True}
+
+
+def _settings(extras: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Fields of ours from our own file."""
+    found = extras.get("config")
+    if not isinstance(found, dict) or not isinstance(extras.get("rendering"), dict):
+        raise DataError(f"{path} lacks the settings or what they drew\n  write the folder anew with save_renderer")
+    return found
+
+
+def _fonts(stored: dict[str, Any], values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Paths of the fonts in the folder."""
+    name = stored.get("font_file")
+    if not isinstance(name, str) or not Path(name).name:
+        raise DataError(f"{path} names no font\n  give the name of a file beside it as its font_file")
+    fallbacks = [str(path.parent / FALLBACKS_NAME / str(font)) for font in values.get("fallback_fonts", [])]
+    return {"font_file": str(path.parent / Path(name).name), "fallback_fonts": fallbacks}
+
+
+def _check_fonts(config: RendererConfig, path: Path) -> None:
+    for font in (config.font_file, *config.fallback_fonts):
+        if not Path(font).exists():
+            raise DataError(
+                f"the renderer {path.parent} has no font {font}\n  put the file there; {path.name} is made for it"
+            )
 
 
 def validated(values: dict[str, Any], path: Path) -> RendererConfig:

@@ -1,6 +1,8 @@
 """Files of fonts: which ones a config means, and what they are."""
 
 import hashlib
+import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,10 +32,43 @@ def font_files(main: str, fallbacks: tuple[str, ...]) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in found))
 
 
+def fallback_scales(files: Sequence[Path]) -> list[float]:
+    """Of the main font 1, of each other at most 1: what makes its lines no higher than the main font's.
+
+    Raises:
+        DataError: A file does not say how high its lines are.
+    """
+    height, *others = map(_line_height, files)
+    return [1.0, *(min(1.0, height / other) for other in others)]
+
+
+def _line_height(path: Path) -> float:
+    """Ascent and descent together, in ems, as the tables head and hhea of a font say (OpenType 1.9)."""
+    try:
+        content = path.read_bytes()
+        (num_tables,) = struct.unpack_from(">H", content, 4)
+        entries = (struct.unpack_from(">4sIII", content, 12 + 16 * number) for number in range(num_tables))
+        offsets = {tag: offset for tag, _, offset, _ in entries}
+        (units,) = struct.unpack_from(">H", content, offsets[b"head"] + 18)
+        above, below = struct.unpack_from(">hh", content, offsets[b"hhea"] + 4)
+        return max((above - below) / units, 1e-3)
+    except (OSError, struct.error, KeyError, ZeroDivisionError) as error:
+        raise DataError(
+            f"font {path} does not say how high its lines are\n  give another one, or leave out fit_fallbacks"
+        ) from error
+
+
 def font_sha256(path: Path) -> str:
-    """Hash of a font's bytes."""
-    stat = path.stat()
-    return _sha256(str(path), stat.st_size, stat.st_mtime_ns)
+    """Hash of a font's bytes.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        stat = path.stat()
+        return _sha256(str(path), stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise DataError(f"font {path} cannot be read: {error.strerror}\n  give a file that you may read") from error
 
 
 @lru_cache(maxsize=1024)

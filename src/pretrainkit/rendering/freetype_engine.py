@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import font_files
+from pretrainkit.rendering.fonts import fallback_scales, font_files
 from pretrainkit.rendering.glyph_atlas import GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 
@@ -53,17 +53,18 @@ class FreeTypeEngine:
         self.shades = Shades(config)
         self._freetype = _import_freetype()
         files = font_files(config.font_file, config.fallback_fonts)
-        self._faces = [self._open(path, config) for path in files]
+        scales = fallback_scales(files) if config.fit_fallbacks else [1.0] * len(files)
+        self._faces = [self._open(path, config, scale) for path, scale in zip(files, scales, strict=True)]
         self._slots = np.zeros(_NUM_CODES, np.int32)
         self._advances = np.zeros(256, np.int32)
         self._is_missing = np.zeros(256, bool)
         self._has_missing = False
         self._lock = threading.Lock()
 
-    def _open(self, path: Path, config: RendererConfig) -> Any:
+    def _open(self, path: Path, config: RendererConfig, scale: float) -> Any:
         try:
             face = self._freetype.Face(str(path))
-            face.set_char_size(0, round(config.font_size * 64), config.dpi, config.dpi)
+            face.set_char_size(0, round(config.font_size * scale * 64), config.dpi, config.dpi)
         except self._freetype.FT_Exception as error:
             raise DataError(f"font {path} cannot be used: {error}\n  give a scalable .ttf or .otf file") from error
         return face

@@ -23,6 +23,8 @@ TEST_PAGE: tuple[Text, ...] = (
 )
 """Texts that show what differs between fonts, engines, versions and hinting."""
 _NOT_PIXELS = {"font_file", "fallback_fonts", "on_missing", "max_seq_length"}
+_LATER = {"show_controls": False, "cut_letters": True, "fit_fallbacks": False}
+"""Fields that came after renderers had been stored, with what is not written of them."""
 
 
 def page_sha256(renderer: Renderer) -> str:
@@ -39,7 +41,8 @@ def page_sha256(renderer: Renderer) -> str:
 
 def settings(config: RendererConfig) -> dict[str, Any]:
     """The fields that decide about pixels, without paths."""
-    return {name: value for name, value in config.model_dump(mode="json").items() if name not in _NOT_PIXELS}
+    values = config.model_dump(mode="json", exclude=_NOT_PIXELS)
+    return {name: value for name, value in values.items() if name not in _LATER or value != _LATER[name]}
 
 
 def describe(renderer: Renderer) -> dict[str, Any]:

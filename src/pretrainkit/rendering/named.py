@@ -24,7 +24,7 @@ def open_renderer(path: str | Path, max_patches: int | None = None, **changes: A
     """
     changes |= {} if max_patches is None else {"max_seq_length": max_patches}
     if Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir():
-        return Renderer(validated({"font_file": str(path), **changes}, Path(path)))
+        return Renderer(validated({"font_file": str(path), **changes}, Path(path))).opened()
     if not Path(path).exists() and is_hub_name(path):
         path = fetch_renderer(str(path))
     return load_renderer(path, **changes)

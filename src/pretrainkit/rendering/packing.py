@@ -50,7 +50,8 @@ def _reach(renderer: Renderer, words: Sequence[str]) -> NDArray[np.int64]:
     if not words:
         return np.zeros(0, np.int64)
     distinct = list(dict.fromkeys(words))
-    widths = dict(zip(distinct, renderer.engine.lines(distinct, is_words=True).widths_N.tolist(), strict=True))
+    drawn = [renderer.drawer.prepared(word, is_word=True) for word in distinct]
+    widths = dict(zip(distinct, renderer.engine.lines(drawn, is_words=True).widths_N.tolist(), strict=True))
     space = renderer.width("n n") - 2 * renderer.width("n")
     return np.cumsum([widths[word] + space for word in words])
 

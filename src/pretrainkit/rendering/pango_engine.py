@@ -14,20 +14,22 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import font_files
+from pretrainkit.rendering.fonts import fallback_scales, font_files
 from pretrainkit.rendering.glyph_atlas import BASELINE, ROWS, GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 from pretrainkit.rendering.pango_library import (
@@ -75,6 +77,9 @@ _SCALE_BITMAPS = b"""<?xml version="1.0"?>
 </fontconfig>
 """
 """The one rule for fonts: pictures in colour fonts, which come in one size, are scaled to the size of the text."""
+_STAND_IN = "\ufdd0"
+"""Given to Pango for what UTF-8 cannot say or Pango does not take: a noncharacter, which no font has."""
+_NOT_GIVEN = re.compile("[\0\ud800-\udfff]")
 _GLYPH_DTYPE = np.dtype(
     [("glyph", "<u4"), ("width", "<i4"), ("x_offset", "<i4"), ("y_offset", "<i4"), ("attributes", "<u4")]
 )
@@ -136,6 +141,8 @@ class PangoEngine:
         files = font_files(config.font_file, config.fallback_fonts)
         self._fontconfig = pango.FcConfigCreate()
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
+        if config.fit_fallbacks:
+            pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _size_rules(files), 1)
         families = [self._add_font(path) for path in files]
         self._has_color = any(is_color for _, is_color in families)
         self._font_map = pango.pango_cairo_font_map_new()
@@ -283,7 +290,7 @@ class PangoEngine:
         self._set_text(text, direction)
         width, _ = self._size()
         base = self._base() if self.config.parity else self._main_base
-        runs = self._runs()
+        runs = [_named(run, text) for run in self._runs()] if _NOT_GIVEN.search(text) else self._runs()
         slots, columns = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         missing: list[str] = []
         pen = 0
@@ -491,10 +498,19 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     if not len(starts_K):
         return np.zeros((len(text), 2))
     order_K = np.argsort(starts_K, kind="stable")
-    lengths_T = np.array([len(_utf8(character)) for character in text], np.int64)
-    bytes_T = np.cumsum(lengths_T) - lengths_T
-    which_T = np.maximum(np.searchsorted(starts_K[order_K], bytes_T, side="right") - 1, 0)
+    which_T = np.maximum(np.searchsorted(starts_K[order_K], _byte_starts(text), side="right") - 1, 0)
     return edges_K2[order_K][which_T]
+
+
+def _size_rules(files: Sequence[Path]) -> bytes:
+    """Rules that draw fallback fonts smaller, for Fontconfig."""
+    rules = (
+        f"<match target='font'><test name='file'><string>{escape(str(path))}</string></test><edit name='pixelsize' "
+        f"mode='assign'><times><name>pixelsize</name><double>{scale:.6f}</double></times></edit></match>"
+        for path, scale in zip(files, fallback_scales(files), strict=True)
+        if scale < 1
+    )
+    return f"<?xml version='1.0'?><fontconfig>{''.join(rules)}</fontconfig>".encode()
 
 
 def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
@@ -506,7 +522,23 @@ def _release(pango: PangoLibrary, objects: list[int], fontconfig: int) -> None:
 
 def _utf8(text: str) -> bytes:
     """What Pango is given: it takes neither zero characters nor halves of surrogate pairs."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace")
+    return _NOT_GIVEN.sub(_STAND_IN, text).encode()
+
+
+def _named(run: Run, text: str) -> Run:
+    """The run with the boxes of stand-ins as those of the characters that the text has there."""
+    codes_T, starts_T = np.array(list(map(ord, text))), _byte_starts(text)
+    codes_G = codes_T[np.searchsorted(starts_T, run.first_byte + run.clusters_G)]
+    is_named_G = (run.glyphs_G["glyph"] == UNKNOWN_FLAG | ord(_STAND_IN)) & (codes_G != ord(_STAND_IN))
+    glyphs_G = run.glyphs_G.copy()
+    glyphs_G["glyph"][is_named_G] = UNKNOWN_FLAG | codes_G[is_named_G]
+    return replace(run, glyphs_G=glyphs_G)
+
+
+def _byte_starts(text: str) -> NDArray[np.int64]:
+    """(T,): where the bytes of each character begin in what Pango is given."""
+    lengths_T = np.array([len(_utf8(character)) for character in text], np.int64)
+    return np.cumsum(lengths_T) - lengths_T
 
 
 def _nearest(row: float) -> int:

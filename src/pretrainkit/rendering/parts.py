@@ -6,7 +6,8 @@ Dimensions: N texts, X columns, P pixels of a patch's side.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,9 @@ class RunningPart(Part):
             self.end = full if drawer.config.parity else self._end()
         elif self._is_too_wide() and (self.is_backward or (not drawer.config.parity and is_rtl(self.text))):
             self._cut(drawer, direction, self.geometry.last)  # else its beginning, at the right, would be cut off
+        elif self._is_too_wide() and not drawer.config.cut_letters:
+            self._cut(drawer, direction, self.geometry.last)
+            self.end = self._end()
 
     def _is_too_wide(self) -> bool:
         return self.column + int(self.lines.widths_N[0]) + LEFT_MARGIN > self.geometry.last
@@ -75,12 +79,7 @@ class RunningPart(Part):
     def _cut(self, drawer: Drawer, direction: str | None, end: int) -> None:
         """Keeps the longest beginning of the text that, with its margin, ends before the column `end`."""
         room = end - self.column - LEFT_MARGIN
-        low, high = 0, len(self.whole)
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = drawer.engine.lines([self.whole[:middle]], direction=direction).widths_N[0] <= room
-            low, high = (middle, high) if fits else (low, middle - 1)
-        self.text = self.whole[:low]
+        self.text = _beginning(self.whole, room, lambda text: drawer.engine.lines([text], direction=direction))
         self.lines = drawer.lines([self.text], direction=direction)
 
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
@@ -134,6 +133,11 @@ class WordsPart(Part):
             lines = drawer.engine.lines(self.drawn, is_words=True, direction=direction)
         margins_N = np.where(np.arange(num_words) == 0, column % P, 0)
         self.is_cut = bool(starts_N[-1] + margins_N[-1] + lines.widths_N[-1] > last)
+        if self.is_cut and not drawer.config.cut_letters:
+            measure = partial(drawer.engine.lines, is_words=True, direction=direction)
+            room = last - int(starts_N[-1] + margins_N[-1])
+            self.drawn = [*self.drawn[:-1], _beginning(self.drawn[-1], room, lambda text: measure([text]))]
+            lines = measure(self.drawn)
         if is_backward:
             starts_N, ends_N = begin + self.end - ends_N, begin + self.end - starts_N
             columns_N = ends_N - margins_N - lines.widths_N
@@ -164,3 +168,12 @@ class WordsPart(Part):
         if num == len(self.words):
             return None
         return sum(map(len, self.drawn[:num])), self.words[num:]
+
+
+def _beginning(text: str, room: int, measure: Callable[[str], Lines]) -> str:
+    """The longest beginning of a text that is at most `room` pixels wide."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if measure(text[:middle]).widths_N[0] <= room else (low, middle - 1)
+    return text[:low]

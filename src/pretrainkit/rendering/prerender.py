@@ -328,7 +328,7 @@ def _missing(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
 
 def _missing_note(missing: Counter[str]) -> str:
     shown = ", ".join(
-        f"{character} U+{ord(character):04X} ({number:,})" for character, number in missing.most_common(3)
+        f"{character!r} U+{ord(character):04X} ({number:,})" for character, number in missing.most_common(3)
     )
     return (
         f"warning: {missing.total():,} characters of {len(missing):,} kinds are drawn as boxes, as no font has them: "

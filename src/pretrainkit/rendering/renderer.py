@@ -35,6 +35,15 @@ class Renderer:
         """What draws, of this process."""
         return self.drawer.engine
 
+    def opened(self) -> Renderer:
+        """Itself, with fonts and libraries opened now rather than when the first text is drawn.
+
+        Raises:
+            MissingPackageError, DataError: A library or a font is missing or cannot be used.
+        """
+        self.drawer.engine.versions()
+        return self
+
     @property
     def background(self) -> NDArray[np.uint8]:
         """uint8 () or (C,): the pixels where nothing is drawn."""
@@ -85,11 +94,11 @@ class Renderer:
 
     def width(self, text: str) -> int:
         """Pixels of a running text."""
-        return int(self.engine.lines([text]).widths_N[0])
+        return int(self.widths([text])[0])
 
     def widths(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """(N,): pixels of each text alone, as running text."""
-        return self.engine.lines(list(texts)).widths_N
+        return self.engine.lines([self.drawer.prepared(text, is_word=False) for text in texts]).widths_N
 
     def num_text_patches(self, text: Text) -> int:
         """Patches before the end patch, without drawing."""
@@ -97,8 +106,8 @@ class Renderer:
         return Page(self.drawer, text).end // self.config.pixels_per_patch
 
     def missing(self, text: str) -> list[str]:
-        """Distinct characters that no font has, in order."""
-        return list(dict.fromkeys(self.engine.lines([text]).missing))
+        """Distinct characters that no font has, in order, of the text as it is drawn."""
+        return list(dict.fromkeys(self.engine.lines([self.drawer.prepared(text, is_word=False)]).missing))
 
 
 def _check(text: object) -> None:

@@ -50,11 +50,13 @@ def load_initial(model: nn.Module, config: Any) -> None:
     # A run that is still training may have saved since its step was looked at.
     step = config.first_step if config.init.restore == "all" else config.init.step
     opened = open_model(config.init_from, step=step, recipe=config.init.recipe, averaged=config.init.averaged)
-    if find_recipe(config.recipe).stands_on_encoder:
-        recipe = find_recipe(config.recipe)
+    recipe = find_recipe(config.recipe)
+    if recipe.stands_on_encoder:
         recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)
         return
-    found = opened.model.state_dict()
+    given_config, found = opened.config, opened.model.state_dict()
+    if opened.recipe.name == recipe.name:
+        given_config, found = recipe.fitted_weights(config, given_config, found)
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)
     )
@@ -63,7 +65,7 @@ def load_initial(model: nn.Module, config: Any) -> None:
         given,
         config.init,
         f"init_from={config.init_from}",
-        (architecture(config.model), architecture(opened.config.model)),
+        (architecture(config.model), architecture(given_config.model)),
     )
     if not config.init.grow:
         require_same_tokenizer(opened, config.init_from, config.data.train)

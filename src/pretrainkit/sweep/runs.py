@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.recipes.glue.leaderboard import (
@@ -109,6 +110,8 @@ class Sweep:
         room = Room(self.machine or Machine(gpu_of(self.plan.device)), self.say, self.num_jobs)
         for stage in self.plan.stages:
             cells = [cell for task in stage for cell in self.plan.cells(task)]
+            if "mnli" in chosen:
+                self._remove_other_starts(cells, chosen["mnli"].cell)
             self._train([cell for cell in cells if not self._is_finished(cell)], chosen, room)
             for task in stage:
                 chosen[task] = choose(task, {cell: self._metrics(cell) for cell in self.plan.cells(task)})
@@ -231,6 +234,20 @@ class Sweep:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.worker.stop()
+
+    def _remove_other_starts(self, cells: Iterable[Cell], mnli: Cell) -> None:
+        """Remove runs that began from an MNLI run that is no longer the chosen one, as when learning rates were added:
+        a table must not mix starts."""
+        for cell in cells:
+            folder = self.out / cell.name
+            config = folder / "config.yaml"
+            if cell.task not in AFTER_MNLI or not config.is_file():
+                continue
+            values = parse_yaml(config.read_text("utf-8"), str(config))
+            start = Path(values["init_from"]).parts[-len(Path(mnli.name).parts) :]
+            if start != Path(mnli.name).parts:
+                self.say(f"{cell.name} began from {'/'.join(start)}, {mnli.name} is chosen now: it is trained again")
+                shutil.rmtree(folder)
 
     def _is_finished(self, cell: Cell) -> bool:
         return (self.out / cell.name / SUMMARY).is_file()

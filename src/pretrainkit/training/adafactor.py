@@ -17,8 +17,8 @@ from torch.optim.optimizer import ParamsT
 
 from pretrainkit.dist.weights import is_dtensor
 from pretrainkit.training.eager import GroupOptimizer
+from pretrainkit.training.optimizer_config import AdafactorConfig
 from pretrainkit.training.parameters import local_tensors, tensor_norms
-from pretrainkit.training.run import AdafactorConfig
 
 
 def factored_dims(shape: Sequence[int], config: AdafactorConfig) -> tuple[int, int] | None:

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pretrainkit.training.run import EarlyStoppingConfig, KeepBestConfig
+from pretrainkit.training.evaluate_config import EarlyStoppingConfig
+from pretrainkit.training.run import KeepBestConfig
 
 
 class BestSteps:

@@ -41,6 +41,19 @@ class GroupOptimizer(EagerOptimizer, ABC):
                 self._update(params, group)
         return loss
 
+    def _states(self, params: list[Tensor], *moments: str, has_step: bool = False) -> list[dict[str, Any]]:
+        """The state of each parameter, before its first update made of zeros: the moments of these names, shaped and
+        sharded as the parameter, and maybe the number of updates."""
+        for param in params:
+            state = self.state[param]
+            if not state:
+                if has_step:
+                    # As torch's own Adam: a float32 scalar on the host, so that reading it costs no synchronisation.
+                    state["step"] = torch.tensor(0.0)
+                for name in moments:
+                    state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        return [self.state[param] for param in params]
+
     @abstractmethod
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         """Update parameters, all with a gradient, by the settings of their group."""

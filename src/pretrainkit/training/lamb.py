@@ -31,15 +31,8 @@ class Lamb(GroupOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        for param in params:
-            state = self.state[param]
-            if not state:
-                # As torch's own Adam: a float32 scalar on the host, so that reading it costs no synchronisation.
-                state["step"] = torch.tensor(0.0)
-                state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-                state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        states = self._states(params, "exp_avg", "exp_avg_sq", has_step=True)
         beta1, beta2 = group["betas"]
-        states = [self.state[param] for param in params]
         torch._foreach_add_([state["step"] for state in states], 1.0)
         steps = [state["step"].item() for state in states]
 

@@ -36,13 +36,10 @@ class Lars(GroupOptimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov})
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        for param in params:
-            state = self.state[param]
-            if not state:
-                state["momentum_buffer"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        states = self._states(params, "momentum_buffer")
         grads = local_tensors([param.grad for param in params if param.grad is not None])
         weights = local_tensors(params)
-        buffers = local_tensors(self.state[param]["momentum_buffer"] for param in params)
+        buffers = local_tensors(state["momentum_buffer"] for state in states)
 
         weight_norms, grad_norms = tensor_norms(weights, params), tensor_norms(grads, params)
         denominators = grad_norms + group["weight_decay"] * weight_norms + _EPSILON

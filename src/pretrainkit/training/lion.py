@@ -22,12 +22,10 @@ class Lion(GroupOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        for param in params:
-            if not self.state[param]:
-                self.state[param]["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        states = self._states(params, "exp_avg")
         grads = local_tensors([param.grad for param in params if param.grad is not None])
         weights = local_tensors(params)
-        moments = local_tensors(self.state[param]["exp_avg"] for param in params)
+        moments = local_tensors(state["exp_avg"] for state in states)
         beta1, beta2 = group["betas"]
         updates = torch._foreach_lerp(moments, grads, 1 - beta1)
         torch._foreach_sign_(updates)

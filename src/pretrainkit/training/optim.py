@@ -6,20 +6,22 @@ and p -= lr * u, with the decay applied first; the two differ in rounding only.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.parallelize import HasBlocks, unwrap
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.adafactor import Adafactor
 from pretrainkit.training.eager import EagerAdamW, EagerSGD
 from pretrainkit.training.lamb import Lamb
 from pretrainkit.training.lars import Lars
 from pretrainkit.training.lion import Lion
+from pretrainkit.training.muon import Muon
+from pretrainkit.training.optimizer_config import OptimizerConfig
 from pretrainkit.training.parameters import local_tensors, plain_name, tensor_norms
-from pretrainkit.training.precision import Precision
-from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.precision import Precision, has_fast_bfloat16
 from pretrainkit.training.scaled_adamw import ScaledAdamW
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
@@ -95,6 +97,10 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     if config.name == "lion":
         return Lion(groups, **settings)
     settings["eps"] = config.epsilon
+    if config.name == "muon":
+        is_fast = all(has_fast_bfloat16(p.device) for p in parameters.values())
+        dtype = torch.bfloat16 if is_fast else torch.float32
+        return Muon(groups, **settings, momentum=config.momentum, dtype=dtype)
     if config.name == "lamb":
         return Lamb(groups, **settings)
     if config.scale_by_parameter_rms:
@@ -106,7 +112,8 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
 def _parameter_groups(
     model: nn.Module, config: OptimizerConfig, parameters: Mapping[str, Tensor]
 ) -> list[dict[str, Any]]:
-    members: dict[tuple[float, float], list[Tensor]] = {}
+    matrices = _hidden_matrices(model) if config.name == "muon" else {}
+    members: dict[tuple[float, float, int], list[Tensor]] = {}
     unused = {group.pattern for group in config.groups}
     for name, is_decayed in decayed_names(model, config).items():
         weight_decay, lr_scale = config.weight_decay if is_decayed else 0.0, 1.0
@@ -115,7 +122,8 @@ def _parameter_groups(
                 unused.discard(group.pattern)
                 lr_scale = group.lr_scale
                 weight_decay = weight_decay if group.weight_decay is None else group.weight_decay
-        members.setdefault((weight_decay, lr_scale), []).append(parameters[name])
+        num_parts = matrices.get(id(parameters[name]), 0)
+        members.setdefault((weight_decay, lr_scale, num_parts), []).append(parameters[name])
     if unused:
         names = ", ".join(plain_name(name) for name in list(parameters)[:3])
         raise ConfigError(
@@ -124,8 +132,24 @@ def _parameter_groups(
         )
     return [
         {"params": tensors, "weight_decay": weight_decay, "lr_scale": lr_scale}
-        for (weight_decay, lr_scale), tensors in sorted(members.items(), key=lambda item: item[0], reverse=True)
+        | ({"num_parts": num_parts} if config.name == "muon" else {})
+        for (weight_decay, lr_scale, num_parts), tensors in sorted(
+            members.items(), key=lambda item: item[0], reverse=True
+        )
     ]
+
+
+def _hidden_matrices(model: nn.Module) -> dict[int, int]:
+    """The id of each weight of a linear layer in one of the model's blocks: how many matrices it holds.
+
+    Embeddings and heads, whose rows or columns are words and classes, are none of these.
+    """
+    return {
+        id(layer.weight): 3 if name.rpartition(".")[2] == _FUSED_QUERY_KEY_VALUE else 1
+        for block in cast(HasBlocks, unwrap(model)).blocks()
+        for name, layer in block.named_modules()
+        if isinstance(layer, nn.Linear)
+    }
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

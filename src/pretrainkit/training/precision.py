@@ -86,8 +86,7 @@ def resolve_precision(config: PrecisionConfig, device: torch.device) -> Precisio
         ConfigError: The device cannot compute in the format asked for.
     """
     on_cuda = device.type == "cuda"
-    has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False) if on_cuda else cpu_has_fast_bfloat16()
-    has_bfloat16 = has_bfloat16 and device.type in ("cuda", "cpu")
+    has_bfloat16 = has_fast_bfloat16(device)
     name = config.compute
     if name == "auto":
         name = "bfloat16" if has_bfloat16 else "float32"
@@ -120,6 +119,13 @@ def set_matmul_precision(precision: Precision) -> None:
     if precision.device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = precision.uses_tf32
         torch.backends.cudnn.allow_tf32 = precision.uses_tf32
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 in hardware. Asked of CUDA and CPUs; no for all others."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and cpu_has_fast_bfloat16()
 
 
 def cpu_has_fast_bfloat16(cpuinfo: str | None = None) -> bool:

@@ -331,6 +331,28 @@ class Recipe(ABC):
         """Copy what `model` stands on from the trained model of `with_encoder`. Only where `stands_on_encoder`."""
         raise InputError(f"recipe {self.name!r} stands on no encoder\n  init_from takes a model of its own")
 
+    def fitted_weights(
+        self, config: Any, given: Any, weights: Mapping[str, Tensor]
+    ) -> tuple[Any, Mapping[str, Tensor]]:
+        """Config and weights of a checkpoint of this recipe, as a run of `config` starts from them: for texts of
+        another length, where nothing has to be trained for it. Default: as they are.
+
+        Raises:
+            ConfigError: They are not for each other, and a setting would mend that.
+        """
+        return given, weights
+
+    def fitted_text_encoder(
+        self,
+        config: Any,
+        given: Any,
+        weights: Mapping[str, Tensor],
+        fresh: Mapping[str, Tensor],
+    ) -> Mapping[str, Tensor]:
+        """Weights of a fine-tuned text encoder of config `given` for one of config `config`, whose fresh weights are
+        `fresh`: for texts of another length, or with what is new in it as it was drawn. Default: as they are."""
+        return weights
+
     def has_own_vocabulary(self, config: Any) -> bool:
         """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""
         return False

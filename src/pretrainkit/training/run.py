@@ -3,223 +3,16 @@
 A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to its own classes.
 """
 
-import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    SerializeAsAny,
-    field_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Pattern
 from pretrainkit.config.paths import IsPath
-
-Rate = Annotated[float, Field(ge=0, le=1)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
-
-
-class SourceConfig(Config):
-    """One component of a mixture. On the command line a plain path stands for {path: PATH}."""
-
-    path: Annotated[str, IsPath()]
-    """Folder of token shards, as written by `pretrainkit tokenizer encode`."""
-    weight: PositiveFloat | None = None
-    """Share of the examples of a batch, relative to the other components; null: proportional to size."""
-
-
-def as_sources(value: object) -> object:
-    """What people write for data: one path, several separated by commas, a list of paths and mappings."""
-    if value is None:  # as in data.valid=null on the command line
-        return ()
-    if isinstance(value, str):
-        value = [part for part in value.split(",") if part]
-    if isinstance(value, (list, tuple)):
-        return [{"path": item} if isinstance(item, str) else item for item in value]
-    return value
-
-
-Sources = Annotated[
-    tuple[SourceConfig, ...], BeforeValidator(as_sources, json_schema_input_type=str | tuple[str | SourceConfig, ...])
-]
-
-
-class DataConfig(Config):
-    """What the model is fed. Recipes add their own fields."""
-
-    train: Sources = ()
-    """Token shards to train on: one path, several separated by commas, or a list of {path, weight}."""
-    valid: Sources = ()
-    """Held-out token shards. Documents that also occur in `train` are refused."""
-    order: Literal["shuffle", "lanes", "sequential"] = "shuffle"
-    """shuffle: every example independently permuted, anew each epoch. lanes: documents permuted, and each row of the
-    batch reads on in its document from step to step (Sabertooth). sequential: as stored."""
-    batch_size: PositiveInt
-    """Examples of one step over all ranks and microbatches."""
-    microbatch_size: PositiveInt | None = None
-    """Examples of one forward pass on one rank; null: all of the rank's examples at once."""
-    num_epochs: PositiveFloat | None = None
-    """With num_steps null: train for so many passes over the data. Else: refuse a run whose num_steps needs more than
-    so many; null: no limit."""
-    prefetch: NonNegativeInt = 2
-    """Steps to prepare ahead in a background thread; 0: none."""
-
-    @property
-    def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
-        """What prepares batches ahead, and how many; 0: one thread. Recipes whose examples take long to make say so."""
-        return "threads", 0
-
-
-def _is_pattern(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-    return pattern
-
-
-Pattern = Annotated[str, AfterValidator(_is_pattern)]
-
-
-class ParameterGroup(Config):
-    """Parameters that are updated in another way than the rest."""
-
-    pattern: Pattern
-    """Regular expression that is found in their names, such as bias|pos_embed; at least one parameter must fit."""
-    lr_scale: NonNegativeFloat = 1.0
-    """Factor of the learning rate."""
-    weight_decay: NonNegativeFloat | None = None
-    """In place of optimizer.weight_decay or of none; null: as without this group."""
-
-
-class AdafactorConfig(Config):
-    """What only Adafactor has. The defaults are those of T5X."""
-
-    factored: bool = True
-    """Keep row and column means of large matrices in place of a full second moment."""
-    min_dim_size_to_factor: PositiveInt = 128
-    """Matrices whose smaller side is shorter keep a full second moment."""
-    multiply_by_parameter_scale: bool = True
-    """Steps are relative to the root mean square of the parameter, and peak_lr is a share of it."""
-    max_parameter_scale: PositiveFloat | None = None
-    """Larger root mean squares count as this; null: no limit."""
-    beta1: Rate | None = None
-    """Decay of a momentum of the scaled updates; null: none, and no memory for it."""
-    decay_rate: PositiveFloat = 0.8
-    """The second moment decays by 1 - t ** -decay_rate in update t = 1, 2, ..."""
-    step_offset: NonNegativeInt = 0
-    """Updates before this run that the decay does not count, to start it anew from a checkpoint."""
-    clipping_threshold: PositiveFloat = 1.0
-    """Root mean square that a tensor's update is cut down to, before it meets the learning rate."""
-    epsilon1: PositiveFloat = 1e-30
-    """Added to squared gradients."""
-    epsilon2: PositiveFloat = 1e-3
-    """Smaller root mean squares of a parameter count as this, so that one of zeros can move."""
-    weight_decay_rate: Rate | None = None
-    """Share of the parameters that decay which each step takes away, whatever the learning rate; null: none. It stands
-    in for optimizer.weight_decay. T5X lets all parameters decay: decay_mask=all."""
-    weight_decay_lr_exponent: NonNegativeFloat | None = None
-    """That share is weight_decay_rate x learning rate to this power; null: weight_decay_rate itself."""
-    skip_nan_updates: bool = False
-    """Leave elements as they were whose update is no number. The loop already skips whole steps: see
-    max_skipped_steps."""
-
-
-class OptimizerConfig(Config):
-    """How gradients become updates."""
-
-    name: Literal["adamw", "lamb", "sgd", "lars", "adafactor", "lion"] = "adamw"
-    """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor. sgd:
-    with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor. adafactor: T5's, with
-    little memory and steps relative to the parameter. lion: the sign of a momentum."""
-    peak_lr: PositiveFloat
-    """Learning rate after warm-up."""
-    beta1: Rate = 0.9
-    """Decay of the first moment."""
-    beta2: Rate = 0.999
-    """Decay of the second moment."""
-    epsilon: PositiveFloat = 1e-6
-    """Added to the root of the second moment."""
-    momentum: Rate = 0.9
-    """sgd and lars only: how much of the last update stays."""
-    nesterov: bool = False
-    """sgd and lars only: look ahead along the momentum."""
-    weight_decay: NonNegativeFloat = 0.01
-    """Decoupled, multiplied by the learning rate. Not read by adafactor."""
-    scale_by_parameter_rms: bool = False
-    """adamw only: multiply each tensor's step by its root mean square, at least 0.001 (nanoT5)."""
-    adafactor: AdafactorConfig = AdafactorConfig()
-    """adafactor only."""
-    decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
-    """by_name: all but biases, norms, temperatures, class tokens and learned positions of vision transformers and CLIP
-    decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
-    biases decay too. all: every parameter, as in ZeroVL."""
-    groups: tuple[ParameterGroup, ...] = ()
-    """Exceptions by name; where several fit a parameter, the last one counts."""
-    max_grad_norm: NonNegativeFloat = 1.0
-    """Clip the global gradient norm to this; 0: no clipping."""
-    clip: Literal["norm", "squared_norm_legacy"] = "norm"
-    """squared_norm_legacy: Sabertooth of 2021, which compared and divided by the squared norm."""
-
-
-ScheduleFactor = Literal[
-    "constant",
-    "linear_warmup",
-    "rsqrt_decay",
-    "rsqrt_normalized_decay",
-    "decay_every",
-    "cosine_decay",
-    "linear_decay",
-]
-
-
-class ScheduleConfig(Config):
-    """Learning rate as a share of peak_lr, by update index t = 0, 1, ...; warm-up is linear from 0, so update 0 has
-    learning rate 0 when num_warmup_steps > 0."""
-
-    name: Literal["linear", "cosine", "inverse_sqrt", "wsd", "constant", "factors"] = "linear"
-    """linear: to 0 at num_steps. cosine: to floor. inverse_sqrt: peak x sqrt(warmup / t). wsd: constant, then 1 - sqrt
-    decay over the last num_decay_steps. constant: after warm-up. factors: T5X's product of named factors, without any
-    warm-up of its own."""
-    num_warmup_steps: NonNegativeInt = 0
-    """Updates until peak_lr is reached."""
-    warmup_share: Rate | None = None
-    """Instead of num_warmup_steps: this share of num_steps, rounded down."""
-    floor: Rate = 0.0
-    """Share of peak_lr at the end (cosine, linear, wsd)."""
-    num_decay_steps: NonNegativeInt = 0
-    """wsd only: updates of the final decay."""
-    factors: tuple[ScheduleFactor, ...] = ()
-    """factors only: what is multiplied, with s = t - step_offset and w = num_warmup_steps; T5X's "a * b" is read too.
-    constant: peak_lr. linear_warmup: min(1, s / w). rsqrt_decay: 1 / sqrt(max(s, w)). rsqrt_normalized_decay: the same
-    x sqrt(w). decay_every: decay_factor ** (s // steps_per_decay). cosine_decay: half a cosine from 1 to 0 over each
-    steps_per_cycle after w. linear_decay: peak_lr x min(s / w, 1 + decay_factor x (w - s))."""
-    decay_factor: NonNegativeFloat = 0.5
-    """factors only: of decay_every and linear_decay."""
-    steps_per_decay: PositiveInt = 20_000
-    """factors only: updates between two cuts of decay_every."""
-    steps_per_cycle: PositiveInt = 100_000
-    """factors only: updates of one cosine."""
-    step_offset: NonNegativeInt = 0
-    """Start the schedule anew: update step_offset counts as the first, and so do those before."""
-    min_lr: NonNegativeFloat = 1e-8
-    """factors only: the learning rate is never lower."""
-
-    @field_validator("factors", mode="before")
-    @classmethod
-    def _split_factors(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split("*")) if isinstance(value, str) else value
-
-    def warmup_steps(self, num_steps: int) -> int:
-        """Updates of the warm-up in a run of `num_steps`."""
-        if self.warmup_share is None:
-            return self.num_warmup_steps
-        return int(num_steps * self.warmup_share + 1e-9)  # 0.07 * 100 is 7.000000000000001, 0.29 * 100 below 29
+from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
 
 
 class PrecisionConfig(Config):
@@ -280,95 +73,6 @@ class LogConfig(Config):
     """Also log to Weights & Biases."""
     wandb_project: str = "pretrainkit"
     """Project name for Weights & Biases."""
-
-
-class EarlyStoppingConfig(Config):
-    """When to end a run before num_steps."""
-
-    metric: str
-    """Name of a held-out metric as in eval.jsonl, such as loss, accuracy or glue_rte_v002/accuracy."""
-    mode: Literal["min", "max"] = "min"
-    """Whether small or large values are good."""
-    patience: PositiveInt = 3
-    """Stop after so many evaluations in a row without a better value than ever before."""
-    atol: NonNegativeFloat = 0.0
-    """Better means better by more than atol + rtol x the size of the best value."""
-    rtol: NonNegativeFloat = 0.0
-    """Relative to the best value; see atol."""
-
-
-class TaskProbeConfig(Config):
-    """What an encoder that is being pretrained is worth for a task of recipe glue: a copy of it is asked, so that the
-    training stays bit for bit the same. On the command line a name stands for {task: NAME}."""
-
-    task: str
-    """Such as sst2. Metrics are called probe_TASK/NAME, such as probe_sst2/accuracy."""
-    every_steps: PositiveInt | None = None
-    """After every so many updates, and after the last; null: only after the last."""
-    method: Literal["linear", "finetune"] = "linear"
-    """linear: a linear layer on the features of the frozen encoder, fitted to the end. finetune: all of a copy of the
-    encoder, for a short time."""
-    num_train_examples: PositiveInt = 4096
-    """Examples to learn from, spread over the task's, at most all."""
-    num_examples: PositiveInt = 2048
-    """Held-out examples of each set, at most all."""
-    pooling: Literal["own", "cls", "mean", "max"] = "mean"
-    """What stands for an example: the encoder's own vector, its first token, or the mean or maximum over its tokens."""
-    max_seq_length: PositiveInt = 128
-    """Most tokens of an example; at most those that the encoder reads."""
-    l2: PositiveFloat = 1e-3
-    """linear: half of this times the squared weights is added to the mean loss; features have deviation 1."""
-    num_steps: PositiveInt = 200
-    """finetune: updates."""
-    batch_size: PositiveInt = 32
-    """finetune: examples of an update over all ranks."""
-    peak_lr: PositiveFloat = 1e-4
-    """finetune: learning rate after a warm-up over a tenth of the updates; then linearly to 0."""
-
-
-def as_probes(value: object) -> object:
-    """What people write: names with commas between, or a list of names and mappings."""
-    if isinstance(value, str):
-        value = [part for part in value.split(",") if part]
-    if isinstance(value, (list, tuple)):
-        return [{"task": item} if isinstance(item, str) else item for item in value]
-    return value
-
-
-Probes = Annotated[
-    tuple[TaskProbeConfig, ...],
-    BeforeValidator(as_probes, json_schema_input_type=str | tuple[str | TaskProbeConfig, ...]),
-]
-
-
-class EvaluateConfig(Config):
-    """Evaluation on held-out data while training, always with the same examples and masks."""
-
-    every_steps: PositiveInt | None = None
-    """Evaluate after every so many updates, and after the last; null: only after the last."""
-    every_epochs: PositiveFloat | None = None
-    """Instead of every_steps: after every so many passes over the data."""
-    before_training: bool = False
-    """Also before the first update."""
-    early_stopping: EarlyStoppingConfig | None = None
-    """Stop when a held-out metric gets no better; null: never."""
-    num_examples: PositiveInt = 4096
-    """Examples of `data.valid` to use, at most all."""
-    batch_size: PositiveInt = 64
-    """Examples per forward pass and rank."""
-    num_samples: NonNegativeInt = 0
-    """Held-out examples that are shown with the model's answers after every evaluation: in TensorBoard and Weights &
-    Biases where those are on, and over time in the report. After the last step some are shown in any case. Not while a
-    model is sharded (fsdp2)."""
-    probes: Probes = ()
-    """Tasks of recipe glue to try the encoder on while it is trained."""
-    probe_folders: Annotated[dict[str, str], IsPath()] = Field(default_factory=dict)
-    """Where their data lie, {glue: FOLDER}, as data.task_folders of recipe glue. What is not named is taken from the
-    hub."""
-
-    def limited_to(self, num_examples: int) -> Self:
-        """The same with at most so many examples of each set."""
-        return self.model_copy(update={"num_examples": num_examples})
 
 
 class InitRename(Config):
@@ -514,12 +218,12 @@ class RunConfig(Config):
             found.append(
                 "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n  a tenth of the run is usual"
             )
-        has_momentum = self.optimizer.name in ("sgd", "lars")
+        is_sgd = self.optimizer.name in ("sgd", "lars")
         is_adafactor = self.optimizer.name == "adafactor"
-        has_betas = not has_momentum and not is_adafactor
+        has_betas = not is_sgd and not is_adafactor
         for name, belongs in (
-            ("momentum", has_momentum),
-            ("nesterov", has_momentum),
+            ("momentum", is_sgd or self.optimizer.name == "muon"),
+            ("nesterov", is_sgd),
             ("beta1", has_betas),
             ("beta2", has_betas),
             ("epsilon", has_betas and self.optimizer.name != "lion"),

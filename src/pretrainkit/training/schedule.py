@@ -2,7 +2,7 @@
 
 import math
 
-from pretrainkit.training.run import ScheduleConfig
+from pretrainkit.training.optimizer_config import ScheduleConfig
 
 
 def learning_rate(config: ScheduleConfig, peak_lr: float, num_steps: int, step: int) -> float:

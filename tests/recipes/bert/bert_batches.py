@@ -11,7 +11,7 @@ from pretrainkit.recipes.bert.config import (
     BertRun,
     ModernModelConfig,
 )
-from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
 
 WIDTH = 24
 SLOTS = 4

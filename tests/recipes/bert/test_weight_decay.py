@@ -7,7 +7,7 @@ from torch import nn
 
 from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.training.optim import build_optimizer
-from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
 
 
 def decaying(model: nn.Module, decay_mask: str) -> set[str]:

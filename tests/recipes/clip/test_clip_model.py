@@ -15,7 +15,7 @@ from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.recipes.clip.temperature import Temperature
 from pretrainkit.training.optim import build_optimizer, decayed_names
-from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
 
 
 def embed(model, **shares):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pretrainkit.data.aligned_crops import Part, centre_square
 from pretrainkit.recipes.fourm import serialise
-from pretrainkit.recipes.fourm.crops import Part, centre_square
 from pretrainkit.recipes.fourm.sequences import merge_spans
 
 WHOLE = Part(0, 0, 100, 200, False, (100, 200))
@@ -129,16 +129,6 @@ def test_a_point_is_inside_by_the_sides_to_its_right():
     outside = [(2.0, 2.0), (-1.0, 0.5), (5.0, 0.5), (0.5, 5.0)]
     assert all(serialise.contains(corner, *point) for point in inside)
     assert not any(serialise.contains(corner, *point) for point in outside)
-
-
-def test_depth_loses_scale_and_offset_and_outliers_do_not_count():
-    depth = np.arange(100.0).reshape(10, 10)
-    spoiled = depth.copy()
-    spoiled[0, 0], spoiled[9, 9] = -1e9, 1e9
-    found = serialise.standardised(depth)
-    assert found.ravel()[10:90].mean() == pytest.approx(0, abs=1e-6)
-    np.testing.assert_allclose(serialise.standardised(3 * depth + 7), found, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(serialise.standardised(spoiled)[3:7], found[3:7])
 
 
 def test_parts_move_boxes_as_they_move_pixels():

@@ -3,7 +3,7 @@
 import pytest
 
 from pretrainkit.recipes.glue.presets import PRESETS
-from pretrainkit.training.run import SourceConfig
+from pretrainkit.training.data_config import SourceConfig
 
 PUBLISHED = {
     "pixel-tags": ("tags", 256, 64, 5e-5, 15_000),

@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pixel_encoders import SHORT, require_exact_resume, write_encoder
+from pixel_encoders import SHORT, SMALL, require_exact_resume, write_encoder
 
 from pretrainkit import api
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.glue.answers import records_of
+from pretrainkit.recipes.pixel.model import build
+from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.relevance import explain
+from pretrainkit.running.initial import load_initial
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -119,6 +122,51 @@ def test_a_fine_tuned_model_lends_its_encoder(folder: Path, tmp_path: Path) -> N
     finetune(folder, tmp_path / "next", f"init_from={folder}/run", "num_steps=1", "optimizer.peak_lr=1e-30")
     first, second = (api.open_model(path).model.state_dict() for path in (folder / "run", tmp_path / "next"))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize("length", [16, 40])
+def test_a_fine_tuned_model_lends_its_encoder_for_another_length(folder: Path, tmp_path: Path, length: int) -> None:
+    more = [f"init_from={folder}/run", "num_steps=1", "optimizer.peak_lr=1e-30", f"data.max_seq_length={length}"]
+    finetune(folder, tmp_path / "next", *more)
+    first, second = (api.open_model(path).model.encoder for path in (folder / "run", tmp_path / "next"))
+    table, other = first.position_embedding, second.position_embedding
+    assert len(other) == length + 1
+    kept = min(len(table), len(other))
+    assert torch.equal(table[:kept], other[:kept])
+    assert torch.equal(other[kept:], position_table(length, table.shape[1], 6)[kept:])
+    assert torch.equal(first.pooling.dense.weight, second.pooling.dense.weight)
+
+
+@pytest.mark.parametrize("pooling", ["max", "cls", "pma:2"])
+def test_a_fine_tuned_model_lends_its_encoder_to_another_pooling(
+    folder: Path, tmp_path: Path, pooling: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = [f"init_from={folder}/run", "num_steps=1", "optimizer.peak_lr=1e-30"]
+    finetune(folder, tmp_path / "next", *more, f"model.encoder_settings.text.pooling={pooling}")
+    first, second = (api.open_model(path).model.state_dict() for path in (folder / "run", tmp_path / "next"))
+    kept = [name for name in second if not name.startswith("encoder.pooling.")]
+    assert all(torch.equal(first[name], second[name]) for name in kept)
+    assert "the pooling starts anew" in caplog.text
+    assert not torch.equal(first["encoder.pooling.norm.weight"], torch.ones(32))
+    fresh = [name for name in second if name.startswith("encoder.pooling.") and name.endswith("norm.weight")]
+    assert all(torch.equal(second[name], torch.ones(32)) for name in fresh)
+
+
+@pytest.mark.parametrize("length", [24, 50])
+def test_pretraining_starts_from_weights_of_another_length(folder: Path, length: int) -> None:
+    given = ["schedule.num_warmup_steps=0", f"init_from={folder}/encoder", f"model.max_patches={length}"]
+    settings = [*SMALL[:-2], "data.max_patches=24", *given]
+    config = api.load_config("pixel/tiny", settings)
+    with pytest.raises(ConfigError, match=r"set model\.grid_width=6"):
+        load_initial(build(config.model), config)
+    config = api.load_config("pixel/tiny", [*settings, "model.grid_width=6"])
+    load_initial(model := build(config.model), config)
+    trained = api.open_model(folder / "encoder").model.state_dict()
+    for name, tensor in model.state_dict().items():
+        if name.endswith("position_embedding"):
+            assert torch.equal(tensor, position_table(length, tensor.shape[1], 6))
+        else:
+            assert torch.equal(tensor, trained[name])
 
 
 def test_an_import_keeps_the_renderer_that_it_is_given(folder: Path, tmp_path: Path) -> None:

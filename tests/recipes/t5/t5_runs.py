@@ -9,7 +9,7 @@ from pretrainkit.data.source import Records
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
 
 SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)
 SHAPE = {"hidden_size": 16, "num_heads": 2, "head_size": 8, "intermediate_size": 16}

@@ -18,7 +18,7 @@ from pretrainkit.recipes.t5.source import bind
 from pretrainkit.recipes.t5.task_source import TaskBatches
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.run import OptimizerConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
 
 WORDS = SimpleNamespace(vocab_size=50, decode=lambda ids: " ".join(f"w{index}" for index in ids))
 SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.tokenizers.shards import TokenShards
-from pretrainkit.training.run import SourceConfig
+from pretrainkit.training.data_config import SourceConfig
 
 MAX_TRAIN_TOKENS = 10_000_000
 MAX_VALID_TOKENS = 1_000_000

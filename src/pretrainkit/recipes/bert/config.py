@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, model_validator
 
 from pretrainkit.config.base import Config
-from pretrainkit.training.run import DataConfig, Rate, RunConfig
+from pretrainkit.config.fields import Rate
+from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.run import RunConfig
 
 Activation = Literal["gelu_tanh", "gelu", "relu", "swish"]
 """gelu_tanh is `gelu_new` of Hugging Face and Sabertooth; gelu is the exact one with the error function."""

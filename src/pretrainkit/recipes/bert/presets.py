@@ -9,13 +9,9 @@ from pretrainkit.recipes.bert.config import (
     BertRun,
     ModernModelConfig,
 )
-from pretrainkit.training.run import (
-    CheckpointConfig,
-    EvaluateConfig,
-    LogConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-)
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 SABERTOOTH_VOCAB_SIZE = 32_128
 """251 x 128: 256 bytes, 5 control pieces, 31 867 learned pieces."""

@@ -6,9 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Rate
 from pretrainkit.config.paths import IsPath
 from pretrainkit.images.ops import ImageTransform
-from pretrainkit.training.run import DataConfig, EvaluateConfig, Rate, RunConfig, SourceConfig, as_sources
+from pretrainkit.training.data_config import DataConfig, SourceConfig, as_sources
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.run import RunConfig
 
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
 

@@ -29,15 +29,9 @@ from pretrainkit.recipes.clip.config import (
     TextAugmentConfig,
     TimmConfig,
 )
+from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.recipe import ImportedConfig
-from pretrainkit.training.run import (
-    CheckpointConfig,
-    LogConfig,
-    OptimizerConfig,
-    ParameterGroup,
-    PrecisionConfig,
-    ScheduleConfig,
-)
+from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
 
 DEFAULTS: dict[str, Any] = {
     "epoch": None,

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.errors import ConfigError, MissingPackageError
-from pretrainkit.exporting.torchvision_shim import import_torchvision
+from pretrainkit.errors import ConfigError
+from pretrainkit.exporting.torchvision_shim import import_timm
 from pretrainkit.nn.foreign import repeated_modules, without_weights
 from pretrainkit.recipes.clip.architecture import bind_timm
 from pretrainkit.recipes.clip.base_tower import ImageTower
@@ -31,7 +31,7 @@ class TimmTower(ImageTower):
 
     def __init__(self, config: TimmConfig) -> None:
         super().__init__()
-        timm = import_timm()
+        timm = import_timm("model.image.kind=timm")
         if config.architecture is None and ":" in config.name:
             config = bind_timm(config)
         self.config = config
@@ -68,20 +68,6 @@ class TimmTower(ImageTower):
                 f"  set model.image.image_size={size}, or the sizes of data.train_transforms and data.valid_transforms"
             ) from error
         return features[:, 0] if features.ndim == 3 else features
-
-
-def import_timm() -> ModuleType:
-    """timm, with torchvision in working order.
-
-    Raises:
-        MissingPackageError: One of them is not installed.
-    """
-    try:
-        import_torchvision()
-        import timm
-    except ImportError as error:
-        raise MissingPackageError(error.name or "timm", "vision", "model.image.kind=timm") from None
-    return timm
 
 
 def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any]:

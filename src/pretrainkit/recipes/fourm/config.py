@@ -9,10 +9,11 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import NonNegativeFloat
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
 from pretrainkit.recipes.fourm.lengths import LengthConfig
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
-from pretrainkit.training.run import NonNegativeFloat, RunConfig
+from pretrainkit.training.run import RunConfig
 
 
 class FourMObjectiveConfig(Config):

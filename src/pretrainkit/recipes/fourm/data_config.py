@@ -6,10 +6,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Rate
 from pretrainkit.config.paths import IsPath
-from pretrainkit.images.ops import PositiveRange, Shares
+from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Mixture
-from pretrainkit.training.run import DataConfig, Rate, SourceConfig, as_sources
+from pretrainkit.training.data_config import DataConfig, SourceConfig, as_sources
 
 
 class MaskingConfig(Config):
@@ -41,18 +42,6 @@ class MaskingConfig(Config):
             if least is not None and least > most:
                 raise ValueError(f"min_{side}_tokens {least} is more than num_{side}_tokens {most}; exchange the two")
         return self
-
-
-class CropConfig(Config):
-    """Which part of a sample is used, the same for all of its modalities. Samples whose image tokens were made before
-    bring their own parts, in `crop_settings`, and one of those is drawn."""
-
-    scale: Shares = (0.2, 1.0)
-    """Smallest and largest share of the area in training; (1, 1) with ratio (1, 1): the largest centre square."""
-    ratio: PositiveRange = (3 / 4, 4 / 3)
-    """Smallest and largest width / height in training, drawn log-uniformly."""
-    flip: Rate = 0.5
-    """How often a sample is mirrored left to right in training."""
 
 
 class FourMSetConfig(SourceConfig):

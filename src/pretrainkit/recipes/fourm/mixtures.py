@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PositiveFloat
 
 from pretrainkit.config.base import Config
-from pretrainkit.training.run import NonNegativeFloat
+from pretrainkit.config.fields import NonNegativeFloat
 
 Keep = Literal["random", "all", "binary"]
 ALL = "*"

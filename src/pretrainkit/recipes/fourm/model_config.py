@@ -2,11 +2,11 @@
 
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Rate
 from pretrainkit.recipes.fourm.catalogue import Modalities
-from pretrainkit.training.run import NonNegativeInt, Rate
 
 Variant = Literal["gelu", "swiglu", "swiglu-qknorm"]
 

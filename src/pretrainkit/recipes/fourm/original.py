@@ -4,7 +4,6 @@ Source: section 3.14 of the specification; the hub's format of `apple/ml-4m`. Th
 their own; nothing here fetches them.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.exporting.folder import new_file
+from pretrainkit.exporting.published_files import read_published
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.fourm.modality import Modality
@@ -34,9 +34,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "share_modality_embeddings": True,
 }
 """Of a config that does not say."""
-_LONGEST = 10_000
-"""Longer texts of a header are not parsed, as in the original."""
-_WEIGHTS = "model.safetensors"
 
 
 def write_original(path: Path, model: FourM) -> None:
@@ -65,14 +62,7 @@ def read_original(path: Path, model: FourMModelConfig | None = None) -> tuple[Fo
     Raises:
         CheckpointError: It cannot be read, or is of another architecture.
     """
-    file = path / _WEIGHTS if path.is_dir() else path
-    if file.suffix == ".safetensors":
-        tensors, header = _read_safetensors(file)
-    else:
-        tensors, header = _read_pickle(file), {}
-    beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
-    if "domains_in" not in header and beside.is_file():
-        header = _read_json(beside)
+    tensors, header = read_published(path, "domains_in")
     if model is None:
         if "domains_in" not in header:
             raise CheckpointError(
@@ -212,61 +202,3 @@ def _smallest() -> FourMModelConfig:
         num_heads=1,
         intermediate_size=10,
     )
-
-
-def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt") as content:
-            header = {name: _parsed(text) for name, text in (content.metadata() or {}).items()}
-            return {name: content.get_tensor(name) for name in content.keys()}, header  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read: {error}\n  give the file or folder of a model, copied whole"
-        ) from None
-
-
-def _parsed(text: str) -> Any:
-    """A value of the header as the original reads it."""
-    import yaml
-
-    if len(text) > _LONGEST:
-        return text
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    return None if value == "None" else value
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}\n  copy it again") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} holds no table of settings\n  copy it again")
-    return values
-
-
-def _read_pickle(file: Path) -> dict[str, Tensor]:
-    """The weights of a training checkpoint. Nothing in it is executed."""
-    import argparse
-
-    import torch
-
-    try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise CheckpointError(f"there is no file {file}\n  give a model.safetensors or checkpoint-final.pth") from None
-    except Exception as error:  # torch raises what the pickle's bytes provoke
-        raise CheckpointError(
-            f"{file} cannot be read without running what it holds: {str(error).splitlines()[0][:200]}\n"
-            "  if you trust who made it, save its weights alone with torch.save"
-        ) from None
-    found = content.get("model", content) if isinstance(content, Mapping) else content
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise CheckpointError(f"{file} holds no weights\n  give a checkpoint of the original's training")
-    return dict(found)

@@ -20,16 +20,10 @@ from pretrainkit.recipes.fourm.lengths import LengthConfig
 from pretrainkit.recipes.fourm.mixtures import Component
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.recipe import ImportedConfig
-from pretrainkit.training.run import (
-    CheckpointConfig,
-    EvaluateConfig,
-    OptimizerConfig,
-    ParallelConfig,
-    ParameterGroup,
-    PrecisionConfig,
-    ScheduleConfig,
-)
+from pretrainkit.training.run import CheckpointConfig, ParallelConfig, PrecisionConfig
 
 _BILLION = 1_000_000_000
 _MODEL = re.compile(r"fm_(tiny|small|base|large|xlarge)_\d+e_\d+d_(gelu|swiglu_nobias|swiglu_qknorm_nobias)")

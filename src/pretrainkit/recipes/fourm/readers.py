@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.data.aligned_crops import Part
+from pretrainkit.data.aligned_values import IMAGE_SUFFIXES, read_array, read_map, standardised
 from pretrainkit.data.user_modules import user_object
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
 from pretrainkit.recipes.fourm import serialise
-from pretrainkit.recipes.fourm.crops import Part
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig
 from pretrainkit.recipes.fourm.modality import Modality
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 JSON_SUFFIXES = (".json", ".json.gz")
 
 
@@ -108,7 +108,7 @@ class Tokens(Reader):
     is_of_parts = True
 
     def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
-        table = _array(content, request.name)
+        table = read_array(content, request.name)
         table = table.reshape(1, -1) if table.ndim == 1 else table.reshape(len(table), -1)
         modality = request.modality
         if table.dtype.kind not in "iu" or table.shape[1] != modality.max_tokens or len(table) <= request.part.number:
@@ -134,7 +134,7 @@ class ClassMap(_Image):
     _samples = 4
 
     def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
-        classes_HW = _grey(content, request.name).astype(np.int64)
+        classes_HW = read_map(content, request.name).astype(np.int64)
         modality = request.modality
         rows, columns = modality.grid
         assert modality.vocab_size is not None
@@ -160,23 +160,17 @@ class DepthMap(Reader):
     reach = 2.5
 
     def image_size(self, content: bytes, name: str) -> tuple[int, int]:
-        height, width = self._depth(content, name).shape
+        height, width = read_map(content, name).shape
         return height, width
 
     def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
-        depth_HW, modality = self._depth(content, request.name), request.modality
+        depth_HW, modality = read_map(content, request.name), request.modality
         rows, columns = modality.grid
         assert modality.vocab_size is not None
         found_HW = request.part.nearest(depth_HW.astype(np.float32), rows * self._samples, columns * self._samples)
-        means_P = _patches(serialise.standardised(found_HW), rows, columns).mean(axis=1)
+        means_P = _patches(standardised(found_HW), rows, columns).mean(axis=1)
         steps = np.floor((means_P + self.reach) / (2 * self.reach) * modality.vocab_size)
         return steps.clip(0, modality.vocab_size - 1).astype(np.int32)
-
-    def _depth(self, content: bytes, name: str) -> NDArray[Any]:
-        found = _array(content, name) if content[:6] == b"\x93NUMPY" else _grey(content, name)
-        if found.ndim != 2:
-            raise DataError(f"{name} holds {found.shape}, not depth (H, W)\n  replace the file or leave its sample out")
-        return found
 
 
 class ColorMap(_Image):
@@ -347,37 +341,13 @@ def reader_of(modality: Modality) -> Reader:
 
 def crop_table(content: bytes, name: str) -> NDArray[np.integer]:
     """Stored parts of a sample, (parts, 5)."""
-    return _array(content, name)
+    return read_array(content, name)
 
 
 def _patches(values_HW: NDArray, rows: int, columns: int) -> NDArray:
     """(rows x columns, values of one patch)."""
     height, width = values_HW.shape[0] // rows, values_HW.shape[1] // columns
     return values_HW.reshape(rows, height, columns, width).swapaxes(1, 2).reshape(rows * columns, height * width)
-
-
-def _grey(content: bytes, name: str) -> NDArray[Any]:
-    """The first channel of an image, with all its bits."""
-    from pretrainkit.images.pillow import require_pillow
-
-    require_pillow()
-    from PIL import Image
-
-    try:
-        values = np.asarray(Image.open(io.BytesIO(content)))
-    except Exception as error:  # decoders of damaged files raise nearly anything
-        raise DataError(f"image {name} is broken: {error}\n  replace the file or leave its sample out") from error
-    return values if values.ndim == 2 else values[..., 0]
-
-
-def _array(content: bytes, name: str) -> NDArray[Any]:
-    try:
-        found = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"{name} cannot be read as an array: {error}\n  write it with numpy.save") from error
-    if not isinstance(found, np.ndarray):
-        raise DataError(f"{name} holds several arrays\n  write one with numpy.save")
-    return found
 
 
 def _json(content: bytes, name: str) -> Any:

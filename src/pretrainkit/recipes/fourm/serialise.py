@@ -4,14 +4,13 @@ Every number is a word v0=… to v3=… of one of a thousand values, rounded hal
 (https://arxiv.org/abs/2312.06647) and 4M-21 (https://arxiv.org/abs/2406.09406).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.recipes.fourm.crops import Part
+from pretrainkit.data.aligned_crops import Part
 
 BoxOrder = Literal["distance", "area", "score", "random"]
 _TOP = 999
@@ -201,12 +200,3 @@ def contains(outline_V2: NDArray[np.floating], x: float, y: float) -> bool:
     crosses = (y1 > y) != (y2 > y)
     rise = np.where(crosses, y2 - y1, 1.0)
     return bool((crosses & (x < (x2 - x1) * (y - y1) / rise + x1)).sum() % 2)
-
-
-def standardised(depth_HW: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Depth without its scale and offset: mean 0 and deviation 1 of the middle 80 %."""
-    values = np.sort(depth_HW, axis=None)
-    edge = len(values) // 10
-    middle = values[edge : len(values) - edge] if len(values) > 2 * edge else values
-    mean = middle.mean(dtype=np.float64)
-    return (depth_HW - mean) / math.sqrt(middle.var(dtype=np.float64) + 1e-6)

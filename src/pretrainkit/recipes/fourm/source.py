@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 
 from pretrainkit import rng
 from pretrainkit.config.base import Config
+from pretrainkit.data.aligned_crops import Part, centre_square, draw_part, stored_part
+from pretrainkit.data.aligned_folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
+from pretrainkit.data.aligned_streams import TarSamples, is_stream, stream_folders
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.batch import with_places
 from pretrainkit.recipes.fourm.bound_mixture import Bound
-from pretrainkit.recipes.fourm.crops import Part, centre_square, draw_part, stored_part
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
-from pretrainkit.recipes.fourm.folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
 from pretrainkit.recipes.fourm.masking import Contents, Masking
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import Chunks, Content, Reader, Request, crop_table, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids, Ragged
-from pretrainkit.recipes.fourm.streams import TarSamples, is_stream, stream_folders
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 Split = Literal["train", "valid"]

@@ -7,7 +7,8 @@ from pydantic import BeforeValidator, Field, PositiveInt
 from pretrainkit.config.base import Config
 from pretrainkit.config.paths import IsPath
 from pretrainkit.recipes.glue.tasks import Kind
-from pretrainkit.training.run import DataConfig, RunConfig
+from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.run import RunConfig
 
 
 def _as_names(value: object) -> object:

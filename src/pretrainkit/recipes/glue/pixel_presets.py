@@ -4,15 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueModelConfig, GlueRun, SpanConfig
-from pretrainkit.training.run import (
-    CheckpointConfig,
-    EarlyStoppingConfig,
-    EvaluateConfig,
-    KeepBestConfig,
-    LogConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-)
+from pretrainkit.training.evaluate_config import EarlyStoppingConfig, EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.run import CheckpointConfig, KeepBestConfig, LogConfig
 
 _EVERY = 500
 """Updates from one evaluation to the next."""

@@ -6,7 +6,9 @@ from typing import Any
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
 from pretrainkit.recipes.glue.pixel_presets import PIXEL_PRESETS
 from pretrainkit.recipes.glue.tasks import TASKS
-from pretrainkit.training.run import CheckpointConfig, EvaluateConfig, LogConfig, OptimizerConfig, ScheduleConfig
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 
 def _run(task: str | None) -> GlueRun:

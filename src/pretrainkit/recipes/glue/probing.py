@@ -29,10 +29,12 @@ from pretrainkit.recipes.glue.source import TextSource
 from pretrainkit.recipes.glue.tasks import named_task
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout
+from pretrainkit.training.evaluate_config import TaskProbeConfig
 from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.recipe import Evaluator, Recipe
-from pretrainkit.training.run import OptimizerConfig, ParallelConfig, ScheduleConfig, TaskProbeConfig
+from pretrainkit.training.run import ParallelConfig
 from pretrainkit.training.schedule import learning_rate
 from pretrainkit.training.trainer import to_device
 

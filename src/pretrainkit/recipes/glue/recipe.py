@@ -13,7 +13,7 @@ from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.training.recipe import Evaluator, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
@@ -70,20 +70,23 @@ class Glue(Recipe):
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
-        """Of a fine-tuned model with the same kind of task and classes the head, too."""
+        """Of a fine-tuned model with the same kind of task and classes the head, too. It may be for texts of another
+        length, where its recipe knows how."""
         from pretrainkit.recipes.glue.model import encoder_of
         from pretrainkit.recipes.glue.source import task_of
 
         if config.model.start == "random":
             return
+        reader, own = encoder_of(config.model)
         if recipe != self.name:
-            reader, own = encoder_of(config.model)
-            _copy(reader.build_text_encoder(own, trained), model.encoder, config)
+            _copy(reader.build_text_encoder(own, trained).state_dict(), model.encoder, config)
             return
-        _copy(trained.encoder, model.encoder, config)
+        given = encoder_of(encoder_config.model)[1]
+        state = reader.fitted_text_encoder(own, given, trained.encoder.state_dict(), model.encoder.state_dict())
+        _copy(state, model.encoder, config)
         is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
         if is_alike and encoder_config.model.classes == config.model.classes:
-            _copy(trained.head, model.head, config)
+            _copy(trained.head.state_dict(), model.head, config)
 
     def bind(self, config: GlueRun) -> GlueRun:
         """Find the classes, and check the lengths."""
@@ -236,11 +239,10 @@ class Glue(Recipe):
         return recipe.text_reader(encoder_config, self.tokenizer_folder(config))
 
 
-def _copy(source: nn.Module, target: nn.Module, config: GlueRun) -> None:
+def _copy(found: Mapping[str, Tensor], target: nn.Module, config: GlueRun) -> None:
     """All weights. Raises CheckpointError where the modules are not of one shape."""
     from pretrainkit.dist.weights import require_same_tensors
 
-    found = source.state_dict()
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (target.state_dict(), found)
     )

@@ -5,7 +5,9 @@ from typing import Any, Literal
 from pydantic import PositiveInt
 
 from pretrainkit.config.base import Config
-from pretrainkit.training.run import DataConfig, OptimizerConfig, RunConfig
+from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.run import RunConfig
 
 
 class HuggingFaceModelConfig(Config):

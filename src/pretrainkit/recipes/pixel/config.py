@@ -10,9 +10,10 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Rate
 from pretrainkit.recipes.pixel.data_config import PixelDataConfig
 from pretrainkit.recipes.pixel.text_config import PixelTextConfig
-from pretrainkit.training.run import Rate, RunConfig
+from pretrainkit.training.run import RunConfig
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "swish"]
 DropoutRate = Annotated[float, Field(ge=0, lt=1)]
@@ -108,6 +109,8 @@ class PixelObjectiveConfig(Config):
     mask_region: Literal["text", "canvas"] = "text"
     """Where the ratio is spent. text: within the text and its end patch. canvas: over all data.max_patches, as in the
     original, where the blank after a short text takes its share; what is hidden there never counts."""
+    blank_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight, in the loss, of hidden patches of one colour, blanks and end patches, against 1 of patches with ink."""
     normalize_target: bool = True
     """Standardize each patch by its own mean and variance before it is compared."""
 
@@ -178,6 +181,10 @@ class PixelRun(RunConfig):
             found.append(
                 f"data.min_text_patches {data.min_text_patches} leaves no text: a canvas of {data.max_patches} patches "
                 f"has at most {data.max_patches - 1} before its end patch\n  set data.min_text_patches lower"
+            )
+        if data.temperature != 1 and any(source.weight is not None for source in data.train):
+            found.append(
+                f"data.temperature={data.temperature} is only read without weights of data.train\n  leave one out"
             )
         default = PixelObjectiveConfig()
         if objective.masking == "random":

@@ -2,10 +2,43 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
+from pretrainkit.config.base import Config
+from pretrainkit.config.fields import Rate
 from pretrainkit.config.paths import IsPath
-from pretrainkit.training.run import DataConfig, Rate, Sources
+from pretrainkit.errors import ConfigError
+from pretrainkit.training.data_config import DataConfig, Sources
+
+
+class PixelAugmentConfig(Config):
+    """How training text is varied, anew in each epoch and from the key of its row alone. Held-out text is always drawn
+    as its renderer says. Empty lists vary nothing."""
+
+    share: Rate = 1.0
+    """Share of the rows that are varied."""
+    fonts: Annotated[tuple[str, ...], IsPath()] = ()
+    """Other main fonts, .ttf or .otf; each is as likely as the renderer's own. Needs rows that are drawn on the way:
+    plain text, or `pretrainkit render --text-only`. A row that gets too long loses its end."""
+    sizes: tuple[PositiveFloat, ...] = ()
+    """Other sizes in points; each is as likely as the renderer's own. Needs rows that are drawn on the way."""
+    inks: tuple[str, ...] = ()
+    """Other colours of text, names of CSS or #rrggbb; each is as likely as black. The rows must be drawn black on
+    white, also as pictures."""
+    papers: tuple[str, ...] = ()
+    """Other colours behind text; each is as likely as white."""
+
+    @field_validator("inks", "papers")
+    @classmethod
+    def _are_colors(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        from pretrainkit.rendering.colors import parse_color
+
+        for name in names:
+            try:
+                parse_color(name)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return names
 
 
 class PixelDataConfig(DataConfig):
@@ -20,6 +53,11 @@ class PixelDataConfig(DataConfig):
     """Held out; the same kinds of paths."""
     held_out_share: Annotated[Rate, Field(lt=1)] = 0.0
     """With no `valid`: so much of `train` is held out, in runs of 64 neighbours, the same ones for every seed."""
+    temperature: PositiveFloat = 1.0
+    """With several paths without weights: shares in proportion to rows ** (1 / temperature). 1: every row counts the
+    same; higher: small sets, such as those of rare languages, come more often."""
+    augment: PixelAugmentConfig = PixelAugmentConfig()
+    """Other fonts, sizes and colours of training text."""
     order: Literal["shuffle", "sequential"] = "shuffle"
     """shuffle: every row independently permuted, anew each epoch. sequential: as stored."""
     renderer: Annotated[str | None, IsPath()] = None

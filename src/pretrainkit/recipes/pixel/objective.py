@@ -28,12 +28,10 @@ class PixelObjective(SeparableObjective):
         return {TERM: 1.0}
 
     def weights(self, batch: Batch) -> dict[str, Tensor]:
-        return {TERM: batch["target_weights"].sum()}
+        return {TERM: self._weights(batch).sum()}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
-        error_K = self._errors(model, batch)
-        weight_K = batch["target_weights"]
-        return {TERM: LossSum((error_K * weight_K).sum(), weight_K.sum())}
+        return {TERM: _mean_over(self._errors(model, batch), self._weights(batch))}
 
     @torch.no_grad()
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
@@ -41,10 +39,10 @@ class PixelObjective(SeparableObjective):
         `blind_loss`, of answering each patch with its own mean."""
         error_K = self._errors(model, batch)
         weight_K, patches = batch["target_weights"], batch["target_patches"]
-        has_ink_K = (patches != patches[:, :1]).any(1).float()
+        has_ink_K = _has_ink(patches, self._config.model.patch_size)
         blind_K = self._target(patches).square().mean((1, 2)) if self._config.objective.normalize_target else None
         found = {
-            TERM: LossSum((error_K * weight_K).sum(), weight_K.sum()),
+            TERM: _mean_over(error_K, self._weights(batch)),
             "inked_patch_loss": _mean_over(error_K, weight_K * has_ink_K),
             "blank_patch_loss": _mean_over(error_K, weight_K * (1 - has_ink_K)),
         }
@@ -54,6 +52,14 @@ class PixelObjective(SeparableObjective):
 
     def cost(self, batch: HostBatch) -> Cost:
         return count_cost(self._config, batch)
+
+    def _weights(self, batch: Batch) -> Tensor:
+        """float32 (K,): what each hidden patch counts."""
+        weight_K, blank = batch["target_weights"], self._config.objective.blank_weight
+        if blank == 1:
+            return weight_K
+        has_ink_K = _has_ink(batch["target_patches"], self._config.model.patch_size)
+        return weight_K * (has_ink_K + blank * (1 - has_ink_K))
 
     def _errors(self, model: nn.Module, batch: Batch) -> Tensor:
         """float32 (K,): mean squared error of each hidden patch."""
@@ -86,6 +92,12 @@ def target_pixels(patches: Tensor, patch_size: int, *, is_normalized: bool) -> T
     num = patch_size**2 * NUM_CHANNELS
     variance_K11 = centred_KSC.square().mean((1, 2), keepdim=True) * (num / (num - 1))
     return centred_KSC * torch.rsqrt(variance_K11 + _EPSILON)
+
+
+def _has_ink(patches: Tensor, patch_size: int) -> Tensor:
+    """float32 (K,): 1 where the pixels of uint8 (K, F) are not all of one colour."""
+    values_KSC = patches.unflatten(1, (patch_size**2, -1))
+    return (values_KSC != values_KSC[:, :1]).any(2).any(1).float()
 
 
 def _mean_over(values_K: Tensor, weight_K: Tensor) -> LossSum:

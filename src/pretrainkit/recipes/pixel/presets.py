@@ -3,14 +3,9 @@
 from collections.abc import Callable
 
 from pretrainkit.recipes.pixel.config import PixelDataConfig, PixelModelConfig, PixelObjectiveConfig, PixelRun
-from pretrainkit.training.run import (
-    CheckpointConfig,
-    EvaluateConfig,
-    LogConfig,
-    OptimizerConfig,
-    ParameterGroup,
-    ScheduleConfig,
-)
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup, ScheduleConfig
+from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 FINAL_LR = 1e-5
 """Of the published run, whatever its peak."""

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.presets import PRESETS, base
 from pretrainkit.training.recipe import Recipe, Split
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import nn
+    from torch import Tensor, nn
 
+    from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.pixel.objective import PixelObjective
     from pretrainkit.training.text_encoder import TextEncoder
@@ -43,6 +45,17 @@ class Pixel(Recipe):
         from pretrainkit.recipes.pixel.source import open_source
 
         return open_source(config, split)
+
+    def build_order(self, config: PixelRun, source: BatchSource) -> Order:
+        """Without weights, components in proportion to their rows ** (1 / data.temperature)."""
+        if config.data.temperature == 1:
+            return super().build_order(config, source)
+        from pretrainkit.data.order import Order
+
+        data = config.data
+        rates = [size ** (1 / data.temperature) for size in source.sizes]
+        weights = [max(round(rate / sum(rates), 4), 1e-4) for rate in rates]
+        return Order(source.sizes, weights=weights, mode=data.order, seed=config.seed, batch_size=data.batch_size)
 
     def tokenizer_folder(self, config: PixelRun) -> Path | None:
         """Text is drawn, not cut into tokens: the folder of the renderer, where the data say."""
@@ -103,6 +116,33 @@ class Pixel(Recipe):
         from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
 
         return build_text_encoder(config, model)
+
+    def fitted_weights(
+        self, config: PixelRun, given: PixelRun, weights: Mapping[str, Tensor]
+    ) -> tuple[PixelRun, Mapping[str, Tensor]]:
+        """Tables of positions are cut, or go on by their formula; rotary positions have no length."""
+        from pretrainkit.recipes.pixel.convert import with_length
+
+        wanted, trained = config.model, given.model
+        if wanted.positions != trained.positions:
+            return given, weights
+        if wanted.positions == "grid" and wanted.position_grid_width != trained.position_grid_width:
+            raise ConfigError(
+                f"init_from counts {trained.position_grid_width} patches in a row of its grid of positions, but "
+                f"model.max_patches={wanted.max_patches} has {wanted.position_grid_width}\n"
+                f"  set model.grid_width={trained.position_grid_width}, which keeps what was learnt of positions"
+            )
+        if wanted.max_patches != trained.max_patches:
+            trained, weights = with_length(weights, trained, wanted.max_patches)
+        trained = trained.model_copy(update={"grid_width": wanted.grid_width})
+        return given.model_copy(update={"model": trained}), weights
+
+    def fitted_text_encoder(
+        self, config: PixelRun, given: PixelRun, weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        from pretrainkit.recipes.pixel.text_encoder import fitted_state
+
+        return fitted_state(config, given, weights, fresh)
 
     def text_encoder_flops(self, config: PixelRun, lengths_B: np.ndarray) -> float:
         from pretrainkit.recipes.pixel.text_encoder import encoder_flops

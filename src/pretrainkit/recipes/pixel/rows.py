@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.errors import ConfigError, DataError, MissingPackageError
+from pretrainkit.recipes.pixel.looks import OWN, Look, dressed
 from pretrainkit.rendering.folder import load_renderer
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.row_files import PATCHES, PIXELS
@@ -149,12 +150,25 @@ class Rows(ABC):
     def __len__(self) -> int:
         return len(self.kept_N)
 
-    def strips(self, rows_R: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def num_text_patches(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> NDArray[np.int32]:
+        """(R,): patches before the end patch of each row; `looks`: how it is drawn, None as its renderer says."""
+        return self.num_patches_N[rows_R]
+
+    def strips(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> list[NDArray[np.uint8]]:
         """uint8 (P, U * P) or (P, U * P, C) of each row: up to and with its end patch."""
-        return self._strips(self.kept_N[rows_R], self.num_patches_N[rows_R])
+        return self._strips(self.kept_N[rows_R], self.num_patches_N[rows_R], looks)
+
+    def check(self, look: Look) -> None:
+        """That rows can be drawn so. Raises ConfigError or DataError where they cannot."""
+        raise ConfigError(
+            f"{self.name} has pictures, whose font data.augment cannot change\n"
+            "  name plain text or rows of pretrainkit render --text-only, or leave out data.augment.fonts and .sizes"
+        )
 
     @abstractmethod
-    def _strips(self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32]) -> list[NDArray[np.uint8]]:
+    def _strips(
+        self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
+    ) -> list[NDArray[np.uint8]]:
         """Of rows of the table."""
 
     @abstractmethod
@@ -168,7 +182,9 @@ class StoredRows(Rows):
     def describe(self) -> str:
         return "pictures are read"
 
-    def _strips(self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32]) -> list[NDArray[np.uint8]]:
+    def _strips(
+        self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
+    ) -> list[NDArray[np.uint8]]:
         stored = self.table.values(PIXELS, rows_R)
         return [
             self._strip(int(row), picture, num_patches)
@@ -206,9 +222,27 @@ class DrawnRows(Rows):
     def describe(self) -> str:
         return "text is drawn on the way"
 
-    def _strips(self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32]) -> list[NDArray[np.uint8]]:
+    def check(self, look: Look) -> None:
+        dressed(self._open_renderer(), look)
+
+    def num_text_patches(self, rows_R: NDArray[np.int64], looks: Sequence[Look] | None = None) -> NDArray[np.int32]:
+        found = self.num_patches_N[rows_R]
+        places = [place for place, look in enumerate(looks or ()) if look != OWN]
+        if looks is None or not places:
+            return found
+        renderer, texts = self._open_renderer(), self.table.values("text", self.kept_N[rows_R[places]])
+        found[places] = [
+            dressed(renderer, looks[place]).num_text_patches(text) for place, text in zip(places, texts, strict=True)
+        ]
+        return found
+
+    def _strips(
+        self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
+    ) -> list[NDArray[np.uint8]]:
         renderer = self._open_renderer()
-        return [renderer.columns(text).swapaxes(0, 1) for text in self.table.values("text", rows_R)]
+        texts = self.table.values("text", rows_R)
+        drawn = [dressed(renderer, look) for look in looks] if looks else [renderer] * len(texts)
+        return [own.columns(text).swapaxes(0, 1) for own, text in zip(drawn, texts, strict=True)]
 
 
 @lru_cache(maxsize=4)

@@ -20,6 +20,8 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.recipes.pixel.data_config import PixelAugmentConfig
+from pretrainkit.recipes.pixel.looks import Look, Looks
 from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.open_rows import open_rows
 from pretrainkit.recipes.pixel.rows import Rows
@@ -64,6 +66,7 @@ class PixelSource(BatchSource):
             components: In the order of the config, without the rows that are left out.
         """
         self.config, self.split, self.components = config, split, tuple(components)
+        self._looks = Looks(config.data.augment if split == "train" else PixelAugmentConfig())
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -76,7 +79,8 @@ class PixelSource(BatchSource):
         data, objective = self.config.data, self.config.objective
         parts = [component.fingerprint for component in self.components]
         parts += [self.split, f"{data.max_patches} {data.min_text_patches} {data.held_out_share}"]
-        parts.append(objective.model_dump_json(exclude={"normalize_target"}))
+        parts.append(objective.model_dump_json(exclude={"normalize_target", "blank_weight"}))
+        parts += [found] if (found := self._looks.fingerprint) else []
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
     def summary(self) -> dict[str, Any]:
@@ -112,14 +116,21 @@ class PixelSource(BatchSource):
     def _num_text_patches(self, records: Records) -> NDArray[np.int32]:
         found = np.empty(len(records), np.int32)
         for component, own in self._by_component(records):
-            found[own] = component.num_patches_N[records.index[own]]
+            found[own] = component.num_text_patches(records.index[own], self._drawn(records, own))
         return found
+
+    def _drawn(self, records: Records, own: NDArray[np.int64]) -> list[Look] | None:
+        """How rows of the batch are drawn; None: as their renderer says."""
+        return self._looks.drawn(records.key[own]) if self._looks.redraws else None
 
     def _pixels(self, records: Records, num_patches: int) -> NDArray[np.uint8]:
         P = self.config.model.patch_size
         strips: list[NDArray[np.uint8] | None] = [None] * len(records)
         for component, own in self._by_component(records):
-            for place, strip in zip(own.tolist(), component.strips(records.index[own]), strict=True):
+            drawn = component.strips(records.index[own], self._drawn(records, own))
+            if self._looks.recolors:
+                drawn = self._looks.colored(drawn, records.key[own])
+            for place, strip in zip(own.tolist(), drawn, strict=True):
                 strips[place] = strip
         colors = (3,) if any(strip is not None and strip.ndim == 3 for strip in strips) else ()
         pixels = np.full((len(records), P, num_patches * P, *colors), 255, np.uint8)
@@ -241,6 +252,9 @@ def _problems(config: PixelRun, rows: Rows) -> list[str]:
             f"{rows.name} has rows of {longest} patches, but data.max_patches is {data.max_patches}\n"
             f"  set data.max_patches={longest}, and model.max_patches to as many or more; or render it anew"
         )
+    if (looks := Looks(data.augment)).redraws:
+        for look in looks.all:
+            rows.check(look)
     side = rows.strips(np.zeros(1, np.int64))[0].shape[0]
     if side != config.model.patch_size:
         found.append(

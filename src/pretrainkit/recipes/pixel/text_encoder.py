@@ -4,6 +4,9 @@ Dimensions: B texts, T tokens of all of them, each text with a class token in fr
 L patches of the longest text, D width.
 """
 
+import logging
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,9 @@ from pretrainkit.recipes.pixel.pooling import ClassPooling, build_pooling
 from pretrainkit.recipes.pixel.positions import fitted_table
 from pretrainkit.training.objective import Batch
 from pretrainkit.training.text_encoder import TextEncoder
+
+_TABLE, _POOLING = "position_embedding", "pooling."
+_logger = logging.getLogger(__name__)
 
 
 class PixelTextEncoder(TextEncoder):
@@ -101,6 +107,28 @@ def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTex
     if trained is not None:
         table = fitted_table(trained.detach(), wanted.max_patches, model.config.position_grid_width)
     return PixelTextEncoder(model, table, pooling, config)
+
+
+def fitted_state(
+    config: PixelRun, given: PixelRun, state: Mapping[str, Tensor], fresh: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Weights of a fine-tuned encoder of config `given` for one of `config`: the table of positions is cut, or goes on
+    by its formula, and where texts are pooled otherwise the pooling is that of `fresh`."""
+    found = dict(state)
+    table = found.get(_TABLE)
+    if table is not None:
+        found[_TABLE] = fitted_table(table, config.model.max_patches, given.model.position_grid_width)
+    if _pooling(config) != _pooling(given):
+        _logger.warning("init_from pools by %s: the pooling starts anew, by %s", _pooling(given), _pooling(config))
+        found = {name: value for name, value in found.items() if not name.startswith(_POOLING)}
+        found |= {name: value for name, value in fresh.items() if name.startswith(_POOLING)}
+    return found
+
+
+def _pooling(config: PixelRun) -> str:
+    text = config.text
+    parts = [("linear layer", text.pooling_linear), ("norm", text.pooling_norm)] if text.pooling != "cls" else []
+    return " ".join([text.pooling, *(f"with {part}" for part, is_there in parts if is_there)])
 
 
 def encoder_flops(config: PixelRun, lengths_B: np.ndarray) -> float:

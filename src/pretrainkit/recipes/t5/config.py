@@ -17,7 +17,9 @@ from pretrainkit.config.base import Config
 from pretrainkit.config.paths import IsPath
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
-from pretrainkit.training.run import DataConfig, EvaluateConfig, RunConfig
+from pretrainkit.training.data_config import DataConfig
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.run import RunConfig
 
 Activation = Literal["relu", "gelu_tanh", "gelu", "swish", "linear"]
 """gelu_tanh is `gelu_new` of Hugging Face, the one of T5 1.1; linear is no function at all."""

@@ -3,7 +3,7 @@
     ROOT/MODALITY/ANY/STEM.EXTENSION
 
 What belongs together has the same ANY/STEM; where a file is missing, that is said, never papered over by the order of
-the others. Tar archives are read by `streams.py`; both are `Samples`.
+the others. Tar archives are read by `aligned_streams.py`; both are `Samples`.
 """
 
 import hashlib

@@ -2,17 +2,32 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from pretrainkit.config.base import Config
 from pretrainkit.errors import DataError
+from pretrainkit.images.ops import PositiveRange, Shares
 from pretrainkit.images.pillow import Pixels
 from pretrainkit.images.resize import Kernel
 from pretrainkit.images.transforms import Window
-from pretrainkit.recipes.fourm.data_config import CropConfig
 
 _TRIES = 10
+
+
+class CropConfig(Config):
+    """Which part of a sample is used, the same for all of its modalities. Samples whose image tokens were made before
+    bring their own parts, in `crop_settings`, and one of those is drawn."""
+
+    scale: Shares = (0.2, 1.0)
+    """Smallest and largest share of the area in training; (1, 1) with ratio (1, 1): the largest centre square."""
+    ratio: PositiveRange = (3 / 4, 4 / 3)
+    """Smallest and largest width / height in training, drawn log-uniformly."""
+    flip: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """How often a sample is mirrored left to right in training."""
 
 
 @dataclass(frozen=True)

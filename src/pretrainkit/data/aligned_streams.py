@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pretrainkit.data.aligned_folders import Samples, split_suffix
 from pretrainkit.data.tar import (
     RemoteTarReader,
     TarReader,
@@ -24,7 +25,6 @@ from pretrainkit.data.tar import (
     members,
 )
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.fourm.folders import Samples, split_suffix
 
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 
@@ -46,6 +46,11 @@ def stream_folders(path: str) -> frozenset[str]:
             f"{path} does not say where its modalities are\n  write FOLDER/[rgb,caption]/shard-{{00000..00009}}.tar"
         )
     return frozenset(name.strip() for name in match[1].split(","))
+
+
+def archives_of(path: str, folder: str) -> list[str]:
+    """The tar files of one modality, in order."""
+    return expand_braces(_LIST.sub(folder, path, count=1))
 
 
 class TarSamples(Samples):
@@ -86,7 +91,7 @@ class _Stream:
 
     def __init__(self, path: str, folder: str, endings: Sequence[str]) -> None:
         self.folder = folder
-        self._archives = expand_braces(_LIST.sub(folder, path, count=1))
+        self._archives = archives_of(path, folder)
         settings = f"fourm {' '.join(endings)}"
         tables: list[pa.Table]
         self._reader: TarReader | RemoteTarReader

@@ -1,0 +1,1 @@
+"""Image tokenizers: images and maps to discrete tokens and back."""

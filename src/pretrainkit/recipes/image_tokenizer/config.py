@@ -1,0 +1,156 @@
+"""Settings of image tokenizers. Torch-free.
+
+`ImageTokenizerRun` is a `RunConfig` whose model, objective and data are the classes below and in `model_config.py`.
+Presets (complete configs) are in `presets.py`.
+"""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+
+from pretrainkit.config.base import Config
+from pretrainkit.config.fields import NonNegativeFloat
+from pretrainkit.config.paths import IsPath
+from pretrainkit.data.aligned_crops import CropConfig
+from pretrainkit.recipes.image_tokenizer.model_config import CodebookConfig, ImageTokenizerModelConfig
+from pretrainkit.training.data_config import DataConfig, SourceConfig, as_sources
+from pretrainkit.training.run import RunConfig
+
+Reconstruction = Literal["mse", "l1", "smooth_l1", "cross_entropy", "binary_cross_entropy", "cosine", "cosine_channels"]
+
+
+class PerceptualConfig(Config):
+    """Images are compared by what another network sees in them, too."""
+
+    weight: NonNegativeFloat = 0.0
+    """Of the distance in the loss; 0: none."""
+    network: str = "vit_base_patch16_clip_224.openai"
+    """A model of timm."""
+    weights: Annotated[str | None, IsPath()] = None
+    """A .safetensors file of the network's weights by timm's names; random: as they are drawn with seed 0, which
+    needs no file; null: the published ones, which timm fetches."""
+    blocks: tuple[NonNegativeInt, ...] = (2, 5, 8, 11)
+    """Whose outputs are compared."""
+    distance: Literal["cosine", "mse", "l1"] = "cosine"
+    """Of two features."""
+    image_size: PositiveInt = 224
+    """Pixels of a side that the network reads; images are resized to it."""
+
+
+class ImageTokenizerObjectiveConfig(Config):
+    """What a good reconstruction is."""
+
+    reconstruction: Reconstruction = "mse"
+    """mse, l1, smooth_l1: per number. cross_entropy: of classes. binary_cross_entropy: of masks. cosine: of all numbers
+    of an image as one vector. cosine_channels: of the channels at each place."""
+    commitment_scale: NonNegativeFloat = 1.0
+    """Factor of the quantizer's own loss."""
+    perceptual: PerceptualConfig = PerceptualConfig()
+    """Distance in the features of another network."""
+
+
+class ImageSetConfig(SourceConfig):
+    """One data set. On the command line a plain path stands for {path: PATH}."""
+
+    path: Annotated[str, IsPath()]
+    """A folder with a folder for each modality, or tar files with one stream for each, as in the recipe fourm; or a
+    folder of images itself, with folder=."""
+    folder: str | None = None
+    """Where its images are; null: as the domain says."""
+
+
+_COMMA = re.compile(r",(?![^\[]*\])(?![^{]*\})")
+"""Those outside of brackets and braces."""
+
+
+def _as_sets(value: object) -> object:
+    if isinstance(value, str):
+        value = [part for part in _COMMA.split(value) if part]
+    return as_sources(value)
+
+
+ImageSets = Annotated[
+    tuple[ImageSetConfig, ...],
+    BeforeValidator(_as_sets, json_schema_input_type=str | tuple[str | ImageSetConfig, ...]),
+]
+
+
+class ImageTokenizerDataConfig(DataConfig):
+    """What the tokenizer is fed: images of one domain."""
+
+    train: ImageSets = ()
+    """To train on: one path, several separated by commas, or a list of {path, folder, weight}."""
+    valid: ImageSets = ()
+    """Held out; the same kinds of paths."""
+    order: Literal["shuffle", "sequential"] = "shuffle"
+    """shuffle: every image independently permuted, anew each epoch. sequential: as stored."""
+    crop: CropConfig = CropConfig(scale=(0.8, 1.0))
+    """Which part of an image is used in training; in evaluation it is the largest centre square."""
+    min_image_size: PositiveInt | None = None
+    """Steps have images of one size each, drawn from this to model.image_size; null: always that."""
+    image_size_step: PositiveInt = 32
+    """Between two sizes."""
+    workers: Literal["threads", "processes"] = "threads"
+    """What prepares batches ahead."""
+    num_workers: NonNegativeInt = 2
+    """How many per rank."""
+
+    @property
+    def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
+        return self.workers, self.num_workers
+
+
+class ImageTokenizerRun(RunConfig):
+    """One training run of an image tokenizer."""
+
+    recipe: Literal["image_tokenizer"] = "image_tokenizer"
+    """Name of the recipe this config belongs to."""
+    model: ImageTokenizerModelConfig
+    """The architecture."""
+    objective: ImageTokenizerObjectiveConfig = ImageTokenizerObjectiveConfig()
+    """What a good reconstruction is."""
+    data: ImageTokenizerDataConfig
+    """What the tokenizer is fed."""
+
+    @property
+    def revival_threshold(self) -> float:
+        """Average use per update below which a code is dead, at the mean size of images."""
+        quantizer = self.model.quantizer
+        if not isinstance(quantizer, CodebookConfig):
+            return 0.0
+        largest = self.model.image_size
+        mean_size = (largest + (self.data.min_image_size or largest)) / 2
+        num_tokens = (mean_size / self.model.patch_size) ** 2
+        return self.data.batch_size * num_tokens / quantizer.size / quantizer.revival_coefficient
+
+    def problems(self, world_size: int = 1) -> list[str]:
+        """What the base class finds, and settings of this recipe that cannot work together."""
+        found = super().problems(world_size) + self.model.problems()
+        kind, loss = self.model.domain.kind, self.objective.reconstruction
+        expected = {"classes": ("cross_entropy",), "mask": ("binary_cross_entropy",)}
+        others = ("mse", "l1", "smooth_l1", "cosine", "cosine_channels")
+        if loss not in expected.get(kind, others):
+            found.append(
+                f"objective.reconstruction={loss} does not fit {kind} of model.domain {self.model.domain.name}\n"
+                f"  use {' or '.join(expected.get(kind, others))}"
+            )
+        if self.model.is_diffusion and loss not in ("mse", "l1", "smooth_l1"):
+            found.append(f"objective.reconstruction={loss} does not fit a diffusion decoder\n  use mse or smooth_l1")
+        if self.objective.perceptual.weight and (kind not in ("colors", "grey", "normals") or self.model.is_diffusion):
+            found.append("objective.perceptual compares pictures of decoders without diffusion\n  set its weight to 0")
+        return found + self._size_problems()
+
+    def _size_problems(self) -> list[str]:
+        smallest, largest, step = self.data.min_image_size, self.model.image_size, self.data.image_size_step
+        if smallest is None:
+            return []
+        if self.model.domain.kind == "features":
+            return ["data.min_image_size is for images; features have one size\n  leave it out"]
+        if smallest > largest or (largest - smallest) % step or step % self.model.patch_size:
+            return [
+                f"sizes from data.min_image_size={smallest} to model.image_size={largest} in steps of "
+                f"data.image_size_step={step} do not fit\n"
+                f"  steps are multiples of model.patch_size={self.model.patch_size} and lead from one to the other"
+            ]
+        return []

@@ -1,0 +1,57 @@
+"""Random numbers as functions of the examples' keys, on any device: what an example meets does not depend on the batch,
+the microbatch or the rank that it is in.
+
+Dimensions: B examples.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131
+"""0x9E3779B97F4A7C15 as int64."""
+_MIX_1 = -4658895280553007687
+_MIX_2 = -7723592293110705685
+"""SplitMix64's multipliers 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB as int64."""
+
+
+def fold(keys: Tensor, values: Tensor | int) -> Tensor:
+    """int64 keys and integers (broadcast) to new keys; the same as `pretrainkit.rng.fold`."""
+    if isinstance(values, int):
+        values = torch.full((), values, dtype=torch.int64, device=keys.device)
+    return _mix(keys + (values + 1) * _GOLDEN)
+
+
+def uniform(keys_B: Tensor, stream: int, *shape: int) -> Tensor:
+    """float32 (B, *shape) in [0, 1), 24 bits each."""
+    places = torch.arange(math.prod(shape), device=keys_B.device)
+    bits = fold(fold(keys_B, stream)[:, None], places)
+    return (_shift(bits, 40).float() * 2.0**-24).view(len(keys_B), *shape)
+
+
+def normal(keys_B: Tensor, stream: int, *shape: int) -> Tensor:
+    """float32 (B, *shape), by Box and Muller from two uniform numbers each pair."""
+    num = math.prod(shape)
+    half = -(-num // 2)
+    first_BN, second_BN = uniform(keys_B, stream, 2 * half).chunk(2, dim=1)
+    radius_BN = (-2 * (1 - first_BN).log()).sqrt()
+    angle_BN = 2 * math.pi * second_BN
+    found_BN = torch.cat((radius_BN * angle_BN.cos(), radius_BN * angle_BN.sin()), dim=1)
+    return found_BN[:, :num].reshape(len(keys_B), *shape)
+
+
+def priorities(keys_B: Tensor, stream: int, num: int) -> Tensor:
+    """int64 (B, num), for a random order of all places of all examples."""
+    return fold(fold(keys_B, stream)[:, None], torch.arange(num, device=keys_B.device))
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _MIX_1
+    z = (z ^ _shift(z, 27)) * _MIX_2
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, num: int) -> Tensor:
+    """To the right as of unsigned words."""
+    return (z >> num) & ((1 << (64 - num)) - 1)

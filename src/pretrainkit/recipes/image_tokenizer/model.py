@@ -1,0 +1,215 @@
+"""Encoder, quantizer and decoder.
+
+Dimensions: B images, C channels, E channels of the decoder's output, H x W pixels (places, of features), D width of
+latents, h x w places.
+Source: section 10 of the specification (4M-21, https://arxiv.org/abs/2406.09406).
+"""
+
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretrainkit.recipes.image_tokenizer.codebook import Codebook
+from pretrainkit.recipes.image_tokenizer.conv_coder import ConvDecoder, ConvEncoder
+from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder
+from pretrainkit.recipes.image_tokenizer.finite_scalar import FiniteScalar
+from pretrainkit.recipes.image_tokenizer.memcodes import Memcodes
+from pretrainkit.recipes.image_tokenizer.mlp_coder import MLPCoder
+from pretrainkit.recipes.image_tokenizer.model_config import (
+    CodebookConfig,
+    ConvCoderConfig,
+    ImageTokenizerModelConfig,
+    MemcodesConfig,
+    MLPCoderConfig,
+    UNetConfig,
+    ViTCoderConfig,
+)
+from pretrainkit.recipes.image_tokenizer.quantizer import Quantized
+from pretrainkit.recipes.image_tokenizer.unet import UNet
+from pretrainkit.recipes.image_tokenizer.uvit import UViT
+from pretrainkit.recipes.image_tokenizer.vit_coder import ViTDecoder, ViTEncoder
+
+_FROZEN = ("encoder", "to_latents", "quantizer", "class_table")
+
+
+class Pass(NamedTuple):
+    """What a training pass gives."""
+
+    prediction_BEHW: Tensor
+    target: Tensor
+    """Float (B, E, H, W), or of classes int64 (B, H, W)."""
+    quantized: Quantized
+
+
+class ImageTokenizer(nn.Module):
+    """Images of one domain to ids and back."""
+
+    def __init__(self, config: ImageTokenizerModelConfig) -> None:
+        """Weights are not initialised: see `build`."""
+        super().__init__()
+        self.config = config
+        domain, quantizer = config.domain, config.quantizer
+        self.class_table = None if domain.num_classes is None else nn.Embedding(domain.num_classes, domain.num_channels)
+        self.encoder = _encoder(config)
+        self.to_latents = nn.Conv2d(self.encoder.width, quantizer.width, 1)
+        if isinstance(quantizer, CodebookConfig):
+            self.quantizer: Codebook | Memcodes | FiniteScalar = Codebook(quantizer)
+        elif isinstance(quantizer, MemcodesConfig):
+            self.quantizer = Memcodes(quantizer)
+        else:
+            self.quantizer = FiniteScalar(quantizer)
+        self.decoder = _decoder(config)
+        self.from_codes = (
+            None if isinstance(self.decoder, DiffusionDecoder) else nn.Conv2d(quantizer.width, self.decoder.width, 1)
+        )
+        if config.is_encoder_frozen:
+            for name in _FROZEN:
+                part = getattr(self, name)
+                if part is not None:
+                    part.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> "ImageTokenizer":
+        """What is frozen stays in evaluation mode."""
+        super().train(mode)
+        if self.config.is_encoder_frozen:
+            for name in _FROZEN:
+                part = getattr(self, name)
+                if part is not None:
+                    part.eval()
+        return self
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return [*self.encoder.blocks(), *self.decoder.blocks()]
+
+    def forward(self, values: Tensor, keys_B: Tensor) -> Pass:
+        """Values as `prepared` gives them; what is drawn for an image depends on its key (int64) alone."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.is_encoder_frozen):
+            quantized = self.encode(values, keys_B)
+        if isinstance(self.decoder, DiffusionDecoder):
+            prediction, target = self.decoder.denoise(values, quantized.codes_BDhw, keys_B)
+            return Pass(prediction, target, quantized)
+        return Pass(self.decode(quantized.codes_BDhw), values, quantized)
+
+    def encode(self, values: Tensor, keys_B: Tensor | None = None) -> Quantized:
+        """Values as `prepared` gives them, to ids and codes."""
+        return self.quantizer(self.to_latents(self.encoder(self.embedded(values))), keys_B)
+
+    def embedded(self, values: Tensor) -> Tensor:
+        """(B, C, H, W): classes by the table."""
+        if self.class_table is None:
+            return values
+        return self.class_table(values).permute(0, 3, 1, 2)
+
+    def decode(
+        self,
+        codes_BDhw: Tensor,
+        keys_B: Tensor | None = None,
+        *,
+        num_steps: int | None = None,
+        guidance: float = 1.0,
+    ) -> Tensor:
+        """Codes to float32 (B, E, H, W): values, or logits of classes and masks.
+
+        Args:
+            codes_BDhw: As `encode` or `codes_of` gives them.
+            keys_B: int64, of the noise that a diffusion decoder begins with; None: 0, 1, ….
+            num_steps: Of a diffusion decoder; None: as the config says.
+            guidance: Of a diffusion decoder, see `DiffusionDecoder.sample`.
+        """
+        if isinstance(self.decoder, DiffusionDecoder):
+            if keys_B is None:
+                keys_B = torch.arange(len(codes_BDhw), device=codes_BDhw.device)
+            size = codes_BDhw.shape[-1] * self.config.patch_size
+            return self.decoder.sample(codes_BDhw, keys_B, size, num_steps or self.config.num_sampling_steps, guidance)
+        assert self.from_codes is not None
+        return self.decoder(self.from_codes(codes_BDhw)).float()
+
+    def shaped_ids(self, ids_BN: Tensor) -> Tensor:
+        """Ids of images row by row, (B, tokens), in the shape that quantizers read; grids are squares."""
+        num_heads = self.config.quantizer.num_heads
+        side = round((ids_BN.shape[1] / num_heads) ** 0.5)
+        if side * side * num_heads != ids_BN.shape[1]:
+            raise ValueError(f"{ids_BN.shape[1]} ids are no square grid with {num_heads} ids at each place")
+        return ids_BN.view(len(ids_BN), side, side) if num_heads == 1 else ids_BN.view(-1, num_heads, side, side)
+
+
+def prepared(images: Tensor, config: ImageTokenizerModelConfig, size: int | None = None) -> Tensor:
+    """What files hold to what the model reads, on their device.
+
+    Args:
+        images: uint8 (B, C, H, W) of colours, grey, normals and masks; float32 (B, C, H, W) of depth and features;
+            int (B, H, W) of classes, 255 for none.
+        config: Of the model.
+        size: Pixels of a side to resize to; None: as they are.
+
+    Returns:
+        float32 (B, C, H, W), colours from -1 to 1, masks 0 or 1; or int64 (B, H, W) of classes, 0 for none.
+    """
+    kind = config.domain.kind
+    if kind == "classes":
+        classes = images.long()
+        if size is not None and size != images.shape[-1]:
+            classes = F.interpolate(classes[:, None].float(), (size, size), mode="nearest-exact")[:, 0].long()
+        return torch.where(classes == 255, 0, classes + 1)
+    values = images.float()
+    if config.domain.is_flat:
+        values = values / 127.5 - 1
+    if size is not None and size != images.shape[-1]:
+        if kind in ("mask", "depth"):
+            return F.interpolate(values, (size, size), mode="nearest-exact")
+        return F.interpolate(values, (size, size), mode="bilinear", antialias=True, align_corners=False)
+    return values
+
+
+def build(config: ImageTokenizerModelConfig) -> ImageTokenizer:
+    """A model with fresh weights from torch's global generator: linear layers and convolutions Xavier-uniform (queries,
+    keys and values each for itself), biases 0, norms the identity."""
+    model = ImageTokenizer(config)
+    if model.to_latents.weight.is_meta:
+        return model
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
+            _initialise_layer(module, num_parts=3 if name.endswith("qkv") else 1)
+    if model.class_table is not None:
+        nn.init.normal_(model.class_table.weight)
+    model.quantizer.initialise()
+    if isinstance(model.decoder, DiffusionDecoder):
+        model.decoder.initialise_zeros()
+    return model
+
+
+@torch.no_grad()
+def _initialise_layer(layer: nn.Module, num_parts: int) -> None:
+    weight = cast(Tensor, layer.weight)
+    for part in weight.view(len(weight), -1).chunk(num_parts):
+        nn.init.xavier_uniform_(part)
+    if layer.bias is not None:
+        cast(Tensor, layer.bias).zero_()
+
+
+def _encoder(config: ImageTokenizerModelConfig) -> ViTEncoder | ConvEncoder | MLPCoder:
+    coder, num_channels = config.encoder, config.domain.num_channels
+    if isinstance(coder, ViTCoderConfig):
+        patch_size = 1 if config.domain.kind == "features" else config.patch_size
+        return ViTEncoder(coder, num_channels, patch_size, config.grid)
+    if isinstance(coder, ConvCoderConfig):
+        return ConvEncoder(coder, num_channels)
+    return MLPCoder(coder, num_in=num_channels)
+
+
+def _decoder(config: ImageTokenizerModelConfig) -> ViTDecoder | ConvDecoder | MLPCoder | UNet | UViT:
+    coder, domain = config.decoder, config.domain
+    if isinstance(coder, ViTCoderConfig):
+        patch_size = 1 if domain.kind == "features" else config.patch_size
+        return ViTDecoder(coder, domain.num_outputs, patch_size, config.grid)
+    if isinstance(coder, ConvCoderConfig):
+        return ConvDecoder(coder, domain.num_outputs)
+    if isinstance(coder, MLPCoderConfig):
+        return MLPCoder(coder, num_out=domain.num_outputs)
+    width, is_flat = config.quantizer.width, domain.is_flat
+    if isinstance(coder, UNetConfig):
+        return UNet(coder, domain.num_channels, width, is_flat=is_flat)
+    return UViT(coder, domain.num_channels, width, is_flat=is_flat)

@@ -1,0 +1,154 @@
+"""Reconstruction, the quantizer's own loss, and what another network sees.
+
+Dimensions: B images, K codes.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.dist.parallelize import unwrap
+from pretrainkit.recipes.image_tokenizer.codebook import Codebook, Met
+from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
+from pretrainkit.recipes.image_tokenizer.cost import forward_backward_flops
+from pretrainkit.recipes.image_tokenizer.losses import psnr, reconstruction_loss, ssim
+from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
+from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
+
+RECONSTRUCTION, COMMITMENT, PERCEPTUAL = "reconstruction_loss", "commitment_loss", "perceptual_loss"
+USAGE, PERPLEXITY = "codebook_usage", "codebook_perplexity"
+
+
+class ImageTokenizerObjective(SeparableObjective):
+    """Every term is a mean over images. What codes met in a step is collected here, and moves them after its update."""
+
+    def __init__(self, config: ImageTokenizerRun) -> None:
+        self._config, self._model = config, config.model
+        quantizer = config.model.quantizer
+        self._learns_codes = quantizer.kind == "codebook" and not config.model.is_encoder_frozen
+        self._pulls_latents = (
+            quantizer.kind == "codebook" and quantizer.commitment_weight > 0 and not config.model.is_encoder_frozen
+        )
+        self._met: Met | None = None
+        perceptual = config.objective.perceptual
+        self._perceptual = Perceptual(perceptual) if perceptual.weight else None
+
+    @property
+    def scales(self) -> dict[str, float]:
+        scales = {RECONSTRUCTION: 1.0}
+        quantizer, objective = self._model.quantizer, self._config.objective
+        if self._pulls_latents and quantizer.kind == "codebook":
+            scales[COMMITMENT] = quantizer.commitment_weight * objective.commitment_scale
+        if self._perceptual is not None:
+            scales[PERCEPTUAL] = objective.perceptual.weight
+        return scales
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """Of the moving averages before the update: the share of codes that are in use, and how many equally frequent
+        ones would be as hard to guess."""
+        return (USAGE, PERPLEXITY) if self._learns_codes else ()
+
+    def weights(self, batch: Batch) -> dict[str, Tensor]:
+        return dict.fromkeys(self.scales, _number(batch))
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        size = len(batch["image_size"]) if "image_size" in batch else None
+        found: Pass = model(prepared(batch["image"], self._model, size), batch["key"])
+        sums = self._sums(found, batch)
+        codebook = self._codebook(model)
+        if codebook is not None:
+            met = codebook.met(found.quantized, batch["key"])
+            self._met = met if self._met is None else self._met.join(met)
+            sums |= {name: LossSum(value, torch.ones_like(value)) for name, value in in_use(codebook.use_K).items()}
+        return sums
+
+    @torch.no_grad()
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
+        """The loss terms, and what images lost: mean absolute and squared errors, PSNR and SSIM of pictures; shares of
+        right pixels of classes and masks."""
+        found: Pass = model(prepared(batch["image"], self._model), batch["key"])
+        self.seen(found)
+        sums = self._sums(found, batch)
+        made, target = found.prediction_BEHW, found.target
+        if self._model.is_diffusion:
+            target = prepared(batch["image"], self._model)
+            made = _tokenizer(model).decode(found.quantized.codes_BDhw, batch["key"])
+        weight = _number(batch)
+        return sums | {name: LossSum(value_B.sum(), weight) for name, value_B in self.errors(made, target).items()}
+
+    def seen(self, found: Pass) -> None:
+        """Told what every batch of `metrics` gave. Default: nothing is done with it."""
+
+    def errors(self, made: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Each (B,), by name: what images lost in values as `model.prepared` gives them."""
+        kind = self._model.domain.kind
+        if kind == "classes":
+            return {"pixel_accuracy": (made.argmax(1) == target).float().flatten(1).mean(1)}
+        if kind == "mask":
+            is_made, is_there = made > 0, target > 0.5
+            both, either = (is_made & is_there).flatten(1).sum(1), (is_made | is_there).flatten(1).sum(1)
+            accuracy_B = (is_made == is_there).float().flatten(1).mean(1)
+            return {"pixel_accuracy": accuracy_B, "iou": both / either.clamp(min=1)}
+        found = {
+            "mae": reconstruction_loss(made, target, "l1"),
+            "mse": reconstruction_loss(made, target, "mse"),
+        }
+        if kind == "features":
+            found["cosine_similarity"] = 1 - reconstruction_loss(made, target, "cosine_channels")
+        if self._model.domain.is_flat:
+            shown = made.float().clamp(-1, 1)
+            found |= {"psnr": psnr(shown, target, 2.0), "ssim": ssim(shown, target, 2.0)}
+        return found
+
+    @torch.no_grad()
+    def after_update(self, model: nn.Module) -> None:
+        """Move the codes, by what all microbatches and ranks met."""
+        met, self._met = self._met, None
+        codebook = self._codebook(model)
+        if codebook is not None and met is not None:
+            codebook.update(met.over_ranks(), self._config.revival_threshold)
+
+    def cost(self, batch: HostBatch) -> Cost:
+        num = len(batch["key"])
+        size = len(batch["image_size"]) if "image_size" in batch else self._model.image_size
+        num_tokens = num * (size // self._model.patch_size) ** 2 * self._model.quantizer.num_heads
+        flops = num * forward_backward_flops(self._model, size)
+        return Cost(examples=num, tokens=num_tokens, slots=num_tokens, flops=flops)
+
+    def _sums(self, found: Pass, batch: Batch) -> dict[str, LossSum]:
+        weight = _number(batch)
+        loss_B = reconstruction_loss(found.prediction_BEHW, found.target, self._config.objective.reconstruction)
+        sums = {RECONSTRUCTION: LossSum(loss_B.sum(), weight)}
+        if self._pulls_latents:
+            sums[COMMITMENT] = LossSum(found.quantized.distance_B.sum(), weight)
+        if self._perceptual is not None:
+            sums[PERCEPTUAL] = LossSum(self._perceptual(found.prediction_BEHW, found.target).sum(), weight)
+        return sums
+
+    def _codebook(self, model: nn.Module) -> Codebook | None:
+        quantizer = _tokenizer(model).quantizer
+        return quantizer if self._learns_codes and isinstance(quantizer, Codebook) else None
+
+
+def in_use(use_K: Tensor) -> dict[str, Tensor]:
+    """Scalars by name: the share of codes that are not rare, and the perplexity."""
+    share_K = use_K / use_K.sum().clamp(min=1e-20)
+    entropy = -(share_K * share_K.clamp(min=1e-20).log()).sum()
+    return {USAGE: (share_K * len(use_K) > _RARE).float().mean(), PERPLEXITY: entropy.exp()}
+
+
+_RARE = 0.1
+"""Of the average use: codes that are used less, such as those just revived, do not count."""
+
+
+def _tokenizer(model: nn.Module) -> ImageTokenizer:
+    found = unwrap(model)
+    assert isinstance(found, ImageTokenizer)
+    return found
+
+
+def _number(batch: Batch) -> Tensor:
+    """float32 scalar: images of the batch. Filled on their device, so that nothing waits."""
+    keys_B = batch["key"]
+    return torch.full((), len(keys_B), dtype=torch.float32, device=keys_B.device)

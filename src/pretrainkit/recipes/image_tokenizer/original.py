@@ -1,0 +1,257 @@
+"""Files of published tokenizers, both ways: weights as safetensors with their config in the header or beside them.
+
+Source: section 10.1 of the specification; the hub's format of `apple/ml-4m`. The released weights have a licence of
+their own; nothing here fetches them. Constructor's keys to ours: docs/image-tokenizers.md.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.folder import new_file
+from pretrainkit.exporting.published_files import read_published
+from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.recipes.image_tokenizer.domain import DOMAINS, Domain
+from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer
+from pretrainkit.recipes.image_tokenizer.model_config import (
+    CodebookConfig,
+    ImageTokenizerModelConfig,
+    MemcodesConfig,
+    MLPCoderConfig,
+    NoiseConfig,
+    UNetConfig,
+    UViTConfig,
+    ViTCoderConfig,
+)
+from pretrainkit.recipes.image_tokenizer.original_names import from_original, to_original
+
+_VITS = {"s": (512, 8, 8), "b": (768, 12, 12), "l": (1024, 24, 16)}
+"""Width, layers, heads."""
+_UVITS = {"b": (768, 12, 12), "l": (1024, 24, 16), "h": (1280, 32, 16)}
+_PREDICTIONS = {
+    "sample": ("image", "prediction"),
+    "epsilon": ("noise", "prediction"),
+    "v_prediction": ("velocity", "prediction"),
+    "v_prediction-epsilon_loss": ("velocity", "noise"),
+}
+_REVIVALS = {"batch_random": "latents", "linde_buzo_gray": "split"}
+
+
+def write_original(path: Path, model: ImageTokenizer) -> None:
+    """Write a `.safetensors` file that the original loads, with its config in the header.
+
+    Raises:
+        InputError: `path` exists or is named otherwise, or the original has no such model.
+    """
+    if path.suffix != ".safetensors":
+        raise InputError(f"{path} is not named .safetensors\n  give a name such as {path.with_suffix('.safetensors')}")
+    header = {name: str(value) for name, value in config_of(model.config).items()}
+    with new_file(path) as aside:
+        write_tensors(aside, to_original(model), header)
+
+
+def read_original(
+    path: Path, model: ImageTokenizerModelConfig | None = None
+) -> tuple[ImageTokenizerModelConfig, dict[str, Tensor]]:
+    """A tokenizer's config and state dict.
+
+    Args:
+        path: A `.safetensors` file, or a folder with `model.safetensors` and maybe `config.json`; or a checkpoint of
+            training (`.pth`), which needs `model`.
+        model: The architecture; None: as the file says.
+
+    Raises:
+        CheckpointError: It cannot be read, or is of another architecture.
+    """
+    tensors, header = read_published(path, "enc_type")
+    if model is None:
+        if "enc_type" not in header:
+            raise CheckpointError(
+                f"{path} does not say which tokenizer it is: neither its header nor a config.json beside it has "
+                "enc_type\n  give --config with the model"
+            )
+        model = model_of(header)
+    return model, from_original({name: tensor.float() for name, tensor in tensors.items()}, model)
+
+
+def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
+    """The original's config of a tokenizer.
+
+    Raises:
+        InputError: The original has no such tokenizer.
+    """
+    quantizer, decoder = config.quantizer, config.decoder
+    values: dict[str, Any] = {
+        "image_size": config.image_size,
+        "n_channels": config.domain.num_channels,
+        "n_labels": config.domain.num_classes,
+        "enc_type": _coder_name(config.encoder, "enc"),
+        "dec_type": _coder_name(decoder, "dec"),
+        "patch_proj": config.domain.kind != "features",
+        "post_mlp": isinstance(config.encoder, ViTCoderConfig) and config.encoder.has_last_mlp,
+        "patch_size": config.patch_size,
+        "codebook_size": config.vocab_size,
+        "num_codebooks": quantizer.num_heads,
+        "latent_dim": quantizer.width,
+        "freeze_enc": config.is_encoder_frozen,
+        "undo_std": False,
+    }
+    if isinstance(quantizer, CodebookConfig):
+        values |= {
+            "quant_type": "lucid",
+            "norm_codes": quantizer.distance == "cosine",
+            "norm_latents": quantizer.normalizes_latents,
+            "sync_codebook": False,
+            "ema_decay": quantizer.decay,
+            "code_replacement_policy": {ours: theirs for theirs, ours in _REVIVALS.items()}.get(
+                quantizer.revival, "batch_random"
+            ),
+            "commitment_weight": quantizer.commitment_weight,
+            "kmeans_init": quantizer.first_codes == "kmeans",
+        }
+    elif isinstance(quantizer, MemcodesConfig):
+        values["quant_type"] = "memcodes"
+    else:
+        raise InputError(f"the original has no quantizer {quantizer.kind!r}\n  use --format safetensors")
+    if isinstance(decoder, ViTCoderConfig):
+        values["out_conv"] = decoder.num_output_convolutions > 0
+    if isinstance(decoder, UNetConfig | UViTConfig):
+        values |= _noise_values(decoder.noise)
+    return values
+
+
+def model_of(values: Mapping[str, Any]) -> ImageTokenizerModelConfig:
+    """Our config of one of the original's; the domain is told by the channels, and its name by the user.
+
+    Raises:
+        CheckpointError: It has parts that are not known here.
+    """
+    labels, channels = values.get("n_labels"), int(values.get("n_channels", 3))
+    has_patches = bool(values.get("patch_proj", True))
+    post_mlp, enc_type = bool(values.get("post_mlp", False)), str(values.get("enc_type", "vit_b_enc"))
+    image_size = int(values.get("image_size", 224))
+    return ImageTokenizerModelConfig(
+        domain=_domain(channels, labels, is_features=not has_patches or "MLP" in enc_type),
+        image_size=image_size,
+        patch_size=int(values.get("patch_size", 16)),
+        encoder=_coder(enc_type, values, has_last_mlp=post_mlp),
+        quantizer=_quantizer(values),
+        decoder=_coder(str(values.get("dec_type", "vit_b_dec")), values, has_last_mlp=post_mlp),
+        is_encoder_frozen=bool(values.get("freeze_enc", False)),
+    )
+
+
+def _domain(channels: int, labels: Any, *, is_features: bool) -> Domain:
+    if labels is not None:
+        same = [one for one in DOMAINS.values() if (one.num_classes, one.num_channels) == (int(labels), channels)]
+        return (
+            same[0] if same else Domain(name="classes", kind="classes", num_channels=channels, num_classes=int(labels))
+        )
+    if is_features:
+        same = [one for one in DOMAINS.values() if one.kind == "features" and one.num_channels == channels]
+        return same[0] if same else Domain(name="features", kind="features", num_channels=channels)
+    return DOMAINS["rgb"] if channels == 3 else DOMAINS["depth"]
+
+
+def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
+    size, width = int(values.get("codebook_size", 16384)), int(values.get("latent_dim", 32))
+    heads, kind = int(values.get("num_codebooks", 1)), values.get("quant_type", "lucid")
+    if kind == "memcodes":
+        return MemcodesConfig(size=size, width=width, num_heads=heads)
+    if kind != "lucid" or heads != 1:
+        raise CheckpointError(f"the config has quant_type={kind} with num_codebooks={heads}\n  that is not known here")
+    return CodebookConfig(
+        size=size,
+        width=width,
+        distance="cosine" if values.get("norm_codes", True) else "euclidean",
+        normalizes_latents=bool(values.get("norm_latents", False)),
+        decay=float(values.get("ema_decay", 0.99)),
+        commitment_weight=float(values.get("commitment_weight", 1.0)),
+        revival=_REVIVALS[values.get("code_replacement_policy", "batch_random")],  # type: ignore[arg-type]
+        first_codes="kmeans" if values.get("kmeans_init", False) else "random",
+    )
+
+
+def _coder_name(coder: Any, side: str) -> str:
+    if isinstance(coder, ViTCoderConfig):
+        for size, numbers in _VITS.items():
+            if numbers == (coder.hidden_size, coder.num_layers, coder.num_heads):
+                return f"vit_{size}_{side}"
+    if isinstance(coder, MLPCoderConfig):
+        expansion = "" if coder.expansion == 4 else f"-E_{coder.expansion}"
+        return f"BottleneckMLP/B_{coder.num_blocks}-Wi_{coder.width}{expansion}"
+    if isinstance(coder, UNetConfig) and coder == UNetConfig(noise=coder.noise):
+        return "unet_patched"
+    if isinstance(coder, UViTConfig) and coder.patch_size == 4 and coder.widths == (128, 256) and coder.num_blocks == 2:
+        for size, numbers in _UVITS.items():
+            if numbers == (coder.hidden_size, coder.num_layers, coder.num_heads):
+                return f"uvit_{size}_p4_f{16 if coder.halves_before_middle else 8}"
+    raise InputError(f"the original has no {side}oder like {coder}\n  use --format safetensors")
+
+
+def _coder(name: str, values: Mapping[str, Any], *, has_last_mlp: bool) -> Any:
+    parts = name.split("_")
+    if name.startswith("vit_") and parts[1] in _VITS:
+        width, layers, heads = _VITS[parts[1]]
+        return ViTCoderConfig(
+            hidden_size=width,
+            num_layers=layers,
+            num_heads=heads,
+            has_last_mlp=has_last_mlp,
+            num_output_convolutions=2 if parts[-1] == "dec" and values.get("out_conv", False) else 0,
+        )
+    if name.startswith("BottleneckMLP/"):
+        numbers = dict(part.split("_") for part in name.removeprefix("BottleneckMLP/").split("-"))
+        return MLPCoderConfig(
+            width=int(numbers["Wi"]), num_blocks=int(numbers["B"]), expansion=int(numbers.get("E", 4))
+        )
+    if name == "unet_patched":
+        return UNetConfig(noise=_noise(values))
+    for size, (width, layers, heads) in _UVITS.items():
+        if name in (f"uvit_{size}_p4_f16", f"uvit_{size}_p4_f8") and values.get("conditioning", "concat") == "concat":
+            return UViTConfig(
+                noise=_noise(values),
+                hidden_size=width,
+                num_layers=layers,
+                num_heads=heads,
+                halves_before_middle=name.endswith("f16"),
+                dropout=float(values.get("dec_transformer_dropout", 0.2)),
+            )
+    raise CheckpointError(f"the config names {name}, which no tokenizer here has\n  give --config with the model")
+
+
+def _noise(values: Mapping[str, Any]) -> NoiseConfig:
+    schedule, _, shift = str(values.get("beta_schedule", "squaredcos_cap_v2")).partition(":")
+    prediction, loss = _PREDICTIONS[str(values.get("prediction_type", "v_prediction"))]
+    names = {"linear": "linear", "squaredcos_cap_v2": "squared_cosine", "shifted_cosine": "shifted_cosine"}
+    return NoiseConfig(
+        num_times=int(values.get("num_train_timesteps", 1000)),
+        schedule=names[schedule],  # type: ignore[arg-type]
+        shift=float(shift or 1.0),
+        ends_in_noise=bool(values.get("zero_terminal_snr", True)),
+        prediction=prediction,  # type: ignore[arg-type]
+        loss=loss,  # type: ignore[arg-type]
+        dropout=float(values.get("cls_free_guidance_dropout", 0.0)),
+        masks_places=bool(values.get("masked_cfg", False)),
+    )
+
+
+def _noise_values(noise: NoiseConfig) -> dict[str, Any]:
+    schedules = {
+        "linear": "linear",
+        "squared_cosine": "squaredcos_cap_v2",
+        "shifted_cosine": f"shifted_cosine:{noise.shift}",
+    }
+    predictions = {ours: theirs for theirs, ours in _PREDICTIONS.items()}
+    return {
+        "num_train_timesteps": noise.num_times,
+        "beta_schedule": schedules[noise.schedule],
+        "zero_terminal_snr": noise.ends_in_noise,
+        "prediction_type": predictions[(noise.prediction, noise.loss)],
+        "cls_free_guidance_dropout": noise.dropout,
+        "masked_cfg": noise.masks_places,
+        "conditioning": "concat",
+    }

@@ -1,0 +1,92 @@
+"""Images are compared by what another network sees in them: distances of the outputs of its blocks.
+
+Any transformer of timm; its weights are the published ones, a file's, or drawn (features of random networks tell
+textures apart, too). They stay as they are, and are no part of the model.
+
+Dimensions: B images, C channels, H x W pixels, T places, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretrainkit.errors import CheckpointError, ConfigError
+from pretrainkit.exporting.torchvision_shim import import_timm
+from pretrainkit.recipes.image_tokenizer.config import PerceptualConfig
+
+_RANDOM = "random"
+
+
+class Perceptual:
+    """The distance of pictures with values from -1 to 1."""
+
+    def __init__(self, config: PerceptualConfig) -> None:
+        self._config = config
+        self._network: Any = None
+
+    def __call__(self, prediction_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
+        """float32 (B,): the mean over blocks and places."""
+        network = self._on(prediction_BCHW.device)
+        seen = self._features(network, prediction_BCHW)
+        with torch.no_grad():
+            wanted = self._features(network, target_BCHW)
+        return torch.stack([self._distance(x, y) for x, y in zip(seen, wanted, strict=True)]).mean(0)
+
+    def _on(self, device: torch.device) -> Any:
+        if self._network is None:
+            self._network = _open(self._config)
+        return self._network.to(device)
+
+    def _features(self, network: Any, images_BCHW: Tensor) -> list[Tensor]:
+        """Of each block, float32 (B, T, D)."""
+        size = self._config.image_size
+        images_BCHW = images_BCHW.float()
+        if images_BCHW.shape[1] == 1:
+            images_BCHW = images_BCHW.expand(-1, 3, -1, -1)
+        if images_BCHW.shape[-1] != size:
+            images_BCHW = F.interpolate(images_BCHW, (size, size), mode="bilinear", antialias=True, align_corners=False)
+        mean, deviation = (torch.tensor(network.pretrained_cfg[name]) for name in ("mean", "std"))
+        mean, deviation = mean.to(images_BCHW.device)[:, None, None], deviation.to(images_BCHW.device)[:, None, None]
+        images_BCHW = ((images_BCHW + 1) / 2 - mean) / deviation
+        outputs = network.forward_intermediates(
+            images_BCHW, indices=list(self._config.blocks), output_fmt="NLC", intermediates_only=True
+        )
+        return [output.float() for output in outputs]
+
+    def _distance(self, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
+        kind = self._config.distance
+        if kind == "cosine":
+            return (1 - F.cosine_similarity(x_BTD, y_BTD, dim=-1)).mean(1)
+        difference_BTD = x_BTD - y_BTD
+        return (difference_BTD.abs() if kind == "l1" else difference_BTD.square()).flatten(1).mean(1)
+
+
+def _open(config: PerceptualConfig) -> nn.Module:
+    timm = import_timm("objective.perceptual")
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network: nn.Module = timm.create_model(
+                config.network, pretrained=config.weights is None, img_size=config.image_size
+            )
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"objective.perceptual.network={config.network} cannot be opened: {error}\n"
+            "  name a vision transformer of timm; without network give its file as objective.perceptual.weights"
+        ) from error
+    if config.weights not in (None, _RANDOM):
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            network.load_state_dict(load_file(str(config.weights)))
+        except (SafetensorError, RuntimeError, OSError) as error:
+            raise CheckpointError(
+                f"{config.weights} cannot be read as weights of {config.network}: {error}\n"
+                "  give a .safetensors file of that model by timm's names"
+            ) from error
+    return network.eval().requires_grad_(False)

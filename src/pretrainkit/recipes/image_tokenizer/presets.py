@@ -1,0 +1,268 @@
+"""Complete configs of image tokenizers by name. Torch-free. Only the data are missing.
+
+The published ones are those of section 10.6 of the specification (apple/ml-4m): 50, 20 or 15 passes over CC12M and the
+like with batches of all GPUs; lengths here are in passes (data.num_epochs). Rates there grow with the batch from 256
+images on, and so do these.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pretrainkit.data.aligned_crops import CropConfig
+from pretrainkit.recipes.image_tokenizer.config import (
+    ImageTokenizerDataConfig,
+    ImageTokenizerObjectiveConfig,
+    ImageTokenizerRun,
+    PerceptualConfig,
+    Reconstruction,
+)
+from pretrainkit.recipes.image_tokenizer.domain import DOMAINS
+from pretrainkit.recipes.image_tokenizer.model_config import (
+    CodebookConfig,
+    ConvCoderConfig,
+    ImageTokenizerModelConfig,
+    MemcodesConfig,
+    MLPCoderConfig,
+    NoiseConfig,
+    QuantizerConfig,
+    UNetConfig,
+    UViTConfig,
+    ViTCoderConfig,
+)
+from pretrainkit.training.evaluate_config import EvaluateConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
+
+_NUM_GPUS = 8
+_VIT_B = ViTCoderConfig(hidden_size=768, num_layers=12, num_heads=12)
+_VIT_B_PLAIN = ViTCoderConfig(hidden_size=768, num_layers=12, num_heads=12, has_last_mlp=False)
+_MLP = MLPCoderConfig(width=1024, num_blocks=6)
+
+
+def tiny() -> ImageTokenizerRun:
+    """Transformers of 4 layers x 128 for images of 64 x 64 pixels, 64 tokens each of 512 codes: for tests and try-outs
+    on a CPU. 2.0 M parameters; 1 500 steps of 16 images.
+    """
+    coder = ViTCoderConfig(hidden_size=128, num_layers=4, num_heads=4)
+    return ImageTokenizerRun(
+        num_steps=1_500,
+        model=ImageTokenizerModelConfig(
+            domain=DOMAINS["rgb"],
+            image_size=64,
+            patch_size=8,
+            encoder=coder,
+            quantizer=CodebookConfig(size=512, width=16),
+            decoder=coder,
+        ),
+        objective=ImageTokenizerObjectiveConfig(reconstruction="l1"),
+        data=ImageTokenizerDataConfig(batch_size=16),
+        optimizer=OptimizerConfig(peak_lr=1e-3, beta2=0.99, epsilon=1e-8, weight_decay=0.05),
+        schedule=ScheduleConfig(name="cosine", num_warmup_steps=75),
+        checkpoint=CheckpointConfig(every_steps=250),
+        evaluate=EvaluateConfig(every_steps=250, num_examples=256),
+    )
+
+
+def tiny_conv() -> ImageTokenizerRun:
+    """Convolutions of 32 to 96 channels in place of the transformers of image_tokenizer/tiny: 1.9 M parameters, about
+    ten times the work per image."""
+    coder = ConvCoderConfig(width=32, multipliers=(1, 2, 2, 3), has_attention=False)
+    config = tiny()
+    return config.model_copy(update={"model": config.model.model_copy(update={"encoder": coder, "decoder": coder})})
+
+
+def _published(
+    domain: str,
+    *,
+    decoder: Any,
+    num_epochs: int,
+    loss: Reconstruction,
+    batch_per_gpu: int,
+    encoder: Any = _VIT_B,
+    size: int = 8192,
+    quantizer: QuantizerConfig | None = None,
+    base_lr: float = 1e-4,
+    smallest_crop: float = 0.8,
+    image_size: int = 224,
+    patch_size: int = 16,
+    perceptual: PerceptualConfig | None = None,
+    is_encoder_frozen: bool = False,
+    warmup_epochs: int = 5,
+) -> ImageTokenizerRun:
+    batch_size = batch_per_gpu * _NUM_GPUS
+    is_diffusion = isinstance(decoder, UNetConfig | UViTConfig)
+    return ImageTokenizerRun(
+        num_steps=None,
+        model=ImageTokenizerModelConfig(
+            domain=DOMAINS[domain],
+            image_size=image_size,
+            patch_size=patch_size,
+            encoder=encoder,
+            quantizer=quantizer or CodebookConfig(size=size),
+            decoder=decoder,
+            is_encoder_frozen=is_encoder_frozen,
+        ),
+        objective=ImageTokenizerObjectiveConfig(reconstruction=loss, perceptual=perceptual or PerceptualConfig()),
+        data=ImageTokenizerDataConfig(
+            batch_size=batch_size, num_epochs=num_epochs, crop=CropConfig(scale=(smallest_crop, 1.0))
+        ),
+        optimizer=OptimizerConfig(
+            peak_lr=base_lr * batch_size / 256, beta2=0.99, epsilon=1e-8, weight_decay=0.05, max_grad_norm=1.0
+        ),
+        schedule=ScheduleConfig(name="cosine", warmup_share=warmup_epochs / num_epochs),
+        ema_decay=0.9999 if is_diffusion else 0.99,
+        max_skipped_steps=100,
+        precision=PrecisionConfig(),
+        checkpoint=CheckpointConfig(every_steps=10_000),
+        log=LogConfig(every_steps=50),
+        evaluate=EvaluateConfig(every_steps=10_000),
+    )
+
+
+_UNET = UNetConfig(noise=NoiseConfig(schedule="linear", prediction="image"))
+
+
+def rgb() -> ImageTokenizerRun:
+    """RGB, 16 384 codes: ViT-B and a diffusion decoder of convolutions (DiVAE). 50 passes."""
+    return _published("rgb", decoder=_UNET, num_epochs=50, loss="mse", batch_per_gpu=64, size=16384)
+
+
+def depth() -> ImageTokenizerRun:
+    """Depth without scale, 8 192 codes: DiVAE. 20 passes."""
+    return _published("depth", decoder=_UNET, num_epochs=20, loss="smooth_l1", batch_per_gpu=64)
+
+
+def normal() -> ImageTokenizerRun:
+    """Normals of surfaces, 8 192 codes: DiVAE. 20 passes."""
+    return _published("normal", decoder=_UNET, num_epochs=20, loss="mse", batch_per_gpu=64)
+
+
+def canny_edge() -> ImageTokenizerRun:
+    """Edges, also those of SAM's instances, 8 192 codes: DiVAE. 50 passes."""
+    return _published("canny_edge", decoder=_UNET, num_epochs=50, loss="smooth_l1", batch_per_gpu=64, base_lr=5e-5)
+
+
+def rgb_uvit() -> ImageTokenizerRun:
+    """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes: give
+    it as init_from, with init.missing=random init.unexpected=ignore. 50 passes."""
+    noise = NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity")
+    return _published(
+        "rgb",
+        decoder=UViTConfig(noise=noise),
+        num_epochs=50,
+        loss="mse",
+        batch_per_gpu=64,
+        size=1024,
+        is_encoder_frozen=True,
+    )
+
+
+def rgb_perceptual() -> ImageTokenizerRun:
+    """RGB, 1 024 codes: ViT-B on both sides, with what CLIP B/16 sees in the loss. 50 passes."""
+    return _published(
+        "rgb",
+        decoder=_VIT_B,
+        num_epochs=50,
+        loss="mse",
+        batch_per_gpu=64,
+        size=1024,
+        perceptual=PerceptualConfig(weight=1.0),
+    )
+
+
+def semseg_coco() -> ImageTokenizerRun:
+    """Classes of COCO, 4 096 codes: ViT-B on both sides. 20 passes."""
+    return _published("semseg_coco", decoder=_VIT_B, num_epochs=20, loss="cross_entropy", batch_per_gpu=80, size=4096)
+
+
+def _feature_maps(domain: str, batch_per_gpu: int, patch_size: int) -> ImageTokenizerRun:
+    return _published(
+        domain,
+        decoder=_VIT_B,
+        num_epochs=20,
+        loss="smooth_l1",
+        batch_per_gpu=batch_per_gpu,
+        smallest_crop=0.2,
+        patch_size=patch_size,
+    )
+
+
+def clip_b16() -> ImageTokenizerRun:
+    """Feature maps of CLIP B/16, 8 192 codes: ViT-B on both sides. 20 passes."""
+    return _feature_maps("CLIP-B16", 128, 16)
+
+
+def dinov2_b14() -> ImageTokenizerRun:
+    """Feature maps of DINOv2 B/14, 8 192 codes: ViT-B on both sides. 20 passes."""
+    return _feature_maps("DINOv2-B14", 64, 14)
+
+
+def imagebind_h14() -> ImageTokenizerRun:
+    """Feature maps of ImageBind H/14, 8 192 codes: ViT-B on both sides. 20 passes."""
+    return _feature_maps("ImageBind-H14", 128, 14)
+
+
+def _vectors(domain: str, loss: Reconstruction, size: int, num_heads: int, warmup_epochs: int) -> ImageTokenizerRun:
+    return _published(
+        domain,
+        encoder=_MLP,
+        decoder=_MLP,
+        quantizer=MemcodesConfig(size=size, width=1024, num_heads=num_heads),
+        num_epochs=15,
+        loss=loss,
+        batch_per_gpu=64,
+        smallest_crop=0.2,
+        image_size=16,
+        warmup_epochs=warmup_epochs,
+    )
+
+
+def dinov2_global() -> ImageTokenizerRun:
+    """The vector of DINOv2 B/14 as 16 ids of 8 192 codes each (the original's example has 8: the released weights and
+    the registry of 4M have 16). 15 passes."""
+    return _vectors("DINOv2-B14-global", "cosine_channels", 8192, 16, 5)
+
+
+def imagebind_global() -> ImageTokenizerRun:
+    """The vector of ImageBind H/14 as 16 ids of 8 192 codes each. 15 passes."""
+    return _vectors("ImageBind-H14-global", "cosine_channels", 8192, 16, 5)
+
+
+def human_poses() -> ImageTokenizerRun:
+    """207 numbers of a pose as 8 ids of 1 024 codes each. 15 passes."""
+    return _vectors("human_poses", "smooth_l1", 1024, 8, 1)
+
+
+def sam_mask() -> ImageTokenizerRun:
+    """Outlines of 64 x 64 pixels as 16 tokens of 1 024 codes. 24 passes."""
+    return _published(
+        "sam_mask",
+        encoder=_VIT_B_PLAIN,
+        decoder=_VIT_B_PLAIN.model_copy(update={"num_output_convolutions": 2}),
+        quantizer=CodebookConfig(size=1024, width=1024),
+        num_epochs=24,
+        loss="binary_cross_entropy",
+        batch_per_gpu=384,
+        image_size=64,
+    )
+
+
+PRESETS: dict[str, Callable[[], ImageTokenizerRun]] = {
+    "tiny": tiny,
+    "tiny-conv": tiny_conv,
+    "rgb": rgb,
+    "rgb-uvit": rgb_uvit,
+    "rgb-perceptual": rgb_perceptual,
+    "depth": depth,
+    "normal": normal,
+    "canny-edge": canny_edge,
+    "semseg-coco": semseg_coco,
+    "clip-b16": clip_b16,
+    "dinov2-b14": dinov2_b14,
+    "imagebind-h14": imagebind_h14,
+    "dinov2-global": dinov2_global,
+    "imagebind-global": imagebind_global,
+    "human-poses": human_poses,
+    "sam-mask": sam_mask,
+}
+"""By name."""

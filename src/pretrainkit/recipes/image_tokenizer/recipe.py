@@ -1,0 +1,99 @@
+"""The recipe as the rest of the house sees it. Torch-free to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
+from pretrainkit.recipes.image_tokenizer.presets import PRESETS
+from pretrainkit.training.recipe import Evaluator, ImportedModel, Recipe, Split
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.data.source import BatchSource
+    from pretrainkit.dist.env import World
+    from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
+    from pretrainkit.training.precision import Precision
+
+
+class ImageTokenizer(Recipe):
+    """Images as a few discrete tokens each, and back."""
+
+    name = "image_tokenizer"
+    summary = "VQ-VAE and FSQ, with convolutions, transformers or diffusion: images and maps to tokens and back."
+
+    @property
+    def config_class(self) -> type[ImageTokenizerRun]:
+        return ImageTokenizerRun
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], ImageTokenizerRun]]:
+        return PRESETS
+
+    def bind(self, config: ImageTokenizerRun) -> ImageTokenizerRun:
+        from pretrainkit.recipes.image_tokenizer.source import bind
+
+        return bind(config)
+
+    def open_data(self, config: ImageTokenizerRun, split: Split) -> BatchSource:
+        from pretrainkit.recipes.image_tokenizer.source import open_source
+
+        return open_source(config, split)
+
+    def has_own_vocabulary(self, config: ImageTokenizerRun) -> bool:
+        return True
+
+    def build_model(self, config: ImageTokenizerRun) -> nn.Module:
+        from pretrainkit.recipes.image_tokenizer.model import build
+
+        return build(config.model)
+
+    def build_objective(self, config: ImageTokenizerRun) -> ImageTokenizerObjective:
+        from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
+
+        return ImageTokenizerObjective(config)
+
+    def build_evaluator(self, config: ImageTokenizerRun, world: World, precision: Precision) -> Evaluator:
+        from pretrainkit.recipes.image_tokenizer.evaluate import build_evaluator
+
+        return build_evaluator(config, world, precision)
+
+    def sample(self, config: ImageTokenizerRun, model: Any, source: BatchSource, num: int) -> list[dict[str, Any]]:
+        """Images beside what their tokens give."""
+        from pretrainkit.recipes.image_tokenizer.sample import sample
+
+        return sample(config, model, source, num)
+
+    @property
+    def file_formats(self) -> tuple[str, ...]:
+        return ("4m-tokenizer",)
+
+    def import_file(self, path: Path, format: str, config: ImageTokenizerRun | None) -> ImportedModel:
+        """The config is `config`, or that of image_tokenizer/rgb with the model of the file; the data is missing."""
+        from pretrainkit.recipes.image_tokenizer.original import read_original
+
+        model, state = read_original(path, None if config is None else config.model)
+        base = PRESETS["rgb"]() if config is None else config
+        return ImportedModel(base.model_copy(update={"model": model}), state)
+
+    @property
+    def export_formats(self) -> tuple[str, ...]:
+        return ("4m-tokenizer",)
+
+    def export_file(self, config: ImageTokenizerRun, model: Any, format: str, out: Path) -> None:
+        """A .safetensors file by the published names, with the config in its header."""
+        from pretrainkit.recipes.image_tokenizer.original import write_original
+
+        write_original(out, model)
+
+    def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
+        """What is lost where every image is the mean of the training images."""
+        from pretrainkit.recipes.image_tokenizer.baseline import mean_image_errors
+
+        return mean_image_errors(config)
+
+
+RECIPE = ImageTokenizer()

@@ -1,0 +1,159 @@
+"""Images of one domain, in batches: any images, in any order.
+
+A batch: `image` (see `model.prepared`) and `key`, int64 (B,), what is drawn for an image depends on. Steps with images
+of another size also have `image_size`, an empty array with as many rows as a side has pixels: a shape is known on the
+host, so nobody waits for the device.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit import rng
+from pretrainkit.data.aligned_crops import centre_square, draw_part
+from pretrainkit.data.aligned_folders import FolderSamples, Samples, folders_of
+from pretrainkit.data.aligned_streams import TarSamples, is_stream, stream_folders
+from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.image_tokenizer.config import ImageSetConfig, ImageTokenizerDataConfig, ImageTokenizerRun
+from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
+from pretrainkit.recipes.image_tokenizer.reading import image_size, read_image, suffixes_of
+
+Split = Literal["train", "valid"]
+
+_VALID = rng.stream_key(0, "image_tokenizer", "valid")
+_PART, _DRAWS = range(2)
+"""Streams of an image's key."""
+
+
+class ImageSource(BatchSource):
+    """All images of all sets. Parts are functions of the records' keys; "valid" takes the largest centre squares."""
+
+    def __init__(
+        self,
+        model: ImageTokenizerModelConfig,
+        data: ImageTokenizerDataConfig,
+        split: Split,
+        sets: Sequence[Samples],
+        folders: Sequence[str],
+        seed: int,
+    ) -> None:
+        self.model, self.data, self.split = model, data, split
+        self.sets, self.folders, self.seed = tuple(sets), tuple(folders), seed
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(one) for one in self.sets)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of names and of every setting that a batch depends on; not of contents."""
+        fields = {"crop", "min_image_size", "image_size_step"}
+        parts = [self.split, self.model.domain.model_dump_json(), str(self.model.image_size), *self.folders]
+        parts += [self.data.model_dump_json(include=fields), *(one.fingerprint for one in self.sets)]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def lengths(self, records: Records) -> NDArray[np.int64]:
+        return np.full(len(records), self.model.num_tokens, np.int64)
+
+    def build(self, records: Records) -> dict[str, np.ndarray]:
+        keys = self._keys(records)
+        images = [
+            self.read(source, index, key)
+            for source, index, key in zip(
+                records.source.tolist(), records.index.tolist(), rng.fold(keys, _PART).tolist(), strict=True
+            )
+        ]
+        return {"image": np.stack(images), "key": rng.fold(keys, _DRAWS).view(np.int64)}
+
+    def read(self, source: int, index: int, key: int) -> NDArray[Any]:
+        """One image, cut and resized."""
+        samples, folder = self.sets[source], self.folders[source]
+        content, name = samples.read(folder, index), samples.name(folder, index)
+        size = image_size(content, self.model.domain, name)
+        if self.split == "train":
+            part = draw_part(self.data.crop, *size, rng.generator(key))
+        else:
+            part = centre_square(*size)
+        return read_image(content, self.model, part, name)
+
+    def of_step(self, step: int) -> dict[str, np.ndarray]:
+        """The size of this step's images, where sizes are drawn."""
+        smallest = self.data.min_image_size
+        if smallest is None or self.split != "train":
+            return {}
+        sizes = range(smallest, self.model.image_size + 1, self.data.image_size_step)
+        drawn = rng.generator(rng.stream_key(self.seed, "image_tokenizer", "size", step)).integers(len(sizes))
+        return {"image_size": np.empty((sizes[int(drawn)], 0), np.uint8)}
+
+    def _keys(self, records: Records) -> rng.Keys:
+        if self.split == "train":
+            return records.key
+        return rng.fold(rng.fold(_VALID, records.source), records.index)
+
+
+def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
+    """The images of a split.
+
+    Raises:
+        DataError: No data was given, or it is broken.
+    """
+    configs = config.data.train if split == "train" else config.data.valid
+    if not configs:
+        raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
+    folders = [folder_of(one, config.model) for one in configs]
+    sets = [open_set(one.path, folder, config.model) for one, folder in zip(configs, folders, strict=True)]
+    return ImageSource(config.model, config.data, split, sets, folders, config.seed)
+
+
+def folder_of(config: ImageSetConfig, model: ImageTokenizerModelConfig) -> str:
+    """Where a data set has the images."""
+    return config.folder or model.domain.path
+
+
+def open_set(path: str, folder: str, model: ImageTokenizerModelConfig) -> Samples:
+    """The images of one data set.
+
+    Raises:
+        DataError: They are missing.
+    """
+    known = stream_folders(path) if is_stream(path) else folders_of(path)
+    if folder != "." and folder not in known:
+        raise DataError(
+            f"{path} has no folder {folder}, where images of {model.domain.name} are looked for\n"
+            f"  it has {', '.join(sorted(known)) or 'none'}; say where they are: model.domain.folder=NAME, or . for "
+            "files in the folder itself"
+        )
+    opened = TarSamples if is_stream(path) else FolderSamples
+    return opened(path, {folder: suffixes_of(model.domain)})
+
+
+def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
+    """The config, checked against its data: the first image of every set is read.
+
+    Raises:
+        ConfigError, DataError: Settings and data do not fit each other.
+    """
+    if not config.data.train:
+        raise DataError("there is nothing to train on: data.train names no data\n  give it as data.train=FOLDER")
+    problems = config.problems()
+    if problems:
+        raise ConfigError(problems)
+    shared = {(one.path, one.folder) for one in config.data.train} & {
+        (one.path, one.folder) for one in config.data.valid
+    }
+    if shared:
+        raise DataError(
+            f"data.valid names data that is in data.train: {', '.join(sorted(path for path, _ in shared))}\n"
+            "  give other data"
+        )
+    for split in ("train", "valid") if config.data.valid else ("train",):
+        source = open_source(config, split)
+        num = len(source.sets)
+        first = np.zeros(num, np.int64)
+        source.build(Records(np.arange(num), first, first, np.zeros(num, np.uint64)))
+    return config

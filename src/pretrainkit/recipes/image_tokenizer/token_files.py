@@ -1,0 +1,291 @@
+"""Tokens beside the images of a data set, for the recipe fourm: one file of them for each image, one row for each part of
+it, and the parts in `crop_settings`, the same for all modalities.
+
+    ROOT/crop_settings/ANY/STEM.npy     int32 (parts, 5): top, left, height, width, mirrored
+    ROOT/tok_rgb@64/ANY/STEM.npy        int16 (parts, tokens), row by row (int32 for more than 32 768 ids)
+    ROOT/tok_rgb@64/manifest.json       which tokenizer, whose tokens are never mixed with another's
+
+Of tar files, one archive of tokens for each of images. What is there already is kept, so the same call goes on where an
+interrupted one stopped.
+
+Source: section 6.3 of the specification. Parts there are drawn anew by whoever comes first; here they are a function of
+the seed and the image's name.
+"""
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit import rng
+from pretrainkit.corpus.manifest import MANIFEST_NAME, atomic_file
+from pretrainkit.corpus.parallel import Progress, Quiet
+from pretrainkit.data.aligned_crops import CropConfig, Part, centre_square, draw_part, stored_part
+from pretrainkit.data.aligned_folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
+from pretrainkit.data.aligned_streams import TarSamples, archives_of, is_stream, stream_folders
+from pretrainkit.data.aligned_values import read_array
+from pretrainkit.data.tar import is_address
+from pretrainkit.errors import DataError, InputError
+from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
+from pretrainkit.recipes.image_tokenizer.reading import image_size, read_image, suffixes_of
+
+_LARGEST_INT16 = 1 << 15
+_THREADS = 4
+
+
+@dataclass(frozen=True)
+class TokenSettings:
+    """What tokens are made."""
+
+    num_parts: int = 1
+    """Of each image: the largest centre square, and random parts after it."""
+    min_scale: float = 0.8
+    """Smallest share of the area of a random part."""
+    seed: int = 0
+    """Of random parts."""
+    folder: str | None = None
+    """Of the images; None: as the tokenizer's domain says."""
+    out: str | None = None
+    """Name of the folder of tokens; None: tok_DOMAIN@PIXELS."""
+    shard: tuple[int, int] = (0, 1)
+    """This part of so many, from 0: of all images, or of all archives."""
+
+
+def write_tokens(
+    codec: ImageCodec, path: str, fingerprint: str, settings: TokenSettings, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Tokenize a data set.
+
+    Args:
+        codec: The tokenizer.
+        path: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
+        fingerprint: Of the tokenizer's weights.
+        settings: What tokens are made.
+        progress: Told how far the work is.
+
+    Returns:
+        The manifest, with `written` and `kept`, numbers of files.
+
+    Raises:
+        DataError: Images are missing or broken, or tokens and parts there do not fit.
+        InputError: Settings cannot be.
+    """
+    progress = progress or Quiet()
+    work = _Work(codec, settings)
+    if is_stream(path):
+        return _of_archives(work, path, fingerprint, progress)
+    return _of_folders(work, path, fingerprint, progress)
+
+
+class _Work:
+    """Images of samples to tokens of their parts."""
+
+    def __init__(self, codec: ImageCodec, settings: TokenSettings) -> None:
+        number, num = settings.shard
+        if not 0 <= number < num:
+            raise InputError(f"--shard {number}/{num} is none\n  parts are numbered from 0: --shard 0/{max(num, 1)}")
+        if settings.num_parts < 1 or not 0 < settings.min_scale <= 1:
+            raise InputError(
+                f"{settings.num_parts} parts of at least {settings.min_scale} of an image cannot be\n"
+                "  give at least 1 part, and a share above 0 and at most 1"
+            )
+        if codec.domain.kind == "features" and settings.num_parts > 1:
+            raise InputError("features were made of one part of each image\n  leave out --crops")
+        self.codec, self.settings = codec, settings
+        self.model = codec.config
+        self.folder = settings.folder or self.model.domain.path
+        self.out = settings.out or self._usual_name()
+        self.dtype = np.int16 if codec.vocab_size <= _LARGEST_INT16 else np.int32
+
+    def _usual_name(self) -> str:
+        name = self.model.domain.name
+        return f"tok_{name}" if self.model.grid == 1 else f"tok_{name}@{self.model.image_size}"
+
+    def manifest(self, fingerprint: str) -> dict[str, Any]:
+        """What must be alike among all tokens of a folder."""
+        return {
+            "tokenizer": fingerprint,
+            "domain": self.model.domain.name,
+            "image_size": self.model.image_size,
+            "vocab_size": self.codec.vocab_size,
+            "tokens": self.codec.num_tokens,
+            "parts": self.settings.num_parts,
+        }
+
+    def parts(self, key: str, size: tuple[int, int], table: NDArray[Any] | None, name: str) -> list[Part]:
+        """Of an image of `size` (height, width).
+
+        Args:
+            key: Of the sample.
+            table: Parts that are stored already; None: they are drawn.
+            name: Of the file they are stored in, for messages.
+        """
+        if table is None:
+            crop = CropConfig(scale=(self.settings.min_scale, 1.0))
+            drawn_from = rng.generator(rng.stream_key(self.settings.seed, CROP_SETTINGS, key))
+            drawn = [draw_part(crop, *size, drawn_from) for _ in range(self.settings.num_parts - 1)]
+            return [centre_square(*size), *drawn]
+        if len(table) != self.settings.num_parts:
+            raise DataError(
+                f"{name} has {len(table)} parts, but {self.settings.num_parts} are asked for\n"
+                f"  give --crops {len(table)}: parts are the same for all modalities of a data set"
+            )
+        found = [stored_part(table, number, size, name) for number in range(len(table))]
+        first, own = found[0], centre_square(*size)
+        if (first.top, first.left, first.height, first.width) != (own.top, own.left, own.height, own.width):
+            raise DataError(
+                f"{name} has parts of an image of another size than {size[0]} x {size[1]}\n"
+                "  all modalities of a data set that have tokens need images of one size"
+            )
+        return found
+
+    def read(
+        self, samples: Samples, index: int, table: NDArray[Any] | None, table_name: str
+    ) -> tuple[NDArray[Any], list[Part]]:
+        """The images of all parts of a sample, and the parts."""
+        content, name = samples.read(self.folder, index), samples.name(self.folder, index)
+        if self.model.domain.kind == "features":
+            size = (self.model.image_size, self.model.image_size)
+        else:
+            size = image_size(content, self.model.domain, name)
+        parts = self.parts(samples.keys[index].rpartition("/")[2], size, table, table_name)
+        return np.stack([read_image(content, self.model, part, name) for part in parts]), parts
+
+    def tokens(
+        self, jobs: Sequence[tuple[Samples, int, NDArray[Any] | None, str]]
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Tokens and the table of parts of each sample, in order; some are read ahead."""
+        at_once = max(1, 64 // self.settings.num_parts)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            groups = [jobs[start : start + at_once] for start in range(0, len(jobs), at_once)]
+            ahead = [pool.submit(self.read, *job) for job in groups[0]] if groups else []
+            for number in range(len(groups)):
+                found = [one.result() for one in ahead]
+                following = groups[number + 1] if number + 1 < len(groups) else []
+                ahead = [pool.submit(self.read, *job) for job in following]
+                ids = self.codec.encode(np.concatenate([images for images, _ in found])).astype(self.dtype)
+                for place, (_, parts) in enumerate(found):
+                    own = slice(place * len(parts), (place + 1) * len(parts))
+                    yield ids[own], _table(parts)
+
+
+def _table(parts: Sequence[Part]) -> NDArray[np.int32]:
+    rows = [(part.top, part.left, part.height, part.width, int(part.is_flipped)) for part in parts]
+    return np.array(rows, np.int32)
+
+
+def _of_folders(work: _Work, path: str, fingerprint: str, progress: Progress) -> dict[str, Any]:
+    root = Path(path)
+    known = folders_of(path)
+    _require(work, path, known)
+    manifest = work.manifest(fingerprint)
+    _keep_manifest(root / work.out / MANIFEST_NAME, manifest)
+    samples = FolderSamples(path, {work.folder: suffixes_of(work.model.domain)})
+    number, num = work.settings.shard
+    mine = range(number, len(samples), num)
+    wanted = [index for index in mine if not _file(root, work.out, samples.keys[index]).is_file()]
+    jobs = []
+    for index in wanted:
+        table = _file(root, CROP_SETTINGS, samples.keys[index])
+        stored = read_array(table.read_bytes(), str(table)) if table.is_file() else None
+        jobs.append((samples, index, stored, str(table)))
+    progress.stage(f"tokenizing {path} into {work.out}", len(jobs), "images")
+    for job, (ids, parts) in zip(jobs, work.tokens(jobs), strict=True):
+        key = samples.keys[job[1]]
+        if job[2] is None:
+            _save(_file(root, CROP_SETTINGS, key), parts)
+        _save(_file(root, work.out, key), ids)
+        progress.advance(1)
+    return manifest | {"folder": str(root / work.out), "written": len(jobs), "kept": len(mine) - len(jobs)}
+
+
+def _of_archives(work: _Work, path: str, fingerprint: str, progress: Progress) -> dict[str, Any]:
+    if is_address(path):
+        raise InputError(f"{path} is not on a disk\n  tokens are written beside the images: copy those archives first")
+    _require(work, path, stream_folders(path))
+    images, out = archives_of(path, work.folder), archives_of(path, work.out)
+    tables = archives_of(path, CROP_SETTINGS)
+    manifest = work.manifest(fingerprint)
+    _keep_manifest(Path(out[0]).parent / MANIFEST_NAME, manifest)
+    number, num = work.settings.shard
+    mine = range(number, len(images), num)
+    wanted = [place for place in mine if not Path(out[place]).is_file()]
+    progress.stage(f"tokenizing {path} into {work.out}", len(wanted), "archives")
+    for place in wanted:
+        samples = TarSamples(images[place], {work.folder: suffixes_of(work.model.domain)})
+        stored = _stored_tables(tables[place], len(samples))
+        jobs = [(samples, index, stored(index), tables[place]) for index in range(len(samples))]
+        found = list(work.tokens(jobs))
+        keys = [key.partition("/")[2] for key in samples.keys]
+        if jobs and jobs[0][2] is None:
+            _save_archive(Path(tables[place]), keys, [parts for _, parts in found])
+        _save_archive(Path(out[place]), keys, [ids for ids, _ in found])
+        progress.advance(1)
+    return manifest | {
+        "folder": str(Path(out[0]).parent),
+        "written": len(wanted),
+        "kept": len(mine) - len(wanted),
+    }
+
+
+def _require(work: _Work, path: str, known: frozenset[str]) -> None:
+    if work.folder != "." and work.folder not in known:
+        raise DataError(
+            f"{path} has no folder {work.folder}, where images of {work.model.domain.name} are looked for\n"
+            f"  it has {', '.join(sorted(known)) or 'none'}; say where they are: --folder NAME"
+        )
+
+
+def _stored_tables(path: str, num: int) -> Callable[[int], NDArray[Any] | None]:
+    if not Path(path).is_file():
+        return lambda index: None
+    stored = TarSamples(path, {CROP_SETTINGS: (".npy",)})
+    if len(stored) != num:
+        raise DataError(f"{path} has {len(stored)} samples, the images beside it {num}\n  remove it, or make it whole")
+    return lambda index: read_array(stored.read(CROP_SETTINGS, index), stored.name(CROP_SETTINGS, index))
+
+
+def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """Written once; whoever comes later must have the same."""
+    if not path.is_file():
+        with atomic_file(path) as file:
+            file.write(json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
+        return
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON: {error}\n  remove its folder and make the tokens anew") from error
+    differing = [name for name in manifest if found.get(name) != manifest[name]]
+    if differing:
+        raise DataError(
+            f"{path.parent} has tokens that were made otherwise: "
+            + ", ".join(f"{name} {found.get(name)}, now {manifest[name]}" for name in differing)
+            + "\n  give another folder with --out, or remove this one"
+        )
+
+
+def _file(root: Path, folder: str, key: str) -> Path:
+    return root / folder / f"{key}.npy"
+
+
+def _save(path: Path, values: NDArray[Any]) -> None:
+    with atomic_file(path) as file:
+        np.save(file, values)
+
+
+def _save_archive(path: Path, keys: Sequence[str], arrays: Sequence[NDArray[Any]]) -> None:
+    with atomic_file(path) as file, tarfile.open(fileobj=file, mode="w") as archive:
+        for key, values in zip(keys, arrays, strict=True):
+            content = io.BytesIO()
+            np.save(content, values)
+            member = tarfile.TarInfo(f"{key}.npy")
+            member.size = content.tell()
+            content.seek(0)
+            archive.addfile(member, content)

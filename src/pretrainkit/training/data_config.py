@@ -1,0 +1,59 @@
+"""What a run is fed: the settings that all recipes have. Torch-free."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, NonNegativeInt, PositiveFloat, PositiveInt
+
+from pretrainkit.config.base import Config
+from pretrainkit.config.paths import IsPath
+
+
+class SourceConfig(Config):
+    """One component of a mixture. On the command line a plain path stands for {path: PATH}."""
+
+    path: Annotated[str, IsPath()]
+    """Folder of token shards, as written by `pretrainkit tokenizer encode`."""
+    weight: PositiveFloat | None = None
+    """Share of the examples of a batch, relative to the other components; null: proportional to size."""
+
+
+def as_sources(value: object) -> object:
+    """What people write for data: one path, several separated by commas, a list of paths and mappings."""
+    if value is None:  # as in data.valid=null on the command line
+        return ()
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part]
+    if isinstance(value, (list, tuple)):
+        return [{"path": item} if isinstance(item, str) else item for item in value]
+    return value
+
+
+Sources = Annotated[
+    tuple[SourceConfig, ...], BeforeValidator(as_sources, json_schema_input_type=str | tuple[str | SourceConfig, ...])
+]
+
+
+class DataConfig(Config):
+    """What the model is fed. Recipes add their own fields."""
+
+    train: Sources = ()
+    """Token shards to train on: one path, several separated by commas, or a list of {path, weight}."""
+    valid: Sources = ()
+    """Held-out token shards. Documents that also occur in `train` are refused."""
+    order: Literal["shuffle", "lanes", "sequential"] = "shuffle"
+    """shuffle: every example independently permuted, anew each epoch. lanes: documents permuted, and each row of the
+    batch reads on in its document from step to step (Sabertooth). sequential: as stored."""
+    batch_size: PositiveInt
+    """Examples of one step over all ranks and microbatches."""
+    microbatch_size: PositiveInt | None = None
+    """Examples of one forward pass on one rank; null: all of the rank's examples at once."""
+    num_epochs: PositiveFloat | None = None
+    """With num_steps null: train for so many passes over the data. Else: refuse a run whose num_steps needs more than
+    so many; null: no limit."""
+    prefetch: NonNegativeInt = 2
+    """Steps to prepare ahead in a background thread; 0: none."""
+
+    @property
+    def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
+        """What prepares batches ahead, and how many; 0: one thread. Recipes whose examples take long to make say so."""
+        return "threads", 0

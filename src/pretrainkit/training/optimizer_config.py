@@ -1,0 +1,145 @@
+"""How gradients become updates, and the learning rate over time. Torch-free."""
+
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+
+from pretrainkit.config.base import Config
+from pretrainkit.config.fields import NonNegativeFloat, Pattern, Rate
+
+
+class ParameterGroup(Config):
+    """Parameters that are updated in another way than the rest."""
+
+    pattern: Pattern
+    """Regular expression that is found in their names, such as bias|pos_embed; at least one parameter must fit."""
+    lr_scale: NonNegativeFloat = 1.0
+    """Factor of the learning rate."""
+    weight_decay: NonNegativeFloat | None = None
+    """In place of optimizer.weight_decay or of none; null: as without this group."""
+
+
+class AdafactorConfig(Config):
+    """What only Adafactor has. The defaults are those of T5X."""
+
+    factored: bool = True
+    """Keep row and column means of large matrices in place of a full second moment."""
+    min_dim_size_to_factor: PositiveInt = 128
+    """Matrices whose smaller side is shorter keep a full second moment."""
+    multiply_by_parameter_scale: bool = True
+    """Steps are relative to the root mean square of the parameter, and peak_lr is a share of it."""
+    max_parameter_scale: PositiveFloat | None = None
+    """Larger root mean squares count as this; null: no limit."""
+    beta1: Rate | None = None
+    """Decay of a momentum of the scaled updates; null: none, and no memory for it."""
+    decay_rate: PositiveFloat = 0.8
+    """The second moment decays by 1 - t ** -decay_rate in update t = 1, 2, ..."""
+    step_offset: NonNegativeInt = 0
+    """Updates before this run that the decay does not count, to start it anew from a checkpoint."""
+    clipping_threshold: PositiveFloat = 1.0
+    """Root mean square that a tensor's update is cut down to, before it meets the learning rate."""
+    epsilon1: PositiveFloat = 1e-30
+    """Added to squared gradients."""
+    epsilon2: PositiveFloat = 1e-3
+    """Smaller root mean squares of a parameter count as this, so that one of zeros can move."""
+    weight_decay_rate: Rate | None = None
+    """Share of the parameters that decay which each step takes away, whatever the learning rate; null: none. It stands
+    in for optimizer.weight_decay. T5X lets all parameters decay: decay_mask=all."""
+    weight_decay_lr_exponent: NonNegativeFloat | None = None
+    """That share is weight_decay_rate x learning rate to this power; null: weight_decay_rate itself."""
+    skip_nan_updates: bool = False
+    """Leave elements as they were whose update is no number. The loop already skips whole steps: see
+    max_skipped_steps."""
+
+
+class OptimizerConfig(Config):
+    """How gradients become updates."""
+
+    name: Literal["adamw", "lamb", "sgd", "lars", "adafactor", "lion", "muon"] = "adamw"
+    """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor. sgd:
+    with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor. adafactor: T5's, with
+    little memory and steps relative to the parameter. lion: the sign of a momentum. muon: the momentum of each matrix
+    in the model's blocks, made orthogonal; adamw for all other parameters."""
+    peak_lr: PositiveFloat
+    """Learning rate after warm-up."""
+    beta1: Rate = 0.9
+    """Decay of the first moment."""
+    beta2: Rate = 0.999
+    """Decay of the second moment."""
+    epsilon: PositiveFloat = 1e-6
+    """Added to the root of the second moment."""
+    momentum: Rate = 0.9
+    """sgd, lars and muon only: how much of the last update stays. Muon was published with 0.95."""
+    nesterov: bool = False
+    """sgd and lars only: look ahead along the momentum."""
+    weight_decay: NonNegativeFloat = 0.01
+    """Decoupled, multiplied by the learning rate. Not read by adafactor."""
+    scale_by_parameter_rms: bool = False
+    """adamw only: multiply each tensor's step by its root mean square, at least 0.001 (nanoT5)."""
+    adafactor: AdafactorConfig = AdafactorConfig()
+    """adafactor only."""
+    decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
+    """by_name: all but biases, norms, temperatures, class tokens and learned positions of vision transformers and CLIP
+    decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
+    biases decay too. all: every parameter, as in ZeroVL."""
+    groups: tuple[ParameterGroup, ...] = ()
+    """Exceptions by name; where several fit a parameter, the last one counts."""
+    max_grad_norm: NonNegativeFloat = 1.0
+    """Clip the global gradient norm to this; 0: no clipping."""
+    clip: Literal["norm", "squared_norm_legacy"] = "norm"
+    """squared_norm_legacy: Sabertooth of 2021, which compared and divided by the squared norm."""
+
+
+ScheduleFactor = Literal[
+    "constant",
+    "linear_warmup",
+    "rsqrt_decay",
+    "rsqrt_normalized_decay",
+    "decay_every",
+    "cosine_decay",
+    "linear_decay",
+]
+
+
+class ScheduleConfig(Config):
+    """Learning rate as a share of peak_lr, by update index t = 0, 1, ...; warm-up is linear from 0, so update 0 has
+    learning rate 0 when num_warmup_steps > 0."""
+
+    name: Literal["linear", "cosine", "inverse_sqrt", "wsd", "constant", "factors"] = "linear"
+    """linear: to 0 at num_steps. cosine: to floor. inverse_sqrt: peak x sqrt(warmup / t). wsd: constant, then 1 - sqrt
+    decay over the last num_decay_steps. constant: after warm-up. factors: T5X's product of named factors, without any
+    warm-up of its own."""
+    num_warmup_steps: NonNegativeInt = 0
+    """Updates until peak_lr is reached."""
+    warmup_share: Rate | None = None
+    """Instead of num_warmup_steps: this share of num_steps, rounded down."""
+    floor: Rate = 0.0
+    """Share of peak_lr at the end (cosine, linear, wsd)."""
+    num_decay_steps: NonNegativeInt = 0
+    """wsd only: updates of the final decay."""
+    factors: tuple[ScheduleFactor, ...] = ()
+    """factors only: what is multiplied, with s = t - step_offset and w = num_warmup_steps; T5X's "a * b" is read too.
+    constant: peak_lr. linear_warmup: min(1, s / w). rsqrt_decay: 1 / sqrt(max(s, w)). rsqrt_normalized_decay: the same
+    x sqrt(w). decay_every: decay_factor ** (s // steps_per_decay). cosine_decay: half a cosine from 1 to 0 over each
+    steps_per_cycle after w. linear_decay: peak_lr x min(s / w, 1 + decay_factor x (w - s))."""
+    decay_factor: NonNegativeFloat = 0.5
+    """factors only: of decay_every and linear_decay."""
+    steps_per_decay: PositiveInt = 20_000
+    """factors only: updates between two cuts of decay_every."""
+    steps_per_cycle: PositiveInt = 100_000
+    """factors only: updates of one cosine."""
+    step_offset: NonNegativeInt = 0
+    """Start the schedule anew: update step_offset counts as the first, and so do those before."""
+    min_lr: NonNegativeFloat = 1e-8
+    """factors only: the learning rate is never lower."""
+
+    @field_validator("factors", mode="before")
+    @classmethod
+    def _split_factors(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split("*")) if isinstance(value, str) else value
+
+    def warmup_steps(self, num_steps: int) -> int:
+        """Updates of the warm-up in a run of `num_steps`."""
+        if self.warmup_share is None:
+            return self.num_warmup_steps
+        return int(num_steps * self.warmup_share + 1e-9)  # 0.07 * 100 is 7.000000000000001, 0.29 * 100 below 29

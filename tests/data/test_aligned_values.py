@@ -1,0 +1,38 @@
+"""Maps, arrays and depth of aligned data sets."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pretrainkit.data.aligned_values import read_map, standardised
+from pretrainkit.errors import DataError
+
+
+def test_depth_loses_scale_and_offset_and_outliers_do_not_count():
+    depth = np.arange(100.0).reshape(10, 10)
+    spoiled = depth.copy()
+    spoiled[0, 0], spoiled[9, 9] = -1e9, 1e9
+    found = standardised(depth)
+    assert found.ravel()[10:90].mean() == pytest.approx(0, abs=1e-6)
+    np.testing.assert_allclose(standardised(3 * depth + 7), found, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(standardised(spoiled)[3:7], found[3:7])
+
+
+def test_maps_keep_all_their_bits():
+    values = np.array([[1, 300], [65535, 7]], np.uint16)
+    picture, stored = io.BytesIO(), io.BytesIO()
+    Image.fromarray(values).save(picture, "PNG")
+    np.save(stored, values)
+    np.testing.assert_array_equal(read_map(picture.getvalue(), "picture"), values)
+    np.testing.assert_array_equal(read_map(stored.getvalue(), "stored"), values)
+
+
+def test_what_is_no_map_is_told():
+    stored = io.BytesIO()
+    np.save(stored, np.zeros(3))
+    with pytest.raises(DataError, match=r"holds \(3,\)"):
+        read_map(stored.getvalue(), "a.npy")
+    with pytest.raises(DataError, match="is broken"):
+        read_map(b"no image", "a.png")
