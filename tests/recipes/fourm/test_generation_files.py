@@ -134,10 +134,14 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
     model = setup.config.model.model_copy(update={"modalities": modalities})
     config = setup.config.model_copy(update={"model": model})
 
-    def decoder(ids: np.ndarray) -> np.ndarray:
-        return np.repeat(ids.astype(np.uint8)[..., None], 3, axis=-1)
+    class Decoder:
+        def decode(self, ids: np.ndarray) -> np.ndarray:
+            return ids.reshape(-1, 8, 8).astype(np.uint8)
 
-    for name, decoders in (("without", {}), ("with", {"seg@64": decoder})):
+        def pictures(self, ids: np.ndarray) -> np.ndarray:
+            return np.repeat(self.decode(ids)[:, None], 3, axis=1)
+
+    for name, decoders in (("without", {}), ("with", {"seg@64": Decoder()})):
         generate(
             config,
             setup.model,
@@ -150,9 +154,9 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
     tokens = np.load(tmp_path / "without" / "0000" / "seg@64.npy")
     assert tokens.shape == (1, 64)
     pixels = np.asarray(Image.open(tmp_path / "with" / "0000" / "seg@64.png"))
-    assert pixels[..., 0].reshape(1, -1).tolist() == tokens.tolist()
+    assert pixels.reshape(1, -1).tolist() == tokens.tolist()
     with pytest.raises(InputError, match="tokenizer is given for depth"):
-        setup("a red ball", to=["seg"], image_decoders={"depth": decoder})
+        setup("a red ball", to=["seg"], image_decoders={"depth": Decoder()})
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from pretrainkit import rng
+from pretrainkit.data.aligned_crops import Part, centre_square, stored_part
+from pretrainkit.data.aligned_folders import CROP_SETTINGS
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.recipes.fourm.crops import Part, centre_square, stored_part
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig
-from pretrainkit.recipes.fourm.folders import CROP_SETTINGS
 from pretrainkit.recipes.fourm.generation.known import Known, Places
 from pretrainkit.recipes.fourm.generation.names import inputs_named
 from pretrainkit.recipes.fourm.modality import Modality
