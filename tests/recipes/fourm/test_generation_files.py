@@ -13,6 +13,7 @@ from PIL import Image
 import pretrainkit
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.fourm.generation.generate import generate
+from pretrainkit.recipes.fourm.generation.given import Example, Given
 from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
@@ -112,6 +113,19 @@ def test_prompts_are_captions_and_variations_differ(setup: Setup) -> None:
     assert alone[0]["outputs"] == answers[0]["outputs"]
 
 
+def test_prompts_become_what_training_gives_the_encoder(setup: Setup) -> None:
+    vocabulary = TextVocabulary(setup.tokenizer)
+    a, ball, hole = vocabulary.encode_words(["a", "ball", "[S_1]"])
+    given = Given(setup.config.data, setup.config.model.modalities, vocabulary)
+    texts = ("a ball", "a [S_1]", "a [S_1] ball")
+    known = given.known([Example(text, {"caption": text}) for text in texts])
+    assert [one.tolist() for one in known.sequences["caption"] if one is not None] == [
+        [a, ball, vocabulary.eos],
+        [a, hole],  # its end is part of what is missing
+        [a, hole, ball, vocabulary.eos],
+    ]
+
+
 def test_a_hole_in_a_text_is_filled_in(setup: Setup) -> None:
     found = setup("a [S_1] ball", to=["caption"], settings=["caption.max_tokens=3"])[0]["outputs"]["caption"]
     assert found.startswith("a")
@@ -194,10 +208,13 @@ def test_a_broken_picture_is_refused_by_name(setup: Setup, tmp_path: Path) -> No
 
 
 def test_the_report_shows_targets_beside_the_truth(setup: Setup) -> None:
-    rows = sample(setup.config, setup.model, open_source(setup.config, "valid"), 2)
-    assert len(rows) == 2
-    assert any("image" in item for item in rows[0]["depth@64"])
-    assert {"depth@64", "true depth@64", "seg@64", "true seg@64", "caption", "true caption"} <= rows[0].keys()
+    photograph, text = sample(setup.config, setup.model, open_source(setup.config, "valid"), 2)
+    assert "image" in photograph["given"][0]
+    assert "text" in text["given"][0]
+    assert "image" in text["depth@64"][0]
+    targets = {"colors@64", "depth@64", "seg@64", "caption", "det"}
+    assert {*targets, *(f"true {name}" for name in targets)} <= photograph.keys()
+    assert "caption" not in text
 
 
 def test_boxes_and_figures_are_what_was_serialised(setup: Setup) -> None:

@@ -115,7 +115,8 @@ def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names
         if one.samples.has(CROP_SETTINGS):
             crops = File(one.samples.read(CROP_SETTINGS, index), one.samples.name(CROP_SETTINGS, index))
         given = {name: file for name, file in files.items() if name in names}
-        found.append(Example(one.samples.keys[index].rpartition("/")[2], given, files, crops))
+        key = one.samples.keys[index].replace("/", "_")
+        found.append(Example(f"{number}_{key}" if len(source.sets) > 1 else key, given, files, crops))
     return found
 
 
