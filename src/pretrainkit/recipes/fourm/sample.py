@@ -46,7 +46,7 @@ def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) ->
         if inputs:
             groups.setdefault((number, _turn(inputs, place)), []).append(place)
     with evaluation_mode(model):
-        for (number, given), places in groups.items():
+        for (_, given), places in groups.items():
             found = _shown(link, source, [chosen[place] for place in places], given)
             rows |= dict(zip(places, found, strict=True))
     return [rows[place] for place in sorted(rows)]
