@@ -14,7 +14,7 @@ from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed
 NUM_TRAIN, NUM_VALID = 2000, 64
 NUM_STEPS = 700
 CHECKPOINT_STEPS = 100
-KILL_AFTER_STEP = 225
+KILL_AFTER_STEP = 160
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
 NUM_CHAPTERS = 6
 TRAIN_SEED, VALID_SEED = 1, 2
