@@ -149,6 +149,8 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
     config = setup.config.model_copy(update={"model": model})
 
     class Decoder:
+        vocab_size = 256
+
         def decode(self, ids: np.ndarray) -> np.ndarray:
             return ids.reshape(-1, 8, 8).astype(np.uint8)
 
@@ -171,6 +173,8 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
     assert pixels.reshape(1, -1).tolist() == tokens.tolist()
     with pytest.raises(InputError, match="tokenizer is given for depth"):
         setup("a red ball", to=["seg"], image_decoders={"depth": Decoder()})
+    with pytest.raises(InputError, match="has 256 tokens, but the model 64"):
+        setup("a red ball", to=["depth"], image_decoders={"depth@64": Decoder()})
 
 
 @pytest.mark.parametrize(

@@ -227,13 +227,18 @@ def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -
 
 
 def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
-    names = [modality.name for _, modality in chain.targets if modality.kind == "image"]
-    unknown = [name for name in decoders if name not in names]
-    if unknown:
-        raise InputError(
-            f"an image tokenizer is given for {', '.join(unknown)}, which is not generated as an image\n"
-            f"  generated are {', '.join(names) or 'none'}; write whole names, as in --tokenizer tok_rgb@224=RUN"
-        )
+    images = {modality.name: modality for _, modality in chain.targets if modality.kind == "image"}
+    for name, decoder in decoders.items():
+        if name not in images:
+            raise InputError(
+                f"an image tokenizer is given for {name}, which is not generated as an image\n"
+                f"  generated are {', '.join(images) or 'none'}; write whole names, as in --tokenizer tok_rgb@224=RUN"
+            )
+        if decoder.vocab_size != images[name].vocab_size:
+            raise InputError(
+                f"the image tokenizer of {name} has {decoder.vocab_size} tokens, but the model {images[name].vocab_size}\n"
+                "  give the one that the model's tokens were made with"
+            )
 
 
 def _summary(chain: Chain, results: Sequence[Result]) -> dict[str, dict[str, float]]:

@@ -24,6 +24,10 @@ from pretrainkit.recipes.fourm.text import TextVocabulary
 class ImageDecoder(Protocol):
     """What makes images of tokens (B, P), row by row: of an image tokenizer."""
 
+    @property
+    def vocab_size(self) -> int:
+        """Different tokens."""
+
     def decode(self, ids: Ids, /) -> NDArray[Any]:
         """As files hold them: uint8 (B, H, W, 3) or (B, H, W), float32 (B, H, W) of depth, (B, C, H, W) of features."""
 
