@@ -234,9 +234,10 @@ def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
                 f"an image tokenizer is given for {name}, which is not generated as an image\n"
                 f"  generated are {', '.join(images) or 'none'}; write whole names, as in --tokenizer tok_rgb@224=RUN"
             )
-        if decoder.vocab_size != images[name].vocab_size:
+        known = images[name].vocab_size
+        if decoder.vocab_size != known:
             raise InputError(
-                f"the image tokenizer of {name} has {decoder.vocab_size} tokens, but the model {images[name].vocab_size}\n"
+                f"the image tokenizer of {name} has {decoder.vocab_size} tokens, but the model {known}\n"
                 "  give the one that the model's tokens were made with"
             )
 
