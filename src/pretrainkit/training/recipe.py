@@ -408,10 +408,6 @@ class Recipe(ABC):
         """
         raise InputError(f"recipe {self.name!r} answers no files of examples\n  try pretrainkit generate")
 
-    def image_decoder(self, config: Any, model: nn.Module) -> Callable[[np.ndarray], np.ndarray]:
-        """What makes pictures of image tokens: int32 (B, rows, columns) to uint8 (B, H, W, 3)."""
-        raise InputError(f"recipe {self.name!r} makes no pictures of tokens\n  give a run of an image tokenizer")
-
     @property
     def reads_configs_of(self) -> str | None:
         """The system whose config files `import_config` reads."""
