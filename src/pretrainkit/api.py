@@ -462,13 +462,12 @@ def generate(
     return open_model(path, averaged=averaged).generate(prompts, **options)
 
 
-def _image_decoder(word: str) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
+def _image_decoder(word: str) -> tuple[str, ImageCodec]:
     """`NAME=RUN` of a modality and its image tokenizer."""
     name, equals, path = word.partition("=")
     if not equals:
         raise InputError(f"an image tokenizer is given as {word!r}\n  write NAME=RUN, as in tok_rgb@224=runs/rgb")
-    opened = open_model(path)
-    return name, opened.recipe.image_decoder(opened.config, opened.model)
+    return name, open_image_tokenizer(path)
 
 
 def infer(

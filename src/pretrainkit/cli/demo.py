@@ -29,7 +29,7 @@ def demo(
         int | None,
         typer.Option(
             min=200,
-            help="Optimizer updates, default 900 (bert, pixel), 420 (clip), 220 of fine-tuning (t5), 800 (fourm).",
+            help="Optimizer updates, default 900 (bert, pixel), 420 (clip), 220 of fine-tuning (t5), 700 (fourm).",
         ),
     ] = None,
     font: Annotated[

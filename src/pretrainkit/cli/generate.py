@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -80,14 +80,19 @@ def generate(
 
     is_chain = any(one is not None for one in (given, to, from_data, plan))
     prompts = text or ([] if is_chain else [line.rstrip("\n") for line in sys.stdin])
-    found = {"top": top, "images": images, "num": num, "beams": beams, "alpha": alpha, "temperature": temperature}
+    found: dict[str, Any] = {
+        "top": top,
+        "images": images,
+        "num": num,
+        "beams": beams,
+        "alpha": alpha,
+        "temperature": temperature,
+    }
     found |= {"top_k": top_k, "top_p": top_p, "seed": seed, "max_length": max_length}
-    given_to = None if to is None else [name for name in to.split(",") if name]
-    modalities = {"given": given, "to": given_to, "from_data": from_data, "plan": plan, "settings": settings}
-    modalities |= {"then": then, "image_tokenizers": tokenizer, "out": out, "device": device}
-    if is_chain:
-        modalities["out"] = out or Path("generated")
-    found |= modalities
+    names = None if to is None else [name for name in to.split(",") if name]
+    found |= {"given": given, "to": names, "from_data": from_data, "plan": plan, "settings": settings}
+    found |= {"then": then, "image_tokenizers": tokenizer, "device": device}
+    found["out"] = out or (Path("generated") if is_chain else None)
     options = {name: value for name, value in found.items() if value is not None}
     for answer in api.generate(path, prompts, averaged=averaged, **options):
         print(json_module.dumps(answer, ensure_ascii=False) if json else answer["text"])

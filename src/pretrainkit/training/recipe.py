@@ -124,6 +124,10 @@ class ImportedTextClassifier:
     """Names by number; empty where the head gives a number."""
     max_positions: int | None
     """Most tokens of an example."""
+    reads: Literal["examples", "words", "spans"] = "examples"
+    """What the head reads."""
+    length: int | None = None
+    """Tokens of an example as it was trained, where that is known."""
 
 
 class Recipe(ABC):
@@ -403,10 +407,6 @@ class Recipe(ABC):
             precision: Of forward passes.
         """
         raise InputError(f"recipe {self.name!r} answers no files of examples\n  try pretrainkit generate")
-
-    def image_decoder(self, config: Any, model: nn.Module) -> Callable[[np.ndarray], np.ndarray]:
-        """What makes pictures of image tokens: int32 (B, rows, columns) to uint8 (B, H, W, 3)."""
-        raise InputError(f"recipe {self.name!r} makes no pictures of tokens\n  give a run of an image tokenizer")
 
     @property
     def reads_configs_of(self) -> str | None:

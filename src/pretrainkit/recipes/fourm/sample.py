@@ -1,5 +1,6 @@
-"""Held-out samples for the report: what the model makes of the others, beside the truth."""
+"""Held-out samples for the report: what the model makes of one modality of them, beside the truth."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -22,53 +23,68 @@ _HEIGHT = 96
 """Pixels of a picture."""
 _MAX_TOKENS = 64
 """Of a sequence: samples are looked at, not used."""
+_ORDER = ("pixels", "sequence", "image")
+"""Kinds of modalities that something is made of, in turn."""
 
 
 def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:
     """`num` samples spread over all held-out data.
 
-    Of each, what is given, and every target that it has: the likeliest tokens in one step, or the likeliest text, and
-    the truth. Given are the pixels that the model reads, or without any the first image that it reads; targets are
-    made from that alone, not from each other. Nothing where there is no image to begin with.
+    Of each one modality is given, and every other target that it has is made of that alone, not of each other: the
+    likeliest tokens in one step, or the likeliest text; beside it is the truth. Every second sample gives its pixels,
+    where it has any, the others a text or an image, in turn.
     """
     assert isinstance(source, FourMSource)
     assert isinstance(model, FourM)
-    given = _given(config.model.modalities)
-    if given is None:
-        return []
     link = Link(config, model, source.vocabulary)
-    rows = []
-    for number, index in spread(source.sizes, num):
+    chosen = spread(source.sizes, num)
+    rows: dict[int, dict[str, Any]] = {}
+    groups: dict[tuple[int, Modality], list[int]] = {}
+    for place, (number, _) in enumerate(chosen):
         one = source.sets[number]
-        present = [source.modalities[place] for place in one.present]
-        if given not in present:
+        inputs = _inputs([source.modalities[own] for own in one.present])
+        if inputs:
+            groups.setdefault((number, _turn(inputs, place)), []).append(place)
+    with evaluation_mode(model):
+        for (_, given), places in groups.items():
+            found = _shown(link, source, [chosen[place] for place in places], given)
+            rows |= dict(zip(places, found, strict=True))
+    return [rows[place] for place in sorted(rows)]
+
+
+def _inputs(present: Sequence[Modality]) -> list[Modality]:
+    return [one for kind in _ORDER for one in present if one.kind == kind and one.is_input]
+
+
+def _turn(inputs: Sequence[Modality], place: int) -> Modality:
+    """The first one of all for even places, the others one after another for odd ones."""
+    first, *others = inputs
+    return others[place // 2 % len(others)] if others and place % 2 else first
+
+
+def _shown(
+    link: Link, source: FourMSource, indices: Sequence[tuple[int, int]], given: Modality
+) -> list[dict[str, Any]]:
+    examples = data_examples(source, indices, [given.name])
+    present = [source.modalities[place] for place in source.sets[indices[0][0]].present]
+    rows: list[dict[str, Any]] = [{} for _ in examples]
+    for target in present:
+        if not target.is_target or target.name == given.name:
             continue
-        example = data_examples(source, [(number, index)], [given.name])[0]
-        row: dict[str, Any] = {}
-        for target in (modality for modality in present if modality.is_target and modality.name != given.name):
-            row |= _shown(link, example, target)
-        rows.append(row)
+        is_image = target.kind == "image"
+        settings: dict[str, Any] = {"num_steps": 1} if is_image else {"max_tokens": min(_MAX_TOKENS, target.max_tokens)}
+        plan = GenerationPlan(targets=(TargetConfig(modality=target.name, temperature=0.0, **settings),))
+        chain = Chain([link], plan, [given.name])
+        known = chain.run(examples, range(len(examples)))
+        for place, example in enumerate(examples):
+            result = Result(chain, example, 0, [one.take([place]) for one in known], {})
+            cells = {("given" if name.startswith("from ") else name): cell for name, cell in result.cells().items()}
+            rows[place] |= {name: [_item(cell)] for name, cell in cells.items() if cell is not None}
     return rows
 
 
-def _given(modalities: tuple[Modality, ...]) -> Modality | None:
-    for kind in ("pixels", "image"):
-        for modality in modalities:
-            if modality.kind == kind and modality.is_input:
-                return modality
-    return None
-
-
-def _shown(link: Link, example: Any, target: Modality) -> dict[str, Any]:
-    is_image = target.kind == "image"
-    settings: dict[str, Any] = {"num_steps": 1} if is_image else {"max_tokens": min(_MAX_TOKENS, target.max_tokens)}
-    plan = GenerationPlan(targets=(TargetConfig(modality=target.name, temperature=0.0, **settings),))
-    chain = Chain([link], plan, example.values)
-    with evaluation_mode(link.model):
-        known = chain.run([example], [0])
-    cells = Result(chain, example, 0, known, {}).cells()
-    return {name: [_item(cell)] for name, cell in cells.items() if cell is not None}
-
-
 def _item(cell: Cell) -> dict[str, str]:
-    return {"text": cell} if isinstance(cell, str) else {"image": thumbnail(cell.transpose(2, 0, 1), _HEIGHT)}  # type: ignore[union-attr]
+    if isinstance(cell, str):
+        return {"text": cell}
+    assert cell is not None
+    return {"image": thumbnail(cell.transpose(2, 0, 1), _HEIGHT)}

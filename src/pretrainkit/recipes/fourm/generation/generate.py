@@ -15,7 +15,7 @@ from pretrainkit.recipes.fourm.generation.chain import Chain, Link
 from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread
 from pretrainkit.recipes.fourm.generation.given import Example, File, data_examples, from_words, value_of
 from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, the_target
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
+from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.result import Result
 from pretrainkit.recipes.fourm.generation.sheet import contact_sheet
 from pretrainkit.recipes.fourm.generation.show import ImageDecoder
@@ -174,7 +174,8 @@ def _problem(error: Any, tree: Mapping[str, Any]) -> str:
     said = error["msg"].removeprefix("Value error, ")
     fields = ""
     if error["type"] == "extra_forbidden":
-        fields = "\n  fields of a target and of a plan are listed in docs/generation.md"
+        kind = TargetConfig if where[0] != error["loc"][0] else GenerationPlan
+        fields = f"\n  there are {', '.join(kind.model_fields)}"
     return f"plan: {'.'.join(map(str, where))} {error['input']!r}: {said}{fields}"
 
 
@@ -226,13 +227,19 @@ def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -
 
 
 def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
-    names = [modality.name for _, modality in chain.targets if modality.kind == "image"]
-    unknown = [name for name in decoders if name not in names]
-    if unknown:
-        raise InputError(
-            f"an image tokenizer is given for {', '.join(unknown)}, which is not generated as an image\n"
-            f"  generated are {', '.join(names) or 'none'}; write whole names, as in --tokenizer tok_rgb@224=RUN"
-        )
+    images = {modality.name: modality for _, modality in chain.targets if modality.kind == "image"}
+    for name, decoder in decoders.items():
+        if name not in images:
+            raise InputError(
+                f"an image tokenizer is given for {name}, which is not generated as an image\n"
+                f"  generated are {', '.join(images) or 'none'}; write whole names, as in --tokenizer tok_rgb@224=RUN"
+            )
+        known = images[name].vocab_size
+        if decoder.vocab_size != known:
+            raise InputError(
+                f"the image tokenizer of {name} has {decoder.vocab_size} tokens, but the model {known}\n"
+                "  give the one that the model's tokens were made with"
+            )
 
 
 def _summary(chain: Chain, results: Sequence[Result]) -> dict[str, dict[str, float]]:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from pretrainkit import rng
+from pretrainkit.data.aligned_crops import Part, centre_square, stored_part
+from pretrainkit.data.aligned_folders import CROP_SETTINGS
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.recipes.fourm.crops import Part, centre_square, stored_part
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig
-from pretrainkit.recipes.fourm.folders import CROP_SETTINGS
 from pretrainkit.recipes.fourm.generation.known import Known, Places
 from pretrainkit.recipes.fourm.generation.names import inputs_named
 from pretrainkit.recipes.fourm.modality import Modality
@@ -115,7 +115,8 @@ def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names
         if one.samples.has(CROP_SETTINGS):
             crops = File(one.samples.read(CROP_SETTINGS, index), one.samples.name(CROP_SETTINGS, index))
         given = {name: file for name, file in files.items() if name in names}
-        found.append(Example(one.samples.keys[index].rpartition("/")[2], given, files, crops))
+        key = one.samples.keys[index].replace("/", "_")
+        found.append(Example(f"{number}_{key}" if len(source.sets) > 1 else key, given, files, crops))
     return found
 
 

@@ -172,14 +172,14 @@ def decoder_rows(places: Sequence[Ids], number: int, num_views: int) -> HostBatc
     for row, own in enumerate(places):
         position_BM[row, : len(own)] = own
     length_B = np.array([len(own) for own in places], np.int32)
-    return {
+    batch: HostBatch = {
         "decoder_length": np.tile(length_B, num_views),
         "decoder_position": np.tile(position_BM, (num_views, 1)),
         "decoder_modality": np.full((num_views * len(places), num_slots), number, np.uint8),
-    } | {
-        f"decoder_{what}": np.zeros((num_views * len(places), num_slots), dtype)
-        for what, dtype in (("segment", np.uint8), ("ids", np.int32), ("target", np.int32))
     }
+    for what, dtype in (("segment", np.uint8), ("ids", np.int32), ("target", np.int32)):
+        batch[f"decoder_{what}"] = np.zeros((num_views * len(places), num_slots), dtype)
+    return batch
 
 
 def whole(encoder: HostBatch, decoder: HostBatch, modalities: Sequence[Modality]) -> HostBatch:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrainkit.images.pillow import Pixels
 from pretrainkit.recipes.fourm.generation.chain import Chain
@@ -148,21 +149,30 @@ class Result:
 
 
 def _save_image(folder: Path, modality: Modality, ids: Ids, decoders: Mapping[str, ImageDecoder]) -> str:
-    """Write what the modality's reader reads again; returns the file's name."""
-    painted = picture(modality, ids, decoders)
-    if painted is None:
-        np.save(folder / f"{modality.name}.npy", ids[None])
-        return f"{modality.name}.npy"
+    """Write what the modality's reader reads again, or what an image tokenizer makes; returns the file's name."""
     from PIL import Image
 
-    path = folder / f"{modality.name}.png"
-    patch = modality.patch_size or 1
-    grid = np.repeat(np.repeat(ids.reshape(modality.grid), patch, 0), patch, 1)
-    if modality.name in decoders or modality.reader == "colors":
-        Image.fromarray(np.ascontiguousarray(painted)).save(path)
-    elif modality.reader == "depth":
-        share = (values_of(modality, grid) + DepthMap.reach) / (2 * DepthMap.reach)
-        Image.fromarray((share * 65535).astype(np.uint16)).save(path)
+    values = _values(modality, ids, decoders)
+    if values.dtype == np.uint8 and values.ndim in (2, 3):
+        Image.fromarray(np.ascontiguousarray(values)).save(folder / f"{modality.name}.png")
+    elif values.dtype.kind == "f" and values.ndim == 2:
+        share = ((values + DepthMap.reach) / (2 * DepthMap.reach)).clip(0, 1)
+        Image.fromarray((share * 65535).astype(np.uint16)).save(folder / f"{modality.name}.png")
     else:
-        Image.fromarray(grid.astype(np.uint8)).save(path)
-    return path.name
+        np.save(folder / f"{modality.name}.npy", values)
+        return f"{modality.name}.npy"
+    return f"{modality.name}.png"
+
+
+def _values(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> NDArray[Any]:
+    """Of a picture as files hold it; the tokens (1, P) where nobody can decode them."""
+    if modality.name in decoders:
+        return decoders[modality.name].decode(ids_P[None])[0]
+    patch = modality.patch_size or 1
+    grid = np.repeat(np.repeat(ids_P.reshape(modality.grid), patch, axis=0), patch, axis=1)
+    if modality.reader == "depth":
+        return values_of(modality, grid)
+    if modality.reader == "classes":
+        return grid.astype(np.uint8)
+    painted = picture(modality, ids_P, decoders)
+    return ids_P[None] if painted is None else painted

@@ -113,8 +113,8 @@ class Sampler:
         schedule = target.schedule or ("linear" if is_roar else "cosine")
         counts_B = [token_counts(schedule, target.num_steps, int(num)) for num in open_B]
         heat_B = [temperatures(target.temperature_schedule, target.temperature, counts) for counts in counts_B]
-        order_BP = rng.uniform(rng.fold(keys_B, _ORDER), modality.max_tokens)
-        order_BP = np.where(places.is_known_BP, np.inf, order_BP).argsort(axis=1)
+        rank_BP = rng.uniform(rng.fold(keys_B, _ORDER), modality.max_tokens)
+        order_BP = np.where(places.is_known_BP, np.inf, rank_BP).argsort(axis=1)
         num_done = np.zeros(known.num, np.int64)
         for step in range(max(map(len, counts_B), default=0)):
             rows = [row for row, counts in enumerate(counts_B) if step < len(counts) and counts[step]]

@@ -8,7 +8,7 @@ Dimensions: B examples, P places of a grid, H x W pixels.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,20 @@ from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.serialise import METADATA, metadata_value
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
-ImageDecoder = Callable[[Ids], NDArray[np.uint8]]
-"""int32 (B, rows, columns) of one modality to uint8 (B, H, W, 3), as an image tokenizer decodes."""
+
+class ImageDecoder(Protocol):
+    """What makes images of tokens (B, P), row by row: of an image tokenizer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Different tokens."""
+
+    def decode(self, ids: Ids, /) -> NDArray[Any]:
+        """As files hold them: uint8 (B, H, W, 3) or (B, H, W), float32 (B, H, W) of depth, (B, C, H, W) of features."""
+
+    def pictures(self, ids: Ids, /) -> NDArray[np.uint8]:
+        """uint8 (B, 3, H, W), for people."""
+
 
 _HEAT = np.array([(20, 20, 70), (30, 90, 200), (40, 190, 190), (200, 220, 70), (250, 150, 40), (180, 30, 30)], float)
 """Colours from near to far, or from low to high."""
@@ -30,10 +42,9 @@ _GOLDEN = 0.61803398875
 
 def picture(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> Pixels | None:
     """uint8 (H, W, 3) of the tokens of an image; None where nobody can decode them."""
-    grid = ids_P.reshape(modality.grid)
     if modality.name in decoders:
-        return np.asarray(decoders[modality.name](grid[None]))[0]
-    painted = _PAINTERS.get(modality.reader)
+        return decoders[modality.name].pictures(ids_P[None])[0].transpose(1, 2, 0)
+    painted, grid = _PAINTERS.get(modality.reader), ids_P.reshape(modality.grid)
     if painted is None:
         return None
     patch = modality.patch_size or 1

@@ -1,0 +1,44 @@
+"""The demo's rooms: views that belong together, the same for the same seed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pretrainkit.demo.rooms import COLORS, KINDS, VIEWS, draw_room, paint, write_rooms
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_views_of_a_room_agree(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    room = draw_room(rng)
+    rgb, depth, classes = paint(room, 64, rng)
+    is_floor = classes == 0
+    assert (np.diff(depth, axis=0)[is_floor[1:] & is_floor[:-1]] <= 0).all()  # what is lower is nearer
+    for thing in room.things:
+        own = classes == 1 + KINDS.index(thing.kind)
+        assert own.any()
+        left, top, right, bottom = (round(edge * 64) for edge in thing.box)
+        inside = np.zeros_like(own)
+        inside[top:bottom, left:right] = True
+        alone = [one for one in room.things if one.kind == thing.kind] == [thing]
+        assert not alone or (own & ~inside).sum() <= 0.1 * own.sum()
+        middle = (top + bottom) // 2, min(int(64 * thing.across), 63)
+        assert depth[middle] == pytest.approx(thing.distance)
+        nearest = min(COLORS, key=lambda name: float(np.abs(rgb[middle] - np.array(COLORS[name])).sum()))
+        assert thing.color in (nearest, "white")  # in the fog white is grey
+        assert f"{thing.color} {thing.kind}" in room.caption
+
+
+def test_rooms_are_a_function_of_the_seed(tmp_path: Path) -> None:
+    captions = [write_rooms(tmp_path / str(number), 3, seed) for number, seed in enumerate((1, 1, 2))]
+    assert captions[0] == captions[1] != captions[2]
+    for view in VIEWS:
+        first, same, other = (sorted((tmp_path / str(number) / view).iterdir()) for number in range(3))
+        assert [one.read_bytes() for one in first] == [one.read_bytes() for one in same]
+        assert [one.read_bytes() for one in first] != [one.read_bytes() for one in other]
+    boxes = json.loads((tmp_path / "0" / "det" / "00000.json").read_text("utf-8"))["instances"]
+    assert {one["class_name"] for one in boxes} <= set(KINDS)
+    assert np.asarray(Image.open(tmp_path / "0" / "depth" / "00000.png")).max() > 255  # 16 bits

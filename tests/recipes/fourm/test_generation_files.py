@@ -1,0 +1,242 @@
+"""From files, texts and samples to pictures, JSON and a sheet; several models; what is refused beforehand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fourm_data import write_set, write_tokenizer
+from PIL import Image
+
+import pretrainkit
+from pretrainkit.errors import InputError
+from pretrainkit.recipes.fourm.generation.generate import generate
+from pretrainkit.recipes.fourm.generation.given import Example, Given
+from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
+from pretrainkit.recipes.fourm.model import build
+from pretrainkit.recipes.fourm.presets import tiny_modalities
+from pretrainkit.recipes.fourm.sample import sample
+from pretrainkit.recipes.fourm.source import bind, open_source
+from pretrainkit.recipes.fourm.text import TextVocabulary
+
+SETTINGS = (
+    "model.hidden_size=16",
+    "model.num_heads=2",
+    "model.num_encoder_layers=1",
+    "model.num_decoder_layers=1",
+    "model.intermediate_size=42",
+)
+
+
+class Setup:
+    """A small model with its data."""
+
+    def __init__(self, folder: Path) -> None:
+        data = [f"data.train={write_set(folder / 'train', 6, 0)}", f"data.valid={write_set(folder / 'valid', 4, 1)}"]
+        self.tokenizer = write_tokenizer(folder / "words")
+        config = pretrainkit.load_config("fourm/tiny", [*data, f"data.tokenizer={self.tokenizer}", *SETTINGS])
+        self.config: Any = bind(config)
+        self.model = self.build(self.config)
+        self.photo = folder / "valid" / "rgb" / "0000" / "00000.png"
+        larger = next(one for one in tiny_modalities(128) if one.name == "colors@128")
+        modalities = (*self.config.model.modalities, larger)
+        model = self.config.model.model_copy(update={"modalities": modalities})
+        self.larger: Any = self.config.model_copy(update={"model": model})
+
+    @staticmethod
+    def build(config: Any) -> Any:
+        torch.manual_seed(0)
+        return build(config.model).eval()
+
+    def __call__(self, *prompts: str, **options: Any) -> list[dict[str, Any]]:
+        options = {"settings": ["det.max_tokens=6"] if "det" in options.get("to", ()) else [], **options}
+        return generate(self.config, self.model, self.tokenizer, prompts, **options)
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
+    return Setup(tmp_path_factory.mktemp("generation"))
+
+
+def test_every_target_is_made_from_every_input(setup: Setup) -> None:
+    for given in (f"rgb={setup.photo}", "caption=a red ball", "det=v0=1 v1=2 v2=300 v3=400 ball"):
+        name = given.partition("=")[0]
+        targets = [one for one in ("rgb", "depth", "seg", "caption", "det") if one != name or name == "rgb"]
+        found = setup(given=[given], to=targets, temperature=0.5, seed=1)[0]["outputs"]
+        assert len(found) == len(targets)
+        assert all(len(found[one]) == 64 for one in found if "@" in one)
+
+
+def test_what_is_written_is_read_again_as_the_same_tokens(setup: Setup, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tokens = setup(given=[f"rgb={setup.photo}"], to=["rgb", "depth", "seg", "det", "caption"], seed=1)[0]["outputs"]
+    written = setup(given=[f"rgb={setup.photo}"], to=["rgb", "depth", "seg", "det", "caption"], seed=1, out=out)
+    assert {path.name for path in (out / "0000").iterdir()} == {
+        "colors@64.png", "depth@64.png", "seg@64.png", "det.json", "caption.json"
+    }  # fmt: skip
+    record = json.loads((out / "generation.json").read_text("utf-8"))
+    assert record["answers"][0]["outputs"] == written[0]["outputs"]
+    assert record["answers"][0]["outputs"]["seg@64"] == "0000/seg@64.png"
+    assert Image.open(out / "sheet.png").size[0] > 600
+    seg = np.asarray(Image.open(out / "0000" / "seg@64.png"))
+    assert seg[::8, ::8].reshape(-1).tolist() == tokens["seg@64"]
+    again = setup(given=[f"seg={out}/0000/seg@64.png", f"colors={out}/0000/colors@64.png"], to=["caption"])
+    assert again[0]["given"] == {"seg": f"{out}/0000/seg@64.png", "colors": f"{out}/0000/colors@64.png"}
+    with pytest.raises(InputError, match="not an empty folder"):
+        setup("a red ball", to=["depth"], out=out)
+
+
+def test_samples_of_the_data_are_compared_with_the_truth(setup: Setup) -> None:
+    answers = setup(given=["rgb"], from_data=3, to=["depth", "seg", "caption"], temperature=0)
+    assert [set(one["figures"]) for one in answers] == [{"depth@64", "seg@64", "caption"}] * 3
+    summary = answers[-1]["summary"]
+    mean = np.mean([one["figures"]["depth@64"]["error"] for one in answers])
+    assert summary["depth@64"]["error"] == pytest.approx(mean)
+    assert {"error", "guessed_error", "accuracy", "guessed_accuracy"} <= summary["depth@64"].keys()
+    assert summary["seg@64"]["guessed_accuracy"] > 0.5  # most of every picture is ground
+    everything = setup(from_data=2, to=["rgb"])
+    assert everything[0]["given"].keys() == {"caption", "depth@64", "det", "seg@64"}  # not the photograph itself
+
+
+def test_prompts_are_captions_and_variations_differ(setup: Setup) -> None:
+    answers = setup("a red ball", "a green box", to=["seg"], num=2, batch_size=3)
+    assert [(one["example"], one["variation"]) for one in answers] == [
+        ("0000", 0),
+        ("0000", 1),
+        ("0001", 0),
+        ("0001", 1),
+    ]
+    assert answers[0]["outputs"] != answers[1]["outputs"]
+    alone = setup("a red ball", to=["seg"])
+    assert alone[0]["outputs"] == answers[0]["outputs"]
+
+
+def test_prompts_become_what_training_gives_the_encoder(setup: Setup) -> None:
+    vocabulary = TextVocabulary(setup.tokenizer)
+    a, ball, hole = vocabulary.encode_words(["a", "ball", "[S_1]"])
+    given = Given(setup.config.data, setup.config.model.modalities, vocabulary)
+    texts = ("a ball", "a [S_1]", "a [S_1] ball")
+    known = given.known([Example(text, {"caption": text}) for text in texts])
+    assert [one.tolist() for one in known.sequences["caption"] if one is not None] == [
+        [a, ball, vocabulary.eos],
+        [a, hole],  # its end is part of what is missing
+        [a, hole, ball, vocabulary.eos],
+    ]
+
+
+def test_a_hole_in_a_text_is_filled_in(setup: Setup) -> None:
+    found = setup("a [S_1] ball", to=["caption"], settings=["caption.max_tokens=3"])[0]["outputs"]["caption"]
+    assert found.startswith("a")
+    assert "ball" in found
+
+
+def test_a_second_model_goes_on_where_the_first_has_no_such_target(setup: Setup) -> None:
+    larger = (setup.larger, setup.build(setup.larger), setup.tokenizer)
+    found = setup("a red ball", to=["colors@64", "colors@128"], then=[larger])[0]["outputs"]
+    assert {name: len(tokens) for name, tokens in found.items()} == {"colors@64": 64, "colors@128": 256}
+    direct = generate(setup.larger, larger[1], setup.tokenizer, ["a red ball"], to=["colors@128"])
+    assert direct[0]["outputs"]["colors@128"] != found["colors@128"]  # the smaller one was read
+
+
+def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setup, tmp_path: Path) -> None:
+    modalities = tuple(
+        one.model_copy(update={"reader": "tokens", "folder": None}) if one.name == "seg@64" else one
+        for one in setup.config.model.modalities
+    )
+    model = setup.config.model.model_copy(update={"modalities": modalities})
+    config = setup.config.model_copy(update={"model": model})
+
+    class Decoder:
+        vocab_size = 256
+
+        def decode(self, ids: np.ndarray) -> np.ndarray:
+            return ids.reshape(-1, 8, 8).astype(np.uint8)
+
+        def pictures(self, ids: np.ndarray) -> np.ndarray:
+            return np.repeat(self.decode(ids)[:, None], 3, axis=1)
+
+    for name, decoders in (("without", {}), ("with", {"seg@64": Decoder()})):
+        generate(
+            config,
+            setup.model,
+            setup.tokenizer,
+            ["a red ball"],
+            to=["seg"],
+            image_decoders=decoders,
+            out=tmp_path / name,
+        )
+    tokens = np.load(tmp_path / "without" / "0000" / "seg@64.npy")
+    assert tokens.shape == (1, 64)
+    pixels = np.asarray(Image.open(tmp_path / "with" / "0000" / "seg@64.png"))
+    assert pixels.reshape(1, -1).tolist() == tokens.tolist()
+    with pytest.raises(InputError, match="tokenizer is given for depth"):
+        setup("a red ball", to=["seg"], image_decoders={"depth": Decoder()})
+    with pytest.raises(InputError, match="has 256 tokens, but the model 64"):
+        setup("a red ball", to=["depth"], image_decoders={"depth@64": Decoder()})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"to": ["depht"]}, "no modality of that name\n  targets are caption"),
+        ({"to": ["rgb@64"]}, "rgb@64 is an input only"),
+        ({"to": []}, "nothing to generate"),
+        ({"to": ["depth"], "given": ["rgbb=x.png"]}, "inputs are"),
+        ({"to": ["depth"], "given": ["rgb=/nowhere.png"]}, "No such file"),
+        ({"to": ["depth"], "given": [f"rgb={__file__}"]}, "not read from such files"),
+        ({"to": ["depth"], "given": ["rgb"]}, "NAME alone goes with --from-data"),
+        ({"to": ["depth"], "given": ["caption=" + "red " * 40]}, "has 121 tokens with its end mark.*at most 32"),
+        ({"to": ["depth"], "given": ["caption=a [S_2]"]}, "not numbered in order"),
+        ({"to": ["caption"], "given": ["caption=a red ball"]}, "caption is given and asked for"),
+        ({"to": ["depth"], "settings": ["depth.steps=3"]}, "there are modality, scheme, num_steps"),
+        ({"to": ["depth"], "settings": ["seg.num_steps=3"]}, "there is no target 'seg'"),
+        ({"to": ["depth"], "settings": ["depth.guidance={caption: 2}"]}, "guided by caption, which is not known"),
+        ({"to": ["depth"], "settings": ["depth.scheme=autoregressive"]}, "it is an image"),
+        ({"to": ["caption"], "settings": ["caption.scheme=roar"]}, "it is a sequence"),
+        ({"to": ["depth"], "settings": ["depth.schedule=[4, 4]"]}, "schedule of 8 tokens, but it has 64"),
+        ({"to": ["depth"], "settings": ["depth.temperature=-1"]}, "greater than or equal to 0"),
+        ({"to": ["depth"], "given": ["caption=x"], "from_data": 2}, "nothing else can be given"),
+    ],
+)
+def test_what_cannot_be_is_refused(setup: Setup, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        setup(**{"settings": [], **options})
+
+
+def test_a_broken_picture_is_refused_by_name(setup: Setup, tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n but no more")
+    with pytest.raises(InputError, match=r"broken\.png"):
+        setup(given=[f"rgb={tmp_path}/broken.png"], to=["depth"])
+
+
+def test_the_report_shows_targets_beside_the_truth(setup: Setup) -> None:
+    photograph, text = sample(setup.config, setup.model, open_source(setup.config, "valid"), 2)
+    assert "image" in photograph["given"][0]
+    assert "text" in text["given"][0]
+    assert "image" in text["depth@64"][0]
+    targets = {"colors@64", "depth@64", "seg@64", "caption", "det"}
+    assert {*targets, *(f"true {name}" for name in targets)} <= photograph.keys()
+    assert "caption" not in text
+
+
+def test_boxes_and_figures_are_what_was_serialised(setup: Setup) -> None:
+    vocabulary = TextVocabulary(setup.tokenizer)
+    named = {modality.reader: modality for modality in setup.config.model.modalities}
+    words = ["v0=250", "v1=0", "v2=999", "v3=500", "wine glass", "v0=1", "v1=2"]
+    found = structure(named["boxes"], np.array(vocabulary.encode_words(words), np.int32), vocabulary)
+    assert found == {"instances": [{"boxes": [250 / 999, 0, 1, 500 / 999], "class_name": "wine glass", "score": 1.0}]}
+    figures = named["boxes"].model_copy(update={"reader": "metadata"})
+    ids = np.array(vocabulary.encode_words(["v1=0", "v0=7", "v1=10", "v0=49"]), np.int32)
+    assert structure(figures, ids, vocabulary) == {"original_width": 224, "brightness": 255.0}
+
+
+def test_pictures_of_depth_and_colours_have_the_values_of_their_tokens(setup: Setup) -> None:
+    named = {modality.reader: modality for modality in setup.config.model.modalities}
+    ids = np.arange(64, dtype=np.int32)
+    assert np.allclose(np.diff(values_of(named["depth"], ids)), 5 / 64)
+    painted = picture(named["colors"], np.full(64, 7 * 64, np.int32), {})
+    assert painted is not None
+    assert painted.shape == (64, 64, 3)
+    assert painted[0, 0].tolist() == [240, 16, 16]
