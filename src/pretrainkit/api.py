@@ -239,9 +239,10 @@ def _image_tokenizer(
         )
     from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
 
+    model: Any = opened.model
     world = init_world(device)
     try:
-        return ImageCodec(opened.model, world.device, batch_size), weights_fingerprint(opened.model)
+        return ImageCodec(model, world.device, batch_size), weights_fingerprint(opened.model)
     finally:
         world.close()
 

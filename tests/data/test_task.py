@@ -229,6 +229,16 @@ def test_names_are_given_once_and_a_mixture_comes_before_a_task(caplog):
     assert known.names() == ()
 
 
+def test_a_mixture_is_no_part_of_itself():
+    registry = TaskRegistry()
+    registry.add(task("copy"))
+    registry.add(Mixture("all", ["copy"], default_rate=1.0))
+    for name, member in (("copy", "copy"), ("copy", "all")):
+        with pytest.raises(ConfigError, match="mixture 'copy' would be a part of itself"):
+            registry.add(Mixture(name, [member], default_rate=1.0))
+    assert registry.rates("all") == {"copy": 1.0}
+
+
 def test_members_of_a_mixture_must_exist_and_have_the_same_features():
     known = registry(task("a"), task("b", features={"targets": Feature(ByteVocabulary())}))
     with pytest.raises(ConfigError, match=r"mixture 'm': there is no task or mixture 'c'"):
@@ -304,6 +314,16 @@ def test_the_rate_of_a_mixture_within_a_mixture_is_a_number():
 def test_a_rate_may_be_a_function_of_the_task_and_its_sizes():
     known = registry(task("a", 4), Mixture("m", [("a", lambda task, sizes: len(task.name) + sizes.examples(task))]))
     assert known.rates("m") == {"a": 5.0}
+
+
+def test_a_rate_function_that_fails_is_named_with_its_task():
+    registry = TaskRegistry()
+    registry.add(task("copy"))
+    registry.add(Mixture("all", [("copy", lambda task, sizes: 1 / 0)]))
+    with pytest.raises(
+        ConfigError, match=r"'all': the function that gives the rate of 'copy' failed\n.*division by zero"
+    ):
+        registry.rates("all")
 
 
 @given(amounts=st.lists(st.floats(1, 1e6), min_size=1, max_size=8), budget=st.floats(1, 1e7), epochs=st.floats(0.1, 4))

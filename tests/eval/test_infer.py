@@ -143,6 +143,15 @@ def test_a_killed_process_leaves_its_chunks_to_the_next(tmp_path):
     assert (tmp_path / "a.jsonl").read_bytes() == write(tmp_path / "b.jsonl", Squares(9)).read_bytes()
 
 
+def test_halves_of_surrogate_pairs_are_written_as_json_can(tmp_path):
+    class Halves(Squares):
+        def lines(self, begin, end):
+            return [{"prediction": f"{x} \ud800 é"} for x in range(begin, end)]
+
+    out = write(tmp_path / "answers.jsonl", Halves(2))
+    assert [row["prediction"] for row in rows(out)] == ["0 \ud800 é", "1 \ud800 é"]
+
+
 def test_shards_are_counted_from_0(tmp_path):
     with pytest.raises(InputError, match="shard 4 of 4"):
         write(tmp_path / "a.jsonl", Squares(5), shard=(4, 4))

@@ -1,17 +1,11 @@
 """Rows in other files, and on a hub that is a server of this process."""
 
-import base64
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlparse
 
 import numpy as np
 import pytest
+from hub_server import served_hub
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig
@@ -103,6 +97,9 @@ class MemoryHub(Hub):
             path: Stored(len(content), hashlib.sha256(content).hexdigest(), "") for path, content in self.stored.items()
         }
 
+    def read(self, path):
+        return self.stored[path]
+
     def add(self, files, message):
         if len(self.groups) == self._fail_after:
             raise KeyboardInterrupt
@@ -129,115 +126,17 @@ def test_an_upload_in_chunks_goes_on_where_it_stopped(rendered):
     assert push(rendered, hub) == Pushed(0, len(hub.stored))
 
 
-class _Server(BaseHTTPRequestHandler):
-    """As much of the hub's interface as uploading takes."""
-
-    stored: dict[str, bytes]
-    objects: dict[str, bytes]
-    failures: list[int]
-
-    def _answer(self, content, status=200):
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _body(self):
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-
-    def do_GET(self):
-        found = []
-        if "/tree/" not in self.path:
-            self._answer({})
-            return
-        for path, content in self.stored.items():
-            entry = {"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)}
-            if path.endswith(".parquet"):
-                sha = hashlib.sha256(content).hexdigest()
-                entry["lfs"] = {"oid": sha, "size": len(content), "pointerSize": 130}
-            found.append(entry)
-        self._answer(found)
-
-    def do_PUT(self):
-        self.objects[urlparse(self.path).path.rpartition("/")[2]] = self._body()
-        self._answer({})
-
-    def do_POST(self):
-        body = self._body()
-        path = urlparse(self.path).path
-        if path.endswith("/validate-yaml"):
-            self._answer({"errors": [], "warnings": []})
-        elif path.endswith("/create"):
-            self._answer({"url": f"http://{self.headers['Host']}/datasets/someone/set"})
-        elif "/preupload/" in path:
-            files = json.loads(body)["files"]
-            modes = [
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(".parquet") else "regular",
-                    "shouldIgnore": False,
-                }
-                for file in files
-            ]
-            self._answer({"files": modes})
-        elif path.endswith("/objects/batch"):
-            objects = json.loads(body)["objects"]
-            host = f"http://{self.headers['Host']}"
-            for entry in objects:
-                entry["actions"] = {"upload": {"href": f"{host}/objects/{entry['oid']}"}}
-            self._answer({"transfer": "basic", "objects": objects})
-        elif "/commit/" in path:
-            if self.failures:
-                self._answer({"error": "busy"}, self.failures.pop())
-                return
-            for line in body.splitlines():
-                entry = json.loads(line)
-                value = entry["value"]
-                if entry["key"] == "file":
-                    self.stored[value["path"]] = base64.b64decode(value["content"])
-                elif entry["key"] == "lfsFile":
-                    self.stored[value["path"]] = self.objects[value["oid"]]
-            host = f"http://{self.headers['Host']}"
-            self._answer({"commitUrl": f"{host}/datasets/someone/set/commit/1", "commitOid": "1", "success": True})
-        else:
-            self._answer({"error": path}, 404)
-
-    def log_message(self, *_): ...
-
-
-def _git_sha1(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
 def test_the_command_uploads_to_a_server_that_speaks_as_the_hub_does(rendered, tmp_path):
     """With one refusal on the way, which is tried again."""
     pytest.importorskip("huggingface_hub")
-    handler = type("Handler", (_Server,), {"stored": {}, "objects": {}, "failures": [503]})
-    server = ThreadingHTTPServer(("localhost", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment = os.environ | {
-        "HF_ENDPOINT": f"http://localhost:{server.server_port}",
-        "HF_HUB_OFFLINE": "0",
-        "HF_TOKEN": "none",
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HOME": str(tmp_path / "home"),
-        "NO_PROXY": "localhost",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    command = [sys.executable, "-m", "pretrainkit", "render", str(rendered / "train"), "--out", str(tmp_path / "set")]
-    command += ["--layout", "published", "--push", "someone/set"]
-    try:
-        first = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-        second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-    finally:
-        server.shutdown()
+    words = ["render", str(rendered / "train"), "--out", str(tmp_path / "set"), "--layout", "published"]
+    with served_hub(tmp_path, failures=[503]) as hub:
+        first, second = (hub.command(*words, "--push", "someone/set") for _ in range(2))
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     local = sorted(path.name for path in (tmp_path / "set/data").glob("*"))
-    assert sorted(handler.stored) == ["README.md", *(f"data/{name}" for name in local), "dataset_infos.json"]
+    assert sorted(hub.stored) == ["README.md", *(f"data/{name}" for name in local), "dataset_infos.json"]
     for name in local:
-        assert handler.stored[f"data/{name}"] == (tmp_path / "set/data" / name).read_bytes()
+        assert hub.stored[f"data/{name}"] == (tmp_path / "set/data" / name).read_bytes()
     assert "0 files uploaded, 3 were there already" in second.stdout
 
 

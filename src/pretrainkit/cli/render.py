@@ -109,7 +109,11 @@ def render(
     ] = LayoutName.even,
     push: Annotated[
         str | None,
-        typer.Option(metavar="USER/NAME", help="Then upload OUT to this data set of the hub.", show_default=False),
+        typer.Option(
+            metavar="USER/NAME",
+            help="Upload OUT to this data set of the hub; without --out, files go there while others are rendered.",
+            show_default=False,
+        ),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="With --push: everybody may see a new data set.")] = False,
     dry_run: Annotated[
@@ -163,17 +167,26 @@ def render(
             f"{found.num_patches:,} text patches, {found.fill_rate:.1%} full"
         )
         return
+    if out is None and push is not None:
+        from pretrainkit.rendering.hub import HuggingFaceHub
+        from pretrainkit.rendering.push_rows import push_rows
+
+        hub = HuggingFaceHub(push, private=not public)
+        with shown_stages() as progress:
+            manifests = push_rows(documents, drawn_by, hub, settings, workers=workers, progress=progress)
+        _report(Path(push), manifests, json_output)
+        return
     out = _named(out)
     with shown_stages() as progress:
         manifests = prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
-    if json_output:
-        typer.echo(json.dumps(manifests, ensure_ascii=False))
-    else:
-        _report(out, manifests)
+    _report(out, manifests, json_output)
     _push(out, push, public)
 
 
-def _report(out: Path, manifests: dict[str, dict[str, Any]]) -> None:
+def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
+    if json_output:
+        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        return
     for name, manifest in manifests.items():
         typer.echo(
             f"{out / name}: {amount(manifest['num_rows'], 'row')} with {manifest['num_patches']:,} text patches, "

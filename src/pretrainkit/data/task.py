@@ -82,7 +82,8 @@ class TaskRegistry:
         """Makes a task or mixture known.
 
         Raises:
-            ConfigError: The name is taken by another of its kind, a member is unknown, or members have other features.
+            ConfigError: The name is taken by another of its kind, a member is unknown, members have other features, or
+                a mixture would be a part of itself.
         """
         kind, known = ("task", self._tasks) if isinstance(entry, Task) else ("mixture", self._mixtures)
         if entry.name in known:
@@ -92,6 +93,11 @@ class TaskRegistry:
         if isinstance(entry, Task):
             self._tasks[entry.name] = entry
             return
+        if entry.name in self._names_within(entry):
+            raise ConfigError(
+                f"mixture {entry.name!r} would be a part of itself: one of its members, or theirs, has that name\n"
+                "  give it another name"
+            )
         names = {name: sorted(self._tasks[name].features) for name in self._names_of(entry)}
         if len(set(map(tuple, names.values()))) > 1:
             table = "\n".join(f"  {name}: {', '.join(features)}" for name, features in names.items())
@@ -247,6 +253,16 @@ class TaskRegistry:
         if not found:
             raise ConfigError(f"nothing of mixture {mixture.name!r} is left\n  leave out less of it")
         return tuple(found)
+
+    def _names_within(self, mixture: Mixture) -> set[str]:
+        """Names of its members, and of theirs."""
+        found: set[str] = set()
+        waiting = [mixture]
+        while waiting:
+            own = {name for name, _ in waiting.pop().pairs} - found
+            found |= own
+            waiting += [self._mixtures[name] for name in own if name in self._mixtures]
+        return found
 
     def _tasks_of(self, mixture: Mixture) -> tuple[Task, ...]:
         found, problems, lacking = [], [], []

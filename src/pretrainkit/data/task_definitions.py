@@ -268,7 +268,7 @@ def own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | N
     """The rate of each member within the mixture, before anything is said about tasks within mixtures.
 
     Raises:
-        ConfigError: A mixture among the members has a rate that is no number, or a rate is below 0.
+        ConfigError: A mixture among the members has a rate that is no number, a rate is below 0, or a function failed.
     """
     rates: list[float | None] = []
     waiting: list[int] = []
@@ -286,7 +286,7 @@ def own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | N
             rates.append(None)
         else:
             assert rate is not None
-            rates.append(float(rate(member, sizes)))
+            rates.append(_called(rate, mixture, member, sizes))
     if waiting:
         assert isinstance(mixture.default_rate, GroupRate)
         tasks = [member for number in waiting if not isinstance(member := members[number][0], Mixture)]
@@ -299,6 +299,18 @@ def own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | N
                 f"mixture {mixture.name!r}: the rate of {member.name!r} is {rate}; it must be a number from 0 up"
             )
     return found
+
+
+def _called(rate: Callable[..., float], mixture: Mixture, task: Task, sizes: Sizes) -> float:
+    try:
+        return float(rate(task, sizes))
+    except (ConfigError, DataError):
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"mixture {mixture.name!r}: the function that gives the rate of {task.name!r} failed\n"
+            f"  {type(error).__name__}: {error}"
+        ) from error
 
 
 def metric_kind(metric: Callable[..., Any]) -> MetricKind:

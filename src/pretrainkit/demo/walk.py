@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pretrainkit.errors import InputError, RunError
 
-KILL_TIMEOUT_SECONDS = 600
+STEP_TIMEOUT_SECONDS = 600
+"""Without any step that was logged, however slow the machine is."""
 
 
 def prepare_folder(folder: Path) -> None:
@@ -86,13 +87,15 @@ def _train_until_killed(command: Iterable[object], run: Path, kill_after_step: i
     words = [str(word) for word in command]
     print("  $ " + shlex.join(["pretrainkit", *words]), flush=True)
     process = subprocess.Popen([sys.executable, "-m", "pretrainkit", *words])
-    deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
+    deadline, reached = time.monotonic() + STEP_TIMEOUT_SECONDS, 0
     try:
-        while max(read_losses(run), default=0) < kill_after_step:
+        while (step := max(read_losses(run), default=0)) < kill_after_step:
+            if step > reached:
+                deadline, reached = time.monotonic() + STEP_TIMEOUT_SECONDS, step
             if process.poll() is not None:
                 raise RunError(f"the training ended by itself with exit code {process.returncode}")
             if time.monotonic() > deadline:
-                raise RunError(f"the training did not reach step {kill_after_step} in {KILL_TIMEOUT_SECONDS} seconds")
+                raise RunError(f"the training stands still after step {reached} for {STEP_TIMEOUT_SECONDS} seconds")
             time.sleep(0.05)
     finally:
         if process.poll() is None:

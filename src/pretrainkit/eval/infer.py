@@ -73,7 +73,7 @@ def write_lines(
         if not path.is_file():
             lines = inference.lines(start, stop)
             with atomic_file(path) as file:
-                file.writelines(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+                file.writelines(_encoded(line) + b"\n" for line in lines)
         progress.advance(stop - start)
     with atomic_file(target) as file:
         hashing = HashingFile(file)
@@ -109,6 +109,13 @@ def _is_finished(target: Path, chunks: Path, request: Mapping[str, Any]) -> bool
     raise InputError(
         f"{target} exists{_differences(earlier, request)}\n  give another --out, or replace it with --overwrite"
     )
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(line, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON has an escape for and UTF-8 has not
+        return json.dumps(line).encode()
 
 
 def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:

@@ -6,9 +6,10 @@ What the hub has already, by size and hash, is not sent again, so that the same 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from pretrainkit.errors import DataError, RunError
 from pretrainkit.rendering.relayout import DATA_FOLDER, is_rendered, row_files
 
 FILES_PER_COMMIT = 8
+CARD_NAME = "README.md"
 _TRIES = 12
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 2.0, 600.0
 _SPLITS = ("train", "valid")
@@ -53,6 +55,10 @@ class Hub(ABC):
         """What is there, by path; makes the data set if there is none."""
 
     @abstractmethod
+    def read(self, path: str) -> bytes:
+        """The content of a file that is there."""
+
+    @abstractmethod
     def add(self, files: Mapping[str, Path | bytes], message: str) -> None:
         """Adds or replaces files, all or none."""
 
@@ -78,6 +84,13 @@ class HuggingFaceHub(Hub):
             for entry in tree
             if isinstance(entry, RepoFile)
         }
+
+    def read(self, path: str) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            found = _retried(
+                lambda: self._api().hf_hub_download(self.name, path, repo_type="dataset", local_dir=folder)
+            )
+            return Path(found).read_bytes()
 
     def add(self, files: Mapping[str, Path | bytes], message: str) -> None:
         from huggingface_hub import CommitOperationAdd
@@ -131,8 +144,7 @@ def _contents(folder: Path) -> dict[str, Path | bytes]:
         files = row_files(place)
         for index, path in enumerate(files):
             found[f"{DATA_FOLDER}/{split}-{index:05d}-of-{len(files):05d}.parquet"] = path
-        renderer = place / "renderer"
-        found |= {f"renderer/{p.relative_to(renderer)}": p for p in sorted(renderer.rglob("*")) if p.is_file()}
+        found |= renderer_files(place / "renderer")
     if not splits:
         data = sorted((folder / DATA_FOLDER).glob("*.parquet"))
         splits = sorted({path.name.split("-")[0] for path in data})
@@ -142,15 +154,20 @@ def _contents(folder: Path) -> dict[str, Path | bytes]:
     if not splits:
         raise DataError(f"{folder} has no rendered rows\n  make some with pretrainkit render")
     first = next(place for place in (*folders.values(), folder) if place.is_dir())
-    return found | {"README.md": _card(splits, first).encode()}
+    manifest = read_manifest(first) if is_rendered(first) else None
+    return found | {CARD_NAME: card(splits, manifest).encode()}
 
 
-def _card(splits: list[str], folder: Path) -> str:
-    """Says which files are which split, and how the rows were made."""
+def renderer_files(folder: Path) -> dict[str, Path | bytes]:
+    """Path on the hub to each file of a renderer's folder."""
+    return {f"renderer/{path.relative_to(folder)}": path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def card(splits: Sequence[str], manifest: Mapping[str, Any] | None) -> str:
+    """Says which files are which split, and how the rows were made, where a manifest does."""
     entries = "".join(f"  - split: {split}\n    path: {DATA_FOLDER}/{split}-*\n" for split in splits)
     about = ""
-    if is_rendered(folder):
-        manifest = read_manifest(folder)
+    if manifest is not None:
         rendering = manifest.get("rendering") or {}
         about = (
             f"\nRows of {manifest.get('max_seq_length')} patches of {manifest.get('pixels_per_patch')} pixels, "

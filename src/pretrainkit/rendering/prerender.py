@@ -106,13 +106,7 @@ def prerender(
     if settings.held_out and set(documents) != {"train"}:
         raise DataError("there is held-out data already\n  leave out --heldout, or give the training documents alone")
     rendering = describe(renderer)
-    canvas = renderer.config.max_seq_length
-    plan = {
-        "rendering": rendering["fingerprint"],
-        "max_seq_length": canvas,
-        "settings": asdict(settings),
-        "input": {split: found.identity for split, found in documents.items()},
-    }
+    plan = make_plan(documents, renderer, settings, rendering["fingerprint"])
     key = fingerprint(plan)
     splits = ["train", "valid"] if settings.held_out else list(documents)
     with explained_write_errors(out):
@@ -124,34 +118,66 @@ def prerender(
         records: dict[str, list[dict[str, Any]]] = {}
         skips = Skips(settings.max_bad)
         for split, found in documents.items():
-            job = _Job(split, found, work, rendering["fingerprint"], settings, skips, progress)
+            job = RenderJob(split, found, work, rendering["fingerprint"], settings, skips, progress)
             records[split] = job.run(workers)
-        for warning in skips.warnings:
-            progress.note(f"warning: {warning}")
-        missing = _missing([record for found in records.values() for record in found])
-        if missing:
-            progress.note(_missing_note(missing))
-        about = {
-            "kind": KIND,
-            "plan": key,
-            "made_by": made_by(),
-            "packing": settings.packing,
-            "columns": [*(["pixel_values"] if settings.with_pixels else []), "num_patches", *settings.columns],
-            "has_pixels": settings.with_pixels,
-            "rendering": rendering,
-            "max_seq_length": canvas,
-            "pixels_per_patch": renderer.config.pixels_per_patch,
-            "rgb": renderer.config.rgb,
-            "input": fingerprint(plan["input"]),
-            "skipped": skips.for_manifest(),
-            "missing": {f"U+{ord(character):04X}": number for character, number in missing.most_common(_MOST_MISSING)},
-        }
-        manifests = {split: _finish(out, work, split, records, about, canvas) for split in splits}
+        about = describe_rows(plan, rendering, renderer, settings, skips, records, progress)
+        manifests = {split: _finish(out, work, split, records, about) for split in splits}
         for split, manifest in manifests.items():
             save_renderer(renderer, out / split / RENDERER_FOLDER)
             write_manifest(out / split, manifest)
         shutil.rmtree(work)
     return manifests
+
+
+def make_plan(
+    documents: Mapping[str, Documents], renderer: Renderer, settings: RenderSettings, rendering: str
+) -> dict[str, Any]:
+    """JSON of all that the rows depend on.
+
+    Args:
+        documents: By split.
+        renderer: Draws them.
+        settings: What rows there are.
+        rendering: The renderer's fingerprint.
+    """
+    return {
+        "rendering": rendering,
+        "max_seq_length": renderer.config.max_seq_length,
+        "settings": asdict(settings),
+        "input": {split: found.identity for split, found in documents.items()},
+    }
+
+
+def describe_rows(
+    plan: Mapping[str, Any],
+    rendering: Mapping[str, Any],
+    renderer: Renderer,
+    settings: RenderSettings,
+    skips: Skips,
+    records: Mapping[str, Sequence[Mapping[str, Any]]],
+    progress: Progress,
+) -> dict[str, Any]:
+    """What the manifests of all splits have in common; says what was skipped and what no font has."""
+    for warning in skips.warnings:
+        progress.note(f"warning: {warning}")
+    missing = _missing([record for found in records.values() for record in found])
+    if missing:
+        progress.note(_missing_note(missing))
+    return {
+        "kind": KIND,
+        "plan": fingerprint(plan),
+        "made_by": made_by(),
+        "packing": settings.packing,
+        "columns": [*(["pixel_values"] if settings.with_pixels else []), "num_patches", *settings.columns],
+        "has_pixels": settings.with_pixels,
+        "rendering": rendering,
+        "max_seq_length": renderer.config.max_seq_length,
+        "pixels_per_patch": renderer.config.pixels_per_patch,
+        "rgb": renderer.config.rgb,
+        "input": fingerprint(plan["input"]),
+        "skipped": skips.for_manifest(),
+        "missing": {f"U+{ord(character):04X}": number for character, number in missing.most_common(_MOST_MISSING)},
+    }
 
 
 def dry_run(
@@ -167,7 +193,7 @@ def dry_run(
     save_renderer(renderer, work / RENDERER_FOLDER)
     records: list[dict[str, Any]] = []
     for split, found in documents.items():
-        job = _Job(split, found, work, "", settings, Skips(settings.max_bad), progress or Quiet(), is_dry=True)
+        job = RenderJob(split, found, work, "", settings, Skips(settings.max_bad), progress or Quiet(), is_dry=True)
         records += job.run(workers)
     entries = [entry for record in records for entry in record["files"].values()]
     num_rows, num_patches = (sum(entry[name] for entry in entries) for name in ("num_rows", "num_patches"))
@@ -180,7 +206,7 @@ def dry_run(
 
 
 @dataclass
-class _Job:
+class RenderJob:
     """All tasks of the documents of a split."""
 
     split: str
@@ -203,6 +229,7 @@ class _Job:
         records, begun, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
         for record in run_tasks(render_chunk, self._left(), processes):
             records.append(record)
+            self.done(record)
             self.progress.advance(self._read_by_task.pop(record["index"]))
             num_patches += sum(entry["num_patches"] for entry in record["files"].values())
             if time.monotonic() - noted >= _SECONDS_BETWEEN_NOTES:
@@ -214,6 +241,13 @@ class _Job:
             self.progress.note(f"{self.split}: {len(self.kept)} of {len(self.kept) + len(records)} files were there")
         return sorted([*records, *self.kept], key=lambda record: record["index"])
 
+    def done(self, record: dict[str, Any]) -> None:
+        """Called for each file that was rendered now."""
+
+    def found(self, task: ChunkTask) -> dict[str, Any] | None:
+        """The record of an earlier attempt at the same documents."""
+        return None if task.folder is None else _record(task.folder, task)
+
     def _left(self) -> Iterator[ChunkTask]:
         """The tasks without a record."""
         for index, documents in enumerate(self._chunks()):
@@ -221,7 +255,7 @@ class _Job:
             task = ChunkTask(
                 *(self.split, index, documents, self.work / RENDERER_FOLDER, self.rendering, self.settings.rows, folder)
             )
-            record = None if folder is None else _record(folder, task)
+            record = self.found(task)
             num_read, self._num_read = self._num_read, 0
             if record is None:
                 self._read_by_task[index] = num_read
@@ -261,19 +295,12 @@ def _finish(
     split: str,
     records: Mapping[str, list[dict[str, Any]]],
     about: Mapping[str, Any],
-    canvas: int,
 ) -> dict[str, Any]:
     """Gives the files of a split their names; returns the manifest."""
     found = [
-        (work / f"{origin}-{record['index']:05d}" / f"{split}.parquet", record["files"][split])
-        for origin, all_records in records.items()
-        for record in all_records
-        if record["files"].get(split, {}).get("num_rows")
+        (work / f"{origin}-{index:05d}" / f"{split}.parquet", entry)
+        for origin, index, entry in files_of(records, split)
     ]
-    if not found:
-        raise DataError(
-            f"{split}: no document with any text\n  give other files or more of them, or name the key of the text"
-        )
     (out / split).mkdir(parents=True, exist_ok=True)
     shards = []
     for index, (path, entry) in enumerate(found):
@@ -283,6 +310,35 @@ def _finish(
         if not target.is_file() or target.stat().st_size != entry["num_bytes"]:
             raise DataError(f"{target} was changed or removed\n  remove {work} and run the command again")
         shards.append({"name": target.name, **entry})
+    return make_manifest(about, split, records, shards)
+
+
+def files_of(records: Mapping[str, Sequence[Mapping[str, Any]]], split: str) -> list[tuple[str, int, dict[str, Any]]]:
+    """The files of a split that have rows, in order: of which documents, their number, and what is recorded of each.
+
+    Raises:
+        DataError: There are none.
+    """
+    found = [
+        (origin, record["index"], record["files"][split])
+        for origin, all_records in records.items()
+        for record in all_records
+        if record["files"].get(split, {}).get("num_rows")
+    ]
+    if not found:
+        raise DataError(
+            f"{split}: no document with any text\n  give other files or more of them, or name the key of the text"
+        )
+    return found
+
+
+def make_manifest(
+    about: Mapping[str, Any],
+    split: str,
+    records: Mapping[str, Sequence[Mapping[str, Any]]],
+    shards: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The manifest of a split, whose files are `shards`."""
     num_rows, num_patches = (sum(entry[name] for entry in shards) for name in ("num_rows", "num_patches"))
     return {
         **about,
@@ -291,7 +347,7 @@ def _finish(
         "num_patches": num_patches,
         "num_words": sum(entry["num_words"] for entry in shards),
         "num_bytes": sum(entry["num_bytes"] for entry in shards),
-        "fill_rate": _fill_rate(num_patches, num_rows, canvas),
+        "fill_rate": _fill_rate(num_patches, num_rows, about["max_seq_length"]),
         "fingerprint": fingerprint([about["rendering"]["fingerprint"], [shard["sha256"] for shard in shards]]),
         "shards": shards,
     }

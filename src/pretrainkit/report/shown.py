@@ -58,4 +58,6 @@ def _figure(item: Shown) -> Markup:
     mark = tag("span", word, class_="good" if item.is_right else "bad", title="right" if item.is_right else "wrong")
     words = [mark if word else None, " " if word and item.text else None, item.text or None]
     caption = tag("figcaption", *words) if any(words) else None
-    return tag("figure", picture, caption, class_=" ".join(filter(None, ["picture" if picture else "", kind])) or None)
+    is_alone = picture is not None and caption is None
+    classes = ["picture" if picture else "", "alone" if is_alone else "", kind]
+    return tag("figure", picture, caption, class_=" ".join(filter(None, classes)) or None)

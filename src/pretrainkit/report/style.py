@@ -39,6 +39,7 @@ mark.miss { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--b
 .shown { display: flex; flex-wrap: wrap; gap: 8px; } figure { margin: 0; width: 100%; }
 figure.picture { width: auto; max-width: 140px; } figcaption { font-size: 12.5px; }
 figure img { display: block; height: 88px; border: 2px solid var(--line); border-radius: 5px; }
+figure.alone { max-width: 100%; } figure.alone img { height: auto; max-width: 100%; }
 figure.hit img { border-color: var(--good); } figure.miss img { border-color: var(--bad); }
 tr.changed td { background: var(--accent); } tr.changed td:first-child { box-shadow: -6px 0 var(--accent); }
 .tagged { border: 1px solid var(--line); border-radius: 9px; padding: 0 8px; font-size: 12px; color:

@@ -124,6 +124,10 @@ class ImportedTextClassifier:
     """Names by number; empty where the head gives a number."""
     max_positions: int | None
     """Most tokens of an example."""
+    reads: Literal["examples", "words", "spans"] = "examples"
+    """What the head reads."""
+    length: int | None = None
+    """Tokens of an example as it was trained, where that is known."""
 
 
 class Recipe(ABC):

@@ -54,6 +54,17 @@ def test_scores_are_those_of_pairs_of_means_one_by_one():
             torch.testing.assert_close(found[row], torch.stack(by_hand))
 
 
+def test_weights_of_pairs_start_at_zero_so_that_every_head_is_as_likely():
+    model = TreeHead(Vectors(), 3, 0.0)
+    nn.init.normal_(model.head.arc)
+    model.initialise_head(0.02)
+    assert not any(weight.any() for weight in model.head.parameters())
+    assert {name: tuple(weight.shape) for name, weight in model.head.named_parameters()} == {
+        "arc": (6, 5),
+        "relation": (3, 6, 6),
+    }
+
+
 def conllu(rng, num):
     """Words depend on the first good or bad one, which is the root."""
     lines = []

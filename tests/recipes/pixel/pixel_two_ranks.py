@@ -1,8 +1,10 @@
-"""Run by test_pixel_two_ranks.py on two processes: trains, and goes on.
+"""Run by test_pixel_two_ranks.py on two processes: trains, goes on, and fine-tunes.
 
-Arguments: FOLDER SETTINGS... For each strategy `FOLDER/STRATEGY` is made, and `FOLDER/half-STRATEGY` is resumed.
+Arguments: FOLDER SETTINGS... For each strategy `FOLDER/STRATEGY` is made, `FOLDER/half-STRATEGY` is resumed, and
+`FOLDER/tags-STRATEGY` is fine-tuned with the settings of `FOLDER/tags.json`.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -22,3 +24,6 @@ if __name__ == "__main__":
             pretrainkit.train(config, Path(folder) / strategy, device="cpu")
         with meeting(place, f"half-{strategy}"):
             pretrainkit.resume(Path(folder) / f"half-{strategy}", [chosen], device="cpu")
+        tags = pretrainkit.load_config("glue/tags", [*json.loads((Path(folder) / "tags.json").read_text()), chosen])
+        with meeting(place, f"tags-{strategy}"):
+            pretrainkit.train(tags, Path(folder) / f"tags-{strategy}", device="cpu")

@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from pixel_encoders import SHORT, SMALL, require_exact_resume, write_encoder
 
 from pretrainkit import api
-from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.positions import position_table
@@ -87,9 +88,22 @@ def test_an_export_answers_as_the_run(folder: Path, tmp_path: Path) -> None:
     assert answers[0] == answers[1]
 
 
-def test_there_is_no_form_for_transformers(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no Hugging Face form of its encoder with a head"):
-        api.export(folder / "run", "huggingface", tmp_path / "out")
+def test_a_folder_in_the_originals_layout_answers_as_the_run(folder: Path, tmp_path: Path) -> None:
+    api.export(folder / "run", "huggingface", tmp_path / "published")
+    values = json.loads((tmp_path / "published" / "config.json").read_text())
+    assert values["architectures"] == ["PIXELForSequenceClassification"]
+    assert (values["image_size"], values["id2label"]) == ([16, 384], {"0": "broad", "1": "narrow"})
+    api.import_model(tmp_path / "published", "glue", tmp_path / "own")
+    run, own = (api.open_model(path) for path in (folder / "run", tmp_path / "own"))
+    batch = {name: torch.from_numpy(array) for name, array in valid_batch(run).items()}
+    with torch.no_grad():
+        answers = [opened.model.eval()(batch, 24) for opened in (run, own)]
+    torch.testing.assert_close(answers[1][0], answers[0][0], rtol=1e-4, atol=1e-5)  # paper is no longer 0
+
+
+def valid_batch(opened: Any) -> dict[str, np.ndarray]:
+    source = opened.recipe.open_data(opened.config, "valid")
+    return source.build(records_of(source, np.arange(3)))
 
 
 @pytest.mark.parametrize("pooling", ["max", "cls", "pma:2"])

@@ -130,6 +130,7 @@ def test_no_share_varies_nothing(folders):
 def test_what_cannot_be_drawn_is_told_before_training(folders, tmp_path):
     with pytest.raises(ConfigError, match=r"pictures, whose font .*\n.*--text-only"):
         bind(run_config(folders["pictures"], augment={"sizes": [6]}))
+    bind(run_config(folders["text"], valid=folders["pictures"], augment={"sizes": [6]}))
     with pytest.raises(ConfigError, match="font_size 90"):
         bind(run_config(folders["text"], augment={"sizes": [90]}))
     with pytest.raises(DataError, match=r"absent\.ttf"):

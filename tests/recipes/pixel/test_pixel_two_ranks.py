@@ -1,4 +1,5 @@
-"""One process = two with DDP = two with FSDP2, over whole runs; and a run goes on with other ranks than it began."""
+"""One process = two with DDP = two with FSDP2, over whole runs, pretraining and fine-tuning; and a run goes on with
+other ranks than it began."""
 
 import json
 import shutil
@@ -42,10 +43,36 @@ SETTINGS = (
     "log.every_steps=1",
 )
 
+TAGS = (
+    "model.dropout=0",
+    "data.max_seq_length=20",
+    "data.batch_size=8",
+    "data.microbatch_size=2",
+    f"num_steps={STEPS}",
+    "optimizer.peak_lr=1e-3",
+    "schedule.warmup_share=0",
+    "checkpoint.every_steps=2",
+    "checkpoint.asynchronous=false",
+    "precision.compute=float32",
+    "log.every_steps=1",
+)
+
+
+def write_sentences(path: Path, num: int, rng: np.random.Generator) -> Path:
+    """Of 1 to 5 words, so that ranks have labels in different numbers."""
+    kinds = {"word": "NOUN", "tilt": "VERB", "a": "DET"}
+    lines: list[str] = []
+    for _ in range(num):
+        words = rng.choice(list(kinds), rng.integers(1, 6))
+        lines += [f"{n}\t{word}\t_\t{kinds[word]}" + "\t_" * 6 for n, word in enumerate(words, 1)] + [""]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Runs of one process, `whole`, of two, `ddp` and `fsdp2`, and of two that go on where one stopped, `half-...`."""
+    """Runs of one process, `whole`, of two, `ddp` and `fsdp2`, and of two that go on where one stopped, `half-...`;
+    and fine-tunings of `whole`, `tags-...`."""
     folder = tmp_path_factory.mktemp("pixel_ranks")
     fonts = pytest.importorskip("PIL.ImageFont")
     (folder / "latin.ttf").write_bytes(fonts.load_default(12).font_bytes)
@@ -60,6 +87,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for strategy in ("ddp", "fsdp2"):
             shutil.copytree(folder / "whole", folder / f"half-{strategy}")
             shutil.rmtree(checkpoint(folder / f"half-{strategy}", STEPS))
+        files = [f"data.{split}={write_sentences(folder / f'{split}.conllu', 12, rng)}" for split in ("train", "valid")]
+        tags = [f"init_from={folder}/whole", *files, *TAGS]
+        (folder / "tags.json").write_text(json.dumps(tags), "utf-8")
+        pretrainkit.train(pretrainkit.load_config("glue/tags", tags), folder / "tags-whole", device="cpu")
         run_two(Path(__file__).with_name("pixel_two_ranks.py"), str(folder), *settings)
         yield folder
 
@@ -68,10 +99,10 @@ def checkpoint(run: Path, step: int) -> Path:
     return next((run / "checkpoints").glob(f"step-*{step}"))
 
 
-def losses(run: Path) -> list[float]:
+def losses(run: Path, name: str = "masked_patch_loss") -> list[float]:
     """Of every step that was logged."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text("utf-8").splitlines())
-    return [line["masked_patch_loss"] for line in lines]
+    return [line[name] for line in lines]
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp2", "half-ddp", "half-fsdp2"])
@@ -96,3 +127,14 @@ def test_what_two_processes_began_one_ends(runs: Path, strategy: str, tmp_path: 
     expected, found = (read_weights(checkpoint(folder, STEPS)) for folder in (runs / "whole", run))
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_processes_fine_tune_as_one_does(runs: Path, strategy: str) -> None:
+    expected, found = (read_weights(checkpoint(runs / f"tags-{name}", STEPS)) for name in ("whole", strategy))
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
+    alone, together = (losses(runs / f"tags-{name}", "loss") for name in ("whole", strategy))
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+    assert len(set(alone)) == STEPS

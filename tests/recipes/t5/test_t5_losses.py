@@ -13,6 +13,7 @@ from pretrainkit.recipes.t5.losses import log_likelihoods, smoothed_entropy, tok
 from pretrainkit.recipes.t5.model import TokenScores
 from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.training.accumulate import accumulate
+from pretrainkit.training.optimizer_config import OptimizerConfig
 from pretrainkit.training.precision import Precision
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
@@ -180,6 +181,14 @@ def test_names_of_normalisers_are_read_as_t5x_writes_them():
     assert run_config(normalize_by="NUM_REAL_TARGET_TOKENS").objective.normalize_by == "real_target_tokens"
     assert run_config(normalize_by="AVERAGE_PER_SEQUENCE").objective.normalize_by == "average_per_sequence"
     assert run_config(normalize_by=233_472).objective.normalize_by == 233_472.0
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lion", "muon"])
+def test_only_adafactor_may_clip_the_gradient_of_a_sum(name):
+    clipped = {"name": name, "peak_lr": 1e-3, "max_grad_norm": 1.0}
+    for settings, is_refused in ((clipped, True), (clipped | {"max_grad_norm": 0.0}, False)):
+        config = run_config(normalize_by="none").model_copy(update={"optimizer": OptimizerConfig(**settings)})
+        assert any("objective.normalize_by=none sums the loss" in one for one in config.problems()) == is_refused
 
 
 def test_fact_12_z_loss_is_part_of_the_loss_and_not_of_scores():

@@ -98,9 +98,18 @@ def test_a_plain_search_of_lists_finds_the_same_beams():
     for one, answers in zip(examples(5), own.answers(examples(5), num=3), strict=True):
         expected = plain_search(own.model, torch.from_numpy(one["inputs"])[None], 7, 3, 0.6)
         for answer, (score, ids) in zip(answers, expected, strict=True):
-            if score > -1e6:
-                assert answer.ids.tolist() == ids
-                assert answer.score == pytest.approx(score, abs=1e-4)
+            assert answer.ids.tolist() == ids
+            assert answer.score == pytest.approx(score, abs=1e-4)
+
+
+def test_what_a_search_did_not_finish_is_no_answer_beside_finished_ones():
+    own = predictor(decoding=DecodingConfig(method="beam", num_beams=6, max_length=2))
+    found = own.answers(examples(), num=6)
+    for answers in found:
+        has_end = [answer.ids[-1] == 1 for answer in answers]
+        assert all(has_end) or not any(has_end)
+        assert all(answer.score > -1e3 for answer in answers)
+    assert {len(answers) for answers in found} > {6}
 
 
 def plain_search(model, encoder_ids, max_length, num_beams, alpha):
@@ -119,9 +128,7 @@ def plain_search(model, encoder_ids, max_length, num_beams, alpha):
         live = [one for one in best if one[1][-1] != 1][:num_beams]
         if len(done) == num_beams and done[-1][0] >= live[0][0] / ((5 + max_length) / 6) ** alpha:
             break
-    if done:
-        return done + [(-1e7, [])] * (num_beams - len(done))
-    return [(log / ((5 + max_length) / 6) ** alpha, ids) for log, ids in live]
+    return done or [(log / ((5 + max_length) / 6) ** alpha, ids) for log, ids in live]
 
 
 def test_draws_differ_between_answers_and_seeds_and_not_between_calls():

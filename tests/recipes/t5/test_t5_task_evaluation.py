@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import pretrainkit
 import pretrainkit.api
 from pretrainkit.data.task import REGISTRY
+from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.t5.task_evaluation import task_evaluations
 from pretrainkit.recipes.t5.task_source import TaskBatches
+from pretrainkit.training.precision import resolve_precision
 
 TASKS = """
 from functools import partial
@@ -149,6 +153,17 @@ def test_a_run_on_tasks_is_evaluated_from_another_folder(module, tmp_path, monke
     pretrainkit.train(config, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     assert "judged_small/accuracy" in pretrainkit.evaluate(tmp_path / "run")
+
+
+def test_rows_without_a_label_are_told_before_they_are_judged(tmp_path, caplog):
+    folder = tmp_path / "CoLA"
+    folder.mkdir()
+    (folder / "train.tsv").write_text("x\t1\t\tIt is.\n")
+    (folder / "test.tsv").write_text("index\tsentence\n0\tIt was.\n1\tIt will.\n")
+    data = ("data.task=glue_cola_v002", f"data.task_folders.glue={tmp_path}", "data.tokenizer=bytes")
+    config = pretrainkit.load_config("t5/tiny", [*data, "evaluate.infer.split=test"])
+    assert task_evaluations(config, World(), resolve_precision(config.precision, torch.device("cpu")), None)
+    assert "glue_cola_v002: 2 of 2 rows of test have no label (their target is <unk>)" in caplog.text
 
 
 def test_a_split_to_judge_by_that_tasks_lack_is_told(module, tmp_path, caplog):

@@ -9,6 +9,7 @@ from torch import Tensor
 from pretrainkit.errors import CheckpointError
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.presets import own
+from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.recipes.registry import recipe_of_huggingface
 from pretrainkit.training.recipe import Recipe
 
@@ -25,14 +26,12 @@ def read_classifier(glue: Recipe, folder: Path) -> tuple[GlueRun, dict[str, Tens
         raise CheckpointError(f"{folder}/config.json cannot be read: {error}\n  copy it again") from None
     recipe = recipe_of_huggingface(values.get("model_type"), str(folder))
     found = recipe.import_text_classifier(folder)
-    config = glue.with_encoder(own(), recipe.name, found.config, folder)
-    length = min(config.data.max_seq_length, found.max_positions or config.data.max_seq_length)
-    data = {"kind": "classes" if found.classes else "numbers", "max_seq_length": length}
-    config = config.model_copy(
-        update={
-            "model": config.model.model_copy(update={"classes": found.classes}),
-            "data": config.data.model_copy(update=data),
-        }
-    )
+    usual = own()
+    length = found.length or min(usual.data.max_seq_length, found.max_positions or usual.data.max_seq_length)
+    on_examples: Kind = "classes" if found.classes else "numbers"
+    kinds: dict[str, Kind] = {"examples": on_examples, "words": "tags", "spans": "spans"}
+    data = usual.data.model_copy(update={"kind": kinds[found.reads], "max_seq_length": length})
+    config = glue.with_encoder(usual.model_copy(update={"data": data}), recipe.name, found.config, folder)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"classes": found.classes})})
     state = {f"encoder.{name}": tensor for name, tensor in found.encoder.items()}
     return config, state | {f"head.{name}": tensor for name, tensor in found.head.items()}

@@ -1,7 +1,11 @@
 """What is lost where nothing but the mean of the training images is known."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from pretrainkit.data.order import Order
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
@@ -10,7 +14,7 @@ from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjectiv
 from pretrainkit.recipes.image_tokenizer.source import ImageSource, open_source
 
 _MOST = 512
-_BATCH = 64
+_BATCH = 16
 
 
 def mean_image_errors(config: ImageTokenizerRun) -> dict[str, float]:
@@ -18,14 +22,13 @@ def mean_image_errors(config: ImageTokenizerRun) -> dict[str, float]:
     one of each pixel), by the names of held-out metrics with mean_image_ before them."""
     domain, objective = config.model.domain, ImageTokenizerObjective(config)
     valid = open_source(config, "valid")
-    train = ImageSource(config.model, config.data, "valid", *_parts(config), seed=config.seed)
-    total, num = None, 0
+    own = open_source(config, "train")
+    train = ImageSource(config.model, config.data, "valid", own.sets, own.folders, config.seed)
+    total, num = torch.zeros(()), 0
     for values in _batches(train, config, _MOST):
-        if domain.num_classes is not None:
-            values = torch.nn.functional.one_hot(values, domain.num_classes).permute(0, 3, 1, 2).float()
-        total = values.sum(0) if total is None else total + values.sum(0)
+        for one in values:
+            total = total + (one if domain.num_classes is None else _one_hot(one, domain.num_classes))
         num += len(values)
-    assert total is not None
     mean = total / num - (0.5 if domain.kind == "mask" else 0.0)
     sums: dict[str, float] = {}
     num = 0
@@ -37,12 +40,12 @@ def mean_image_errors(config: ImageTokenizerRun) -> dict[str, float]:
     return {f"mean_image_{name}": value / num for name, value in sums.items()}
 
 
-def _parts(config: ImageTokenizerRun):  # type: ignore[no-untyped-def]
-    source = open_source(config, "train")
-    return source.sets, source.folders
+def _one_hot(classes_HW: Tensor, num: int) -> Tensor:
+    """float32 (K, H, W)."""
+    return F.one_hot(classes_HW, num).permute(2, 0, 1).float()
 
 
-def _batches(source: ImageSource, config: ImageTokenizerRun, num: int):  # type: ignore[no-untyped-def]
+def _batches(source: ImageSource, config: ImageTokenizerRun, num: int) -> Iterator[Tensor]:
     order = Order(source.sizes, weights=[None] * len(source.sizes), mode="shuffle", seed=0, batch_size=1)
     num = min(num, sum(source.sizes))
     for start in range(0, num, _BATCH):

@@ -167,7 +167,7 @@ class Codebook(Quantizer):
         use_K = self.use_K.lerp(met.counts_K, 1 - decay)
         if self._is_cosine:
             means_KD = F.normalize(met.sums_KD, dim=-1)
-            target_KD = torch.where(met.counts_K[:, None] > 0, means_KD, F.normalize(self.codes_KD, dim=-1))
+            target_KD = torch.where(met.counts_K[:, None] > 0, means_KD, self.codes_KD)
             return self.codes_KD.lerp(target_KD, 1 - decay), use_K, None
         sums_KD = self.sums_KD.lerp(met.sums_KD, 1 - decay)
         total = use_K.sum()

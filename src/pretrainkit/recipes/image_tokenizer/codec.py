@@ -48,10 +48,10 @@ class ImageCodec:
             images: uint8 (B, C, H, W) of colours, grey, normals and masks (0 and 1); float32 (B, C, H, W) of depth
                 (standardised) and features; int (B, H, W) of classes, 255 for none.
         """
-        found = [
-            self._model.encode(prepared(torch.from_numpy(part).to(self._device), self.config)).ids.flatten(1).cpu()
-            for part in _parts(images, self._batch_size)
-        ]
+        found = []
+        for part in _parts(images, self._batch_size):
+            values = prepared(torch.from_numpy(np.require(part, requirements="W")).to(self._device), self.config)
+            found.append(self._model.encode(values).ids.flatten(1).cpu())
         return torch.cat(found).numpy() if found else np.zeros((0, self.num_tokens), np.int64)
 
     def decode(self, ids_BN: NDArray[np.integer], **options: Any) -> NDArray[Any]:

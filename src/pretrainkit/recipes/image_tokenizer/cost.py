@@ -1,10 +1,10 @@
 """Matmul FLOPs of a training step, by the layers of a model on "meta"."""
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 
@@ -21,12 +21,12 @@ def _flops(config: str, size: int) -> float:
 
     model_config = ImageTokenizerModelConfig.model_validate_json(config)
     with torch.device("meta"):
-        model = ImageTokenizer(model_config).to("meta")
+        model: Any = ImageTokenizer(model_config).to("meta")
     total = 0.0
 
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         nonlocal total
-        weight = module.weight
+        weight = cast(Tensor, module.weight)
         places = output.numel() / (output.shape[-1] if isinstance(module, nn.Linear) else output.shape[1])
         total += 2.0 * weight.numel() * places
 

@@ -41,6 +41,8 @@ class Pass(NamedTuple):
     target: Tensor
     """Float (B, E, H, W), or of classes int64 (B, H, W)."""
     quantized: Quantized
+    image_BEHW: Tensor
+    """What the codes give; of diffusion decoders only where it was asked for, else the prediction."""
 
 
 class ImageTokenizer(nn.Module):
@@ -84,14 +86,23 @@ class ImageTokenizer(nn.Module):
         """The submodules to compile, shard and recompute one by one."""
         return [*self.encoder.blocks(), *self.decoder.blocks()]
 
-    def forward(self, values: Tensor, keys_B: Tensor) -> Pass:
-        """Values as `prepared` gives them; what is drawn for an image depends on its key (int64) alone."""
+    def forward(self, values: Tensor, keys_B: Tensor, *, samples: bool = False) -> Pass:
+        """A training pass.
+
+        Args:
+            values: As `prepared` gives them.
+            keys_B: int64; what is drawn for an image depends on its key alone.
+            samples: A diffusion decoder makes the images, too. Inside of this pass, because only there the weights of a
+                sharded model are whole.
+        """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.is_encoder_frozen):
             quantized = self.encode(values, keys_B)
         if isinstance(self.decoder, DiffusionDecoder):
             prediction, target = self.decoder.denoise(values, quantized.codes_BDhw, keys_B)
-            return Pass(prediction, target, quantized)
-        return Pass(self.decode(quantized.codes_BDhw), values, quantized)
+            made = self.decode(quantized.codes_BDhw, keys_B) if samples else prediction
+            return Pass(prediction, target, quantized, made)
+        made = self.decode(quantized.codes_BDhw)
+        return Pass(made, values, quantized, made)
 
     def encode(self, values: Tensor, keys_B: Tensor | None = None) -> Quantized:
         """Values as `prepared` gives them, to ids and codes."""

@@ -23,7 +23,7 @@ def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
     if config.schedule == "shifted_cosine":
         with np.errstate(divide="ignore"):
             log_ratio = -2 * (np.log(np.tan(np.pi * np.linspace(0, 1, num) / 2)) + np.log(config.shift))
-        shares_T = 1 / (1 + np.exp(-log_ratio.clip(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)))
+        shares_T: NDArray[np.float64] = 1 / (1 + np.exp(-log_ratio.clip(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)))
         shares_T[-1] = 0.0
         return shares_T
     if config.schedule == "linear":
@@ -31,10 +31,10 @@ def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
     else:
         ends = np.cos((np.arange(num + 1) / num + _OFFSET) / (1 + _OFFSET) * np.pi / 2) ** 2
         variances_T = np.minimum(1 - ends[1:] / ends[:-1], _MOST_AT_ONCE)
-    shares_T = np.cumprod(1 - variances_T)
+    shares_T = np.cumprod(1 - variances_T, dtype=np.float64)
     if not config.ends_in_noise:
         return shares_T
-    roots_T = np.sqrt(shares_T)
+    roots_T: NDArray[np.float64] = np.sqrt(shares_T)
     return ((roots_T - roots_T[-1]) * roots_T[0] / (roots_T[0] - roots_T[-1])) ** 2
 
 

@@ -67,15 +67,14 @@ class ImageTokenizerObjective(SeparableObjective):
     def metrics(self, model: nn.Module, batch: Batch) -> dict[str, LossSum]:
         """The loss terms, and what images lost: mean absolute and squared errors, PSNR and SSIM of pictures; shares of
         right pixels of classes and masks."""
-        found: Pass = model(prepared(batch["image"], self._model), batch["key"])
+        values = prepared(batch["image"], self._model)
+        found: Pass = model(values, batch["key"], samples=True)
         self.seen(found)
         sums = self._sums(found, batch)
-        made, target = found.prediction_BEHW, found.target
-        if self._model.is_diffusion:
-            target = prepared(batch["image"], self._model)
-            made = _tokenizer(model).decode(found.quantized.codes_BDhw, batch["key"])
         weight = _number(batch)
-        return sums | {name: LossSum(value_B.sum(), weight) for name, value_B in self.errors(made, target).items()}
+        return sums | {
+            name: LossSum(value_B.sum(), weight) for name, value_B in self.errors(found.image_BEHW, values).items()
+        }
 
     def seen(self, found: Pass) -> None:
         """Told what every batch of `metrics` gave. Default: nothing is done with it."""

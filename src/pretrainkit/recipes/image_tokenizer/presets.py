@@ -51,7 +51,7 @@ def tiny() -> ImageTokenizerRun:
             image_size=64,
             patch_size=8,
             encoder=coder,
-            quantizer=CodebookConfig(size=512, width=16),
+            quantizer=CodebookConfig(size=512, width=16, normalizes_latents=True),
             decoder=coder,
         ),
         objective=ImageTokenizerObjectiveConfig(reconstruction="l1"),
@@ -143,8 +143,8 @@ def canny_edge() -> ImageTokenizerRun:
 
 
 def rgb_uvit() -> ImageTokenizerRun:
-    """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes: give
-    it as init_from, with init.missing=random init.unexpected=ignore. 50 passes."""
+    """A diffusion decoder around a transformer for the frozen encoder of a finished RGB tokenizer of 1 024 codes, which
+    is given as init_from (see docs/image-tokenizers.md). 50 passes."""
     noise = NoiseConfig(schedule="shifted_cosine", shift=0.5, prediction="velocity")
     return _published(
         "rgb",
@@ -244,7 +244,7 @@ def sam_mask() -> ImageTokenizerRun:
         loss="binary_cross_entropy",
         batch_per_gpu=384,
         image_size=64,
-    )
+    ).model_copy(update={"ema_decay": None})
 
 
 PRESETS: dict[str, Callable[[], ImageTokenizerRun]] = {

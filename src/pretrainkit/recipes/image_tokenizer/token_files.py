@@ -1,5 +1,5 @@
-"""Tokens beside the images of a data set, for the recipe fourm: one file of them for each image, one row for each part of
-it, and the parts in `crop_settings`, the same for all modalities.
+"""Tokens beside the images of a data set, for the recipe fourm: one file of them for each image, one row for each part
+of it, and the parts in `crop_settings`, the same for all modalities.
 
     ROOT/crop_settings/ANY/STEM.npy     int32 (parts, 5): top, left, height, width, mirrored
     ROOT/tok_rgb@64/ANY/STEM.npy        int16 (parts, tokens), row by row (int32 for more than 32 768 ids)
@@ -96,7 +96,8 @@ class _Work:
                 f"{settings.num_parts} parts of at least {settings.min_scale} of an image cannot be\n"
                 "  give at least 1 part, and a share above 0 and at most 1"
             )
-        if codec.domain.kind == "features" and settings.num_parts > 1:
+        self.has_parts = codec.domain.kind != "features"
+        if not self.has_parts and settings.num_parts > 1:
             raise InputError("features were made of one part of each image\n  leave out --crops")
         self.codec, self.settings = codec, settings
         self.model = codec.config
@@ -151,11 +152,11 @@ class _Work:
     ) -> tuple[NDArray[Any], list[Part]]:
         """The images of all parts of a sample, and the parts."""
         content, name = samples.read(self.folder, index), samples.name(self.folder, index)
-        if self.model.domain.kind == "features":
-            size = (self.model.image_size, self.model.image_size)
-        else:
+        if self.has_parts:
             size = image_size(content, self.model.domain, name)
-        parts = self.parts(samples.keys[index].rpartition("/")[2], size, table, table_name)
+            parts = self.parts(samples.keys[index].rpartition("/")[2], size, table, table_name)
+        else:
+            parts = [centre_square(self.model.image_size, self.model.image_size)]
         return np.stack([read_image(content, self.model, part, name) for part in parts]), parts
 
     def tokens(
@@ -199,7 +200,7 @@ def _of_folders(work: _Work, path: str, fingerprint: str, progress: Progress) ->
     progress.stage(f"tokenizing {path} into {work.out}", len(jobs), "images")
     for job, (ids, parts) in zip(jobs, work.tokens(jobs), strict=True):
         key = samples.keys[job[1]]
-        if job[2] is None:
+        if work.has_parts and job[2] is None:
             _save(_file(root, CROP_SETTINGS, key), parts)
         _save(_file(root, work.out, key), ids)
         progress.advance(1)
@@ -224,7 +225,7 @@ def _of_archives(work: _Work, path: str, fingerprint: str, progress: Progress) -
         jobs = [(samples, index, stored(index), tables[place]) for index in range(len(samples))]
         found = list(work.tokens(jobs))
         keys = [key.partition("/")[2] for key in samples.keys]
-        if jobs and jobs[0][2] is None:
+        if work.has_parts and jobs and jobs[0][2] is None:
             _save_archive(Path(tables[place]), keys, [parts for _, parts in found])
         _save_archive(Path(out[place]), keys, [ids for ids, _ in found])
         progress.advance(1)

@@ -6,6 +6,8 @@ Source: section 10.4 of the specification (b); Hoogeboom et al. 2023, https://ar
 that depend on the time: Peebles & Xie 2022, https://arxiv.org/abs/2212.09748.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -114,7 +116,7 @@ class UViT(DiffusionDecoder):
             if level:
                 x_BUHW = self.halves[level - 1](x_BUHW)
                 kept.append(x_BUHW)
-            for block in blocks:
+            for block in cast(nn.ModuleList, blocks):
                 x_BUHW = block(x_BUHW, time_BE)
                 kept.append(x_BUHW)
         if self.halve_middle is not None and self.double_middle is not None:
@@ -124,7 +126,7 @@ class UViT(DiffusionDecoder):
         for level, blocks in enumerate(self.up):
             if level:
                 x_BUHW = self.doubles[level - 1](x_BUHW)
-            for block in blocks:
+            for block in cast(nn.ModuleList, blocks):
                 x_BUHW = block(torch.cat((x_BUHW, kept.pop()), dim=1), time_BE)
         return self.pixels(F.silu(self.norm(x_BUHW)))
 

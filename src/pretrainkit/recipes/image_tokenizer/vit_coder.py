@@ -40,6 +40,8 @@ class LastMLP(nn.Module):
 class _Transformer(nn.Module):
     """Blocks over the places of a grid."""
 
+    positions_1Dhw: Tensor
+
     def __init__(self, config: ViTCoderConfig, grid: int) -> None:
         super().__init__()
         width = config.hidden_size

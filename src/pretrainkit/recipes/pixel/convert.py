@@ -100,7 +100,7 @@ def _blocks(config: PixelModelConfig) -> list[tuple[str, str]]:
     return encoder + decoder
 
 
-def _same_tensors(config: PixelModelConfig) -> dict[str, str]:
+def same_tensors(config: PixelModelConfig) -> dict[str, str]:
     """Our name to theirs, for all that are equal but for leading dimensions of 1."""
     linear = {
         f"{ours}.{kind}": f"{theirs}.{kind}"
@@ -110,7 +110,7 @@ def _same_tensors(config: PixelModelConfig) -> dict[str, str]:
     return {**_TOKENS, **_TABLES, f"{_PATCH[0]}.bias": f"{_PATCH[1]}.bias", **linear}
 
 
-def _split_tensors(config: PixelModelConfig) -> dict[str, tuple[str, str, str]]:
+def split_tensors(config: PixelModelConfig) -> dict[str, tuple[str, str, str]]:
     """Our queries, keys and values to their three tensors."""
     return {
         f"{ours}.attention.qkv.{kind}": (
@@ -125,21 +125,28 @@ def _split_tensors(config: PixelModelConfig) -> dict[str, tuple[str, str, str]]:
 
 def to_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
     """Our state dict under the published names."""
-    found = {theirs: state[ours] for ours, theirs in _same_tensors(config).items()}
+    found = {theirs: state[ours] for ours, theirs in same_tensors(config).items()}
     for theirs in _TOKENS.values():
         found[theirs] = found[theirs][None, None]
     for theirs in _TABLES.values():
         found[theirs] = found[theirs][None]
-    for ours, names in _split_tensors(config).items():
+    for ours, names in split_tensors(config).items():
         found |= zip(names, state[ours].chunk(3), strict=True)
-    P = config.patch_size
-    weight = state[f"{_PATCH[0]}.weight"]
+    return found | patch_to_huggingface(state, config, f"{_PATCH[0]}.")
+
+
+def patch_to_huggingface(state: State, config: PixelModelConfig, prefix: str) -> dict[str, Tensor]:
+    """The layer that embeds patches, of our names after `prefix`, under the published ones."""
+    P, weight, bias = config.patch_size, state[f"{prefix}weight"], state[f"{prefix}bias"]
     if config.pixel_zero == "white":  # W (1 - x) + b = -W x + (b + W 1)
-        found[f"{_PATCH[1]}.bias"] = found[f"{_PATCH[1]}.bias"] + weight.sum(1)
-        weight = -weight
-    weight = weight.unflatten(1, (P, P, NUM_CHANNELS))
-    found[f"{_PATCH[1]}.weight"] = weight.permute(0, 3, 1, 2)
-    return found
+        weight, bias = -weight, bias + weight.sum(1)
+    weight = weight.unflatten(1, (P, P, NUM_CHANNELS)).permute(0, 3, 1, 2)
+    return {f"{_PATCH[1]}.weight": weight, f"{_PATCH[1]}.bias": bias}
+
+
+def patch_from_huggingface(state: State) -> Tensor:
+    """The weight of the layer that embeds patches, ours."""
+    return state[f"{_PATCH[1]}.weight"].permute(0, 2, 3, 1).flatten(1)
 
 
 def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, Tensor]:
@@ -150,13 +157,14 @@ def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, 
     """
     # transformers 5 saves the decoder's layers under a name that it makes up by mistake.
     state = {name.replace("decoder.decoder_encoder.layer.", "decoder.decoder_layers."): t for name, t in state.items()}
-    same, split = _same_tensors(config), _split_tensors(config)
+    same, split = same_tensors(config), split_tensors(config)
     patch = f"{_PATCH[1]}.weight"
     wanted = [*same.values(), *(name for names in split.values() for name in names), patch]
     if missing := [name for name in wanted if name not in state]:
         raise CheckpointError(
             f"{len(missing)} of {len(wanted)} tensors are missing, such as {', '.join(missing[:3])}\n"
-            "  what is read is PIXELForPreTraining or ViTMAEForPreTraining, with the decoder"
+            "  what is read is PIXELForPreTraining or ViTMAEForPreTraining, with the decoder; for a fine-tuned model: "
+            "pretrainkit import FOLDER --recipe glue"
         )
     if left_over := sorted(set(state) - set(wanted)):
         raise CheckpointError(
@@ -169,8 +177,7 @@ def from_huggingface_state(state: State, config: PixelModelConfig) -> dict[str, 
     for ours in _TABLES:
         found[ours] = found[ours][0]
     found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
-    found[f"{_PATCH[0]}.weight"] = state[patch].permute(0, 2, 3, 1).flatten(1)
-    return found
+    return found | {f"{_PATCH[0]}.weight": patch_from_huggingface(state)}
 
 
 def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tuple[PixelModelConfig, dict[str, Tensor]]:
@@ -271,14 +278,23 @@ def write_huggingface(
     Raises:
         InputError: The model has no such form, or `out` exists and is not an empty folder, or cannot be written.
     """
+    require_grid(config)
+    write_folder(out, to_huggingface_config(config, model_type), to_huggingface_state(state, config.model), renderer)
+
+
+def require_grid(config: PixelRun) -> None:
+    """Raises InputError where the model has no published form."""
     if config.model.positions != "grid":
         raise InputError(
             f"a model with model.positions={config.model.positions} has no Hugging Face form: PIXEL and ViTMAE add "
             "fixed positions\n  use --format safetensors, or train with model.positions=grid"
         )
-    values = to_huggingface_config(config, model_type)
+
+
+def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: Path | None) -> None:
+    """The new folder `out` with `config.json`, weights under published names, and the files of a renderer's folder."""
     with new_folder(out) as folder:
-        write_tensors(folder / "model.safetensors", to_huggingface_state(state, config.model))
+        write_tensors(folder / "model.safetensors", dict(state))
         (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         for path in sorted(renderer.iterdir()) if renderer is not None else ():
             if path.is_file():
@@ -291,21 +307,36 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
     """
+    config, objective, _ = read_config(folder)
+    state = from_huggingface_state(published_tensors(folder), config)
+    table = state["encoder.position_embedding"]
+    require_length(table, config, folder)
+    return config.model_copy(update={"grid_width": grid_width_of(table, config)}), objective, state
+
+
+def read_config(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Any]]:
+    """Our model's config, fields of our objective's, and the contents of `config.json` in a folder.
+
+    Raises:
+        CheckpointError: It is missing or broken, or the model is of another kind.
+    """
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no config.json\n  give a folder with a model of type pixel or vit_mae")
     try:
-        config, objective = from_huggingface_config(json.loads(path.read_text("utf-8")))
+        values = json.loads(path.read_text("utf-8"))
+        return *from_huggingface_config(values), values
     except (json.JSONDecodeError, KeyError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
-    state = from_huggingface_state(_tensors(folder), config)
-    table = state["encoder.position_embedding"]
+
+
+def require_length(table: Tensor, config: PixelModelConfig, folder: Path) -> None:
+    """That a table of positions is as long as `config.json` says. Raises CheckpointError."""
     if len(table) != 1 + config.max_patches:
         raise CheckpointError(
-            f"{path} says {config.max_patches} patches, but the position table has {len(table) - 1}\n"
+            f"{folder / 'config.json'} says {config.max_patches} patches, but the position table has {len(table) - 1}\n"
             "  set image_size in config.json to what the weights are for"
         )
-    return config.model_copy(update={"grid_width": grid_width_of(table, config)}), objective, state
 
 
 def grid_width_of(table: Tensor, config: PixelModelConfig) -> int | None:
@@ -318,7 +349,7 @@ def grid_width_of(table: Tensor, config: PixelModelConfig) -> int | None:
     return None
 
 
-def _tensors(folder: Path) -> dict[str, Tensor]:
+def published_tensors(folder: Path) -> dict[str, Tensor]:
     """From safetensors, else from pytorch_model.bin, of which tensors alone are read."""
     pickled = folder / "pytorch_model.bin"
     if any(folder.glob("*.safetensors")) or not pickled.is_file():

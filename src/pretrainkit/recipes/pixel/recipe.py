@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.presets import PRESETS, base
-from pretrainkit.training.recipe import Recipe, Split
+from pretrainkit.training.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,6 +143,29 @@ class Pixel(Recipe):
         from pretrainkit.recipes.pixel.text_encoder import fitted_state
 
         return fitted_state(config, given, weights, fresh)
+
+    def export_text_classifier(
+        self, config: PixelRun, model: TextClassifier, tokenizer: Path | None, out: Path
+    ) -> None:
+        from pretrainkit.recipes.pixel.convert_classifier import write_classifier
+
+        write_classifier(model, config, out, renderer=tokenizer)
+
+    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+        from pretrainkit.recipes.pixel.convert_classifier import read_classifier
+
+        found, config = read_classifier(folder), base()
+        length = found.model.max_patches
+        run = config.model_copy(
+            update={
+                "model": found.model,
+                "data": config.data.model_copy(update={"max_patches": min(config.data.max_patches, length)}),
+                "text": config.text.model_copy(update=found.text),
+            }
+        )
+        return ImportedTextClassifier(
+            run, found.encoder, found.head, found.classes, length, reads=found.reads, length=length
+        )
 
     def text_encoder_flops(self, config: PixelRun, lengths_B: np.ndarray) -> float:
         from pretrainkit.recipes.pixel.text_encoder import encoder_flops

@@ -18,7 +18,8 @@ from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
 from pretrainkit.recipes.pixel.inputs import read_batch
 from pretrainkit.recipes.pixel.source import PixelSource
 
-_PATCHES_PER_LINE = 32
+_PATCHES_PER_LINE = 24
+"""So that three pictures beside each other are hardly scaled down on a page."""
 _GAP = 4
 """Pixels between lines."""
 _HIDDEN = (150, 175, 205)

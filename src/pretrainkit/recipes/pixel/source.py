@@ -215,6 +215,10 @@ def bind(config: PixelRun) -> PixelRun:
             problems += _problems(config, rows)
     if problems:
         raise ConfigError(problems)
+    if (looks := Looks(config.data.augment)).redraws:
+        for rows in train.components:
+            for look in looks.all:
+                rows.check(look)
     drawn = {rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering}
     _check_renderer(config.data.renderer, drawn)
     if len(drawn) > 1:
@@ -252,9 +256,6 @@ def _problems(config: PixelRun, rows: Rows) -> list[str]:
             f"{rows.name} has rows of {longest} patches, but data.max_patches is {data.max_patches}\n"
             f"  set data.max_patches={longest}, and model.max_patches to as many or more; or render it anew"
         )
-    if (looks := Looks(data.augment)).redraws:
-        for look in looks.all:
-            rows.check(look)
     side = rows.strips(np.zeros(1, np.int64))[0].shape[0]
     if side != config.model.patch_size:
         found.append(

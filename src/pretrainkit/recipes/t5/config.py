@@ -256,8 +256,8 @@ class T5Run(RunConfig):
                 "  leave it out, or name a task"
             )
         found += self._denoising_problems()
-        is_adam = self.optimizer.name in ("adamw", "lion", "sgd")
-        if is_adam and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
+        is_other = self.optimizer.name != "adafactor"
+        if is_other and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
             found.append(
                 f"objective.normalize_by=none sums the loss over the batch, and optimizer.name={self.optimizer.name} "
                 "clips the gradient of that sum\n  set objective.normalize_by=real_target_tokens"

@@ -20,7 +20,7 @@ from pretrainkit.recipes.t5.model import T5, Block, activation_dtype
 from pretrainkit.recipes.t5.step_weights import BlockWeights, Logits
 
 START_ID, END_ID = 0, 1
-_IMPOSSIBLE = -1e7
+IMPOSSIBLE = -1e7
 """Score of what is no hypothesis, as in T5X: finite, so that it can be divided."""
 
 
@@ -31,7 +31,8 @@ class Decoded(NamedTuple):
     """int64, without the start token; 0 after the end mark. (B, N, L) from a beam search, the best beam last."""
     scores_B: Tensor
     """float32: the log-probability of the sequence with its end mark, without its prompt; from a beam search (B, N),
-    over the brevity penalty."""
+    over the brevity penalty, and below `IMPOSSIBLE / 2` where a search that finished some sequences finished fewer than
+    N."""
 
 
 class CachedDecoder:
@@ -379,12 +380,12 @@ class _Beams:
     def __init__(self, num: int, num_beams: int, max_length: int, device: torch.device) -> None:
         self.live = torch.zeros(num, num_beams, max_length, dtype=torch.int64, device=device)
         """int64 (A, N, L)."""
-        self.live_log = torch.full((num, num_beams), _IMPOSSIBLE, device=device)
+        self.live_log = torch.full((num, num_beams), IMPOSSIBLE, device=device)
         """float32 (A, N): log-probabilities."""
         self.live_log[:, 0] = 0.0  # all begin alike: only one of them counts
         self.done = torch.zeros_like(self.live)
         """int64 (A, N, L)."""
-        self.done_score = torch.full_like(self.live_log, _IMPOSSIBLE)
+        self.done_score = torch.full_like(self.live_log, IMPOSSIBLE)
         """float32 (A, N): log-probabilities over the brevity penalty."""
 
     def extend(self, log_probs_ANV: Tensor, position: int, alpha: float, end_id: int, is_given_A: Tensor) -> Tensor:
@@ -399,11 +400,11 @@ class _Beams:
         candidates[:, :, position] = token
         is_end = (token == end_id) & ~is_given_A[:, None]
 
-        score = (top_log / brevity_penalty(alpha, position + 1)).masked_fill(~is_end, _IMPOSSIBLE)
+        score = (top_log / brevity_penalty(alpha, position + 1)).masked_fill(~is_end, IMPOSSIBLE)
         self.done_score, kept = torch.cat((self.done_score, score), 1).topk(num_beams, -1)
         self.done = torch.cat((self.done, candidates), 1).gather(1, kept[:, :, None].expand(-1, -1, length))
 
-        self.live_log, kept = top_log.masked_fill(is_end, _IMPOSSIBLE).topk(num_beams, -1)
+        self.live_log, kept = top_log.masked_fill(is_end, IMPOSSIBLE).topk(num_beams, -1)
         self.live = candidates.gather(1, kept[:, :, None].expand(-1, -1, length))
         first_A1 = torch.arange(num, device=parent.device)[:, None] * num_beams
         return (first_A1 + parent.gather(1, kept)).flatten()
@@ -422,7 +423,7 @@ class _Beams:
 
     def best(self, alpha: float, max_length: int) -> Decoded:
         """The finished ones, or where an input has none, the unfinished ones; from worst to best."""
-        has_done_B1 = self.done_score[:, :1] > _IMPOSSIBLE / 2
+        has_done_B1 = self.done_score[:, :1] > IMPOSSIBLE / 2
         ids = torch.where(has_done_B1[:, :, None], self.done, self.live)
         scores = torch.where(has_done_B1, self.done_score, self.live_log / brevity_penalty(alpha, max_length))
         return Decoded(ids.flip(1), scores.flip(1))
@@ -430,5 +431,5 @@ class _Beams:
 
 def _force(log_probs_BNV: Tensor, prompt_B: Tensor) -> Tensor:
     """Where there is a prompt, its token is certain."""
-    forced_BV = torch.full_like(log_probs_BNV[:, 0], _IMPOSSIBLE).scatter(1, prompt_B[:, None], 0.0)
+    forced_BV = torch.full_like(log_probs_BNV[:, 0], IMPOSSIBLE).scatter(1, prompt_B[:, None], 0.0)
     return torch.where((prompt_B != 0)[:, None, None], forced_BV[:, None], log_probs_BNV)

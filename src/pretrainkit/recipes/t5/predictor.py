@@ -23,7 +23,7 @@ from pretrainkit.errors import InputError
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run
-from pretrainkit.recipes.t5.decode import END_ID, Decoded, beam_search, sample
+from pretrainkit.recipes.t5.decode import END_ID, IMPOSSIBLE, Decoded, beam_search, sample
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.inputs import LayoutChoice, read_batch
 from pretrainkit.recipes.t5.model import T5
@@ -106,7 +106,8 @@ class Predictor:
         return np.array([one.sum(dtype=np.float64) for one in self.token_scores(examples)], np.float64)
 
     def answers(self, examples: Sequence[Example], num: int = 1) -> list[list[Answer]]:
-        """`num` answers to each example: the best of a beam search, best first, or as many draws.
+        """`num` answers to each example: the best of a beam search, best first, or as many draws. Fewer where a search
+        finished some, but fewer than that.
 
         Raises:
             InputError: The method gives fewer, or inputs have ids that the model does not know.
@@ -200,7 +201,11 @@ class Predictor:
         scores_BN = made.scores_B.view(len(prompts), -1).tolist()
         starts = [len(prompt) if is_decoder else 0 for prompt in prompts]
         return [
-            [Answer(self._cut(ids[start:]), score) for ids, score in zip(ids_NL, scores, strict=True)]
+            [
+                Answer(self._cut(ids[start:]), score)
+                for ids, score in zip(ids_NL, scores, strict=True)
+                if score > IMPOSSIBLE / 2
+            ]
             for ids_NL, scores, start in zip(ids_BNL, scores_BN, starts, strict=True)
         ]
 

@@ -1,0 +1,183 @@
+"""Fine-tuned models with a linear head, to and from the layout of the original, which transformers has no classes for.
+
+PIXELForSequenceClassification, PIXELForTokenClassification and PIXELForQuestionAnswering: the encoder of
+`convert.py` without the decoder, a pooling of patches, and the head. Our pooling by attention (pma) has no such form.
+
+Dimensions: L patches, D width.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.class_names import class_names, class_settings
+from pretrainkit.recipes.pixel.config import PixelModelConfig, PixelRun
+from pretrainkit.recipes.pixel.convert import (
+    patch_from_huggingface,
+    patch_to_huggingface,
+    published_tensors,
+    read_config,
+    require_grid,
+    require_length,
+    same_tensors,
+    split_tensors,
+    to_huggingface_config,
+    write_folder,
+)
+from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.training.recipe import TextClassifier
+
+Reads = Literal["examples", "words", "spans"]
+_ARCHITECTURES: dict[Reads, str] = {
+    "examples": "PIXELForSequenceClassification",
+    "words": "PIXELForTokenClassification",
+    "spans": "PIXELForQuestionAnswering",
+}
+_READS = {name: reads for reads, name in _ARCHITECTURES.items()}
+_HEADS: dict[Reads, str] = {"examples": "classifier", "words": "classifier", "spans": "qa_outputs"}
+_PUBLISHED_GRID = 23
+_OURS = "encoder."
+_POOLINGS = {
+    "cls": {"pooling.dense": "vit.pooler.dense"},
+    "patches": {"pooling.dense": "pooler.linear", "pooling.norm": "pooler.ln"},
+}
+
+
+class PublishedClassifier(NamedTuple):
+    """What a folder holds, in our terms."""
+
+    model: PixelModelConfig
+    text: dict[str, Any]
+    """Fields of `PixelTextConfig`."""
+    encoder: dict[str, Tensor]
+    """Of a `PixelTextEncoder`."""
+    head: dict[str, Tensor]
+    classes: tuple[str, ...]
+    reads: Reads
+
+
+def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, renderer: Path | None) -> None:
+    """Write a folder in the layout of the published fine-tuned models.
+
+    Raises:
+        InputError: The model has no such form, or `out` exists and is not an empty folder, or cannot be written.
+    """
+    require_grid(config)
+    pooling = config.text.pooling
+    if model.reads == "examples" and pooling.startswith("pma"):
+        raise InputError(
+            f"text.pooling={pooling} has no Hugging Face form: the original scales and masks it otherwise\n"
+            "  use --format safetensors"
+        )
+    state = model.encoder.state_dict()
+    found = _encoder_to_huggingface(state, config.model)
+    if model.reads == "examples":
+        names = _POOLINGS["cls" if pooling == "cls" else "patches"]
+        found |= {
+            f"{theirs}.{kind}": state[f"{ours}.{kind}"]
+            for ours, theirs in names.items()
+            for kind in ("weight", "bias")
+            if f"{ours}.{kind}" in state
+        }
+    found |= {f"{_HEADS[model.reads]}.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    values = to_huggingface_config(config) | {
+        "architectures": [_ARCHITECTURES[model.reads]],
+        "interpolate_pos_encoding": False,
+        "pooling": pooling,
+        **(class_settings(model.classes) if model.reads != "spans" else {}),
+    }
+    write_folder(out, values, found, renderer)
+
+
+def read_classifier(folder: Path) -> PublishedClassifier:
+    """A fine-tuned model that `write_classifier` wrote, or the original.
+
+    Which of mean and max pools patches, the original's files do not say; then it is its default, the mean.
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model is of another kind.
+    """
+    model, _, values = read_config(folder)
+    named = values.get("architectures") or ()
+    reads = next((_READS[name] for name in named if name in _READS), None)
+    if reads is None:
+        raise CheckpointError(
+            f"{folder} holds {', '.join(named) or 'an unnamed model'}\n  what is read is {', '.join(_READS)}"
+        )
+    state = published_tensors(folder)
+    if unread := [name for name in state if name.startswith("pooler.pooling.")]:
+        raise CheckpointError(
+            f"{folder} pools by attention ({unread[0]}), which the original scales and masks otherwise than this "
+            "recipe\n  take the pretrained model instead: pretrainkit import FOLDER --recipe pixel"
+        )
+    text: dict[str, Any] = {"pooling": "mean", "pooling_linear": False, "pooling_norm": False}
+    names: dict[str, str] = {}
+    if reads == "examples":
+        kind = "cls" if "vit.pooler.dense.weight" in state and "pooler.linear.weight" not in state else "patches"
+        names = {ours: theirs for ours, theirs in _POOLINGS[kind].items() if f"{theirs}.weight" in state}
+        pooling = "cls" if kind == "cls" else values.get("pooling", "mean")
+        text = {
+            "pooling": pooling,
+            "pooling_linear": kind == "cls" or "pooling.dense" in names,
+            "pooling_norm": kind == "cls" or "pooling.norm" in names,
+        }
+    head_name = _HEADS[reads]
+    pairs = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in names.items() for part in ("weight", "bias")}
+    heads = {part: f"{head_name}.{part}" for part in ("weight", "bias")}
+    encoder = _encoder_from_huggingface(state, model, [*pairs.values(), *heads.values()], folder)
+    table = encoder["position_embedding"]
+    require_length(table, model, folder)
+    model = model.model_copy(update={"grid_width": nearest_grid_width(table, model)})
+    head = {part: state[name] for part, name in heads.items()}
+    classes = () if reads == "spans" else class_names(values, len(head["weight"]))
+    encoder |= {ours: state[theirs] for ours, theirs in pairs.items()}
+    return PublishedClassifier(model, text, encoder, head, classes, reads)
+
+
+def nearest_grid_width(table: Tensor, config: PixelModelConfig) -> int | None:
+    """Of a trained table: the published width of the grid, or the one that its length stands for (None), whichever is
+    nearer."""
+    own = config.position_grid_width
+    rows = min(len(table) - 1, config.max_patches)
+    own_distance, published = (
+        (table - position_table(rows, table.shape[1], width)).abs().mean().item() for width in (own, _PUBLISHED_GRID)
+    )
+    return _PUBLISHED_GRID if published < own_distance else None
+
+
+def _names(config: PixelModelConfig) -> tuple[dict[str, str], dict[str, tuple[str, str, str]]]:
+    """Tensors of the text encoder to theirs: those that are equal, and those that are three there."""
+    same = {ours.removeprefix(_OURS): theirs for ours, theirs in same_tensors(config).items() if ours.startswith(_OURS)}
+    split = {ours.removeprefix(_OURS): names for ours, names in split_tensors(config).items() if ours.startswith(_OURS)}
+    return same, split
+
+
+def _encoder_to_huggingface(state: Mapping[str, Tensor], config: PixelModelConfig) -> dict[str, Tensor]:
+    same, split = _names(config)
+    found = {theirs: state[ours] for ours, theirs in same.items()}
+    found[same["class_token"]] = state["class_token"][None, None]
+    found[same["position_embedding"]] = state["position_embedding"][None]
+    for ours, names in split.items():
+        found |= zip(names, state[ours].chunk(3), strict=True)
+    return found | patch_to_huggingface(state, config, "patch.")
+
+
+def _encoder_from_huggingface(
+    state: Mapping[str, Tensor], config: PixelModelConfig, more: list[str], folder: Path
+) -> dict[str, Tensor]:
+    """Raises CheckpointError where something is missing; `more` is wanted too."""
+    same, split = _names(config)
+    wanted = [*same.values(), *(name for names in split.values() for name in names), *more]
+    if missing := [name for name in wanted if name not in state]:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} of {len(wanted)} tensors, such as {', '.join(missing[:3])}\n  copy it again"
+        )
+    found = {ours: state[theirs] for ours, theirs in same.items()}
+    found["class_token"] = found["class_token"].flatten()
+    found["position_embedding"] = found["position_embedding"][0]
+    found |= {ours: torch.cat([state[name] for name in names]) for ours, names in split.items()}
+    return found | {"patch.weight": patch_from_huggingface(state)}

@@ -1,0 +1,169 @@
+"""Documents to rows on the hub while they are rendered: a disk holds the files of a few commits at a time.
+
+A commit has some finished files with their records, which say what they were made of, so that the same command after a
+crash renders only what the hub has not: no row is there twice and none is missing. The card, which makes a data set of
+the files, comes last.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.manifest import fingerprint
+from pretrainkit.corpus.parallel import Progress, Quiet
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.errors import DataError
+from pretrainkit.rendering.documents import Documents
+from pretrainkit.rendering.folder import save_renderer
+from pretrainkit.rendering.hub import CARD_NAME, FILES_PER_COMMIT, Hub, Stored, card, renderer_files
+from pretrainkit.rendering.identity import describe
+from pretrainkit.rendering.prerender import (
+    RENDERER_FOLDER,
+    RenderJob,
+    RenderSettings,
+    describe_rows,
+    files_of,
+    make_manifest,
+    make_plan,
+)
+from pretrainkit.rendering.relayout import DATA_FOLDER
+from pretrainkit.rendering.render_chunk import ChunkTask
+from pretrainkit.rendering.renderer import Renderer
+
+RECORDS_FOLDER = "records"
+_PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"
+
+
+def push_rows(
+    documents: Mapping[str, Documents],
+    renderer: Renderer,
+    hub: Hub,
+    settings: RenderSettings | None = None,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    files_per_commit: int = FILES_PER_COMMIT,
+) -> dict[str, dict[str, Any]]:
+    """Renders documents to a data set of the hub: `data/SPLIT-NUMBER.parquet`, `renderer/`, `records/`, and the card.
+
+    Args:
+        documents: By split.
+        renderer: Draws them.
+        hub: Where to; what an earlier attempt has brought there is kept.
+        settings: What rows there are.
+        workers: Processes; None: all cores.
+        progress: Who wants to see how far it is.
+        files_per_commit: Rendered files that are sent together, and held until then.
+
+    Returns:
+        The manifest of each split.
+
+    Raises:
+        DataError: Input cannot be used, or the data set holds other rows.
+        RunError: The hub refused.
+    """
+    settings, progress = settings or RenderSettings(), progress or Quiet()
+    if settings.held_out and set(documents) != {"train"}:
+        raise DataError("there is held-out data already\n  leave out --heldout, or give the training documents alone")
+    rendering = describe(renderer)
+    plan = make_plan(documents, renderer, settings, rendering["fingerprint"])
+    there = hub.files()
+    _check_plan(hub, there, fingerprint(plan))
+    skips, records = Skips(settings.max_bad), {}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        save_renderer(renderer, work / RENDERER_FOLDER)
+        if _PLAN_NAME not in there:
+            begin = {_PLAN_NAME: json.dumps({"plan": fingerprint(plan)}).encode()}
+            hub.add(renderer_files(work / RENDERER_FOLDER) | begin, "Begin rendering")
+        for split, found in documents.items():
+            given = (split, found, work, rendering["fingerprint"], settings, skips, progress)
+            job = _PushedJob(*given, hub=hub, there=there, files_per_commit=files_per_commit)
+            records[split] = job.run(workers)
+            job.send()
+    about = describe_rows(plan, rendering, renderer, settings, skips, records, progress)
+    splits = ["train", "valid"] if settings.held_out else list(documents)
+    manifests = {}
+    for split in splits:
+        shards = [{"name": _name(split, index), **entry} for _, index, entry in files_of(records, split)]
+        manifests[split] = make_manifest(about, split, records, shards)
+    last: dict[str, Path | bytes] = {
+        f"{RECORDS_FOLDER}/{split}.json": json.dumps(manifest, indent=2).encode()
+        for split, manifest in manifests.items()
+    }
+    hub.add(last | {CARD_NAME: card(splits, manifests[splits[0]]).encode()}, "Finish rendering")
+    return manifests
+
+
+class _PushedJob(RenderJob):
+    """All tasks of the documents of a split; finished files go to the hub."""
+
+    def __init__(self, *given: Any, hub: Hub, there: Mapping[str, Stored], files_per_commit: int) -> None:
+        super().__init__(*given)
+        self._hub, self._there, self._files_per_commit = hub, there, files_per_commit
+        self._waiting: list[dict[str, Any]] = []
+
+    def done(self, record: dict[str, Any]) -> None:
+        self._waiting.append(record)
+        if len(self._waiting) >= self._files_per_commit:
+            self.send()
+
+    def send(self) -> None:
+        """Commits what is waiting, and takes it from the disk."""
+        files: dict[str, Path | bytes] = {}
+        for record in self._waiting:
+            for split, entry in record["files"].items():
+                if entry["num_rows"]:
+                    files[f"{DATA_FOLDER}/{_name(split, record['index'])}"] = self._folder(record) / f"{split}.parquet"
+            files[_record_name(self.split, record["index"])] = json.dumps(record).encode()
+        if not files:
+            return
+        self._hub.add(files, f"Add {next(iter(files))}" + (" ..." if len(files) > 1 else ""))
+        for record in self._waiting:
+            shutil.rmtree(self._folder(record))
+        self._waiting = []
+
+    def found(self, task: ChunkTask) -> dict[str, Any] | None:
+        """From the hub, if its files are there too."""
+        name = _record_name(self.split, task.index)
+        if name not in self._there:
+            return None
+        record: dict[str, Any] = json.loads(self._hub.read(name))
+        wanted = {
+            f"{DATA_FOLDER}/{_name(split, task.index)}": entry
+            for split, entry in record["files"].items()
+            if entry["num_rows"]
+        }
+        is_whole = all(
+            path in self._there and self._there[path].num_bytes == entry["num_bytes"] for path, entry in wanted.items()
+        )
+        return record if is_whole and record["key"] == task.key else None
+
+    def _folder(self, record: Mapping[str, Any]) -> Path:
+        return self.work / f"{self.split}-{record['index']:05d}"
+
+
+def _check_plan(hub: Hub, there: Mapping[str, Stored], key: str) -> None:
+    """That the data set is new, or was begun with the same plan."""
+    if _PLAN_NAME in there:
+        is_same = json.loads(hub.read(_PLAN_NAME))["plan"] == key
+    else:
+        is_same = not any(path.startswith(f"{DATA_FOLDER}/") for path in there)
+    if not is_same:
+        raise DataError(
+            "the data set on the hub holds rows of other documents, another renderer or other settings\n"
+            "  name another one by --push, or finish it with the command that began it"
+        )
+
+
+def _name(split: str, index: int) -> str:
+    return f"{split}-{index:05d}.parquet"
+
+
+def _record_name(split: str, index: int) -> str:
+    return f"{RECORDS_FOLDER}/{split}-{index:05d}.json"

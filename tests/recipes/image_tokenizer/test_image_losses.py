@@ -1,0 +1,89 @@
+"""How far images are apart, against the formulas."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pretrainkit.errors import CheckpointError, ConfigError, MissingPackageError
+from pretrainkit.exporting.torchvision_shim import import_timm
+from pretrainkit.recipes.image_tokenizer.config import PerceptualConfig
+from pretrainkit.recipes.image_tokenizer.losses import psnr, reconstruction_loss, ssim
+
+A, B = torch.rand(2, 3, 3, 16, 16, generator=torch.Generator().manual_seed(0)).unbind(0)
+
+
+def test_losses_are_means_over_images() -> None:
+    torch.testing.assert_close(reconstruction_loss(A, B, "mse"), (A - B).square().mean((1, 2, 3)))
+    torch.testing.assert_close(reconstruction_loss(A, B, "l1"), (A - B).abs().mean((1, 2, 3)))
+    torch.testing.assert_close(reconstruction_loss(A, B, "smooth_l1").mean(), F.smooth_l1_loss(A, B))
+    torch.testing.assert_close(reconstruction_loss(A, 2 * A, "cosine"), torch.zeros(3), atol=1e-6, rtol=0)
+    opposite = reconstruction_loss(A, -A, "cosine_channels")
+    torch.testing.assert_close(opposite, torch.full((3,), 2.0))
+    classes = torch.randint(0, 3, (3, 16, 16))
+    torch.testing.assert_close(reconstruction_loss(A, classes, "cross_entropy").mean(), F.cross_entropy(A, classes))
+    masks = (B > 0.5).float()
+    expected = F.binary_cross_entropy(torch.sigmoid(A), masks)
+    torch.testing.assert_close(reconstruction_loss(A, masks, "binary_cross_entropy").mean(), expected)
+
+
+def test_psnr_is_the_ratio_in_decibels() -> None:
+    made = torch.zeros(1, 1, 2, 2)
+    assert psnr(made + 0.1, made, 2.0).item() == pytest.approx(10 * math.log10(4 / 0.01), rel=1e-5)
+    assert psnr(made, made, 2.0).item() == pytest.approx(100)
+
+
+def test_ssim_is_that_of_its_formula() -> None:
+    assert ssim(A, A, 1.0).tolist() == pytest.approx([1, 1, 1])
+    assert ssim(A, B, 1.0).max() < 0.2
+    line = np.exp(-((np.arange(11) - 5) ** 2) / (2 * 1.5**2))
+    window = np.outer(line, line) / line.sum() ** 2
+    x, y = A[0, 0, :11, :11].double().numpy(), B[0, 0, :11, :11].double().numpy()
+    mean_x, mean_y = (window * x).sum(), (window * y).sum()
+    var_x, var_y = (window * x * x).sum() - mean_x**2, (window * y * y).sum() - mean_y**2
+    both = (window * x * y).sum() - mean_x * mean_y
+    expected = (2 * mean_x * mean_y + 1e-4) * (2 * both + 9e-4)
+    expected /= (mean_x**2 + mean_y**2 + 1e-4) * (var_x + var_y + 9e-4)
+    assert ssim(A[:1, :1, :11, :11], B[:1, :1, :11, :11], 1.0).item() == pytest.approx(expected, rel=1e-4)
+    assert ssim(A[:, :, :4, :4], A[:, :, :4, :4], 1.0).tolist() == pytest.approx([1, 1, 1])
+
+
+SMALL = {"network": "test_vit", "weights": "random", "image_size": 32, "blocks": (0, 2)}
+
+
+@pytest.fixture(scope="module")
+def timm():
+    """The package; it needs torchvision in working order."""
+    try:
+        return import_timm("a test")
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("distance", ["cosine", "mse", "l1"])
+def test_another_network_sees_what_differs(timm, distance: str) -> None:
+    from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+
+    perceptual = Perceptual(PerceptualConfig(weight=1.0, distance=distance, **SMALL))
+    made = A.clone().requires_grad_()
+    far = perceptual(made, B)
+    assert far.shape == (3,)
+    assert perceptual(A, A).abs().max() < 1e-5 < far.min()
+    far.sum().backward()
+    assert made.grad.abs().sum() > 0
+    again = Perceptual(PerceptualConfig(weight=1.0, distance=distance, **SMALL))
+    torch.testing.assert_close(again(A, B), far)
+    assert perceptual(A[:, :1], B[:, :1]).shape == (3,)
+
+
+def test_networks_that_cannot_be_opened_are_told(timm, tmp_path) -> None:
+    from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+
+    broken = tmp_path / "weights.safetensors"
+    broken.write_bytes(b"no weights")
+    with pytest.raises(CheckpointError, match="cannot be read as weights"):
+        Perceptual(PerceptualConfig(weight=1.0, **(SMALL | {"weights": str(broken)})))(A, B)
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        Perceptual(PerceptualConfig(weight=1.0, **(SMALL | {"network": "no_such_network"})))(A, B)

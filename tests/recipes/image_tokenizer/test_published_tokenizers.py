@@ -1,0 +1,136 @@
+"""Files of published tokenizers, both ways (sections 10.1 and 10.7)."""
+
+import pytest
+import torch
+from safetensors import safe_open
+from tokenizer_data import model
+
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.recipes.image_tokenizer.model import build
+from pretrainkit.recipes.image_tokenizer.model_config import (
+    ConvCoderConfig,
+    FiniteScalarConfig,
+    UNetConfig,
+    UViTConfig,
+)
+from pretrainkit.recipes.image_tokenizer.original import config_of, model_of, read_original, write_original
+from pretrainkit.recipes.image_tokenizer.original_names import from_original, original_name, to_original
+from pretrainkit.recipes.image_tokenizer.presets import PRESETS
+
+PUBLISHED = [name for name in PRESETS if not name.startswith("tiny")]
+NAMES = {
+    "encoder.patch.weight": "encoder.proj.weight",
+    "encoder.layers.3.attention.qkv.bias": "encoder.blocks.3.attn.qkv.bias",
+    "encoder.layers.11.feed_forward.down.weight": "encoder.blocks.11.mlp.fc2.weight",
+    "encoder.last_mlp.up.weight": "encoder.post_mlp.fc1.weight",
+    "encoder.last_mlp.norm.bias": "encoder.norm_mlp.bias",
+    "to_latents.weight": "quant_proj.weight",
+    "quantizer.codes_KD": "quantize._codebook.embed",
+    "quantizer.use_K": "quantize._codebook.cluster_size",
+    "decoder.time_1.weight": "decoder.time_embed.0.weight",
+    "decoder.down.0.0.weight": "decoder.input_blocks.0.0.weight",
+    "decoder.down.4.0.bias": "decoder.input_blocks.4.0.op.bias",
+    "decoder.down.5.0.skip.weight": "decoder.input_blocks.5.0.skip_connection.weight",
+    "decoder.middle.1.qkv.weight": "decoder.middle_block.1.qkv.weight",
+    "decoder.up.0.1.out.weight": "decoder.output_blocks.0.1.proj_out.weight",
+    "decoder.up.3.2.convolution.weight": "decoder.output_blocks.3.2.conv.weight",
+    "decoder.out.weight": "decoder.out.2.weight",
+}
+"""Of image_tokenizer/rgb."""
+NAMES_UVIT = {
+    "decoder.patch.weight": "decoder.conv_in.weight",
+    "decoder.down.1.0.skip.weight": "decoder.down_blocks.1.resnets.0.conv_shortcut.weight",
+    "decoder.halves.0.weight": "decoder.down_blocks.0.downsamplers.0.conv.weight",
+    "decoder.doubles.0.convolution.bias": "decoder.up_blocks.0.upsamplers.0.conv.bias",
+    "decoder.up.1.2.time.weight": "decoder.up_blocks.1.resnets.2.time_emb_proj.weight",
+    "decoder.halve_middle.weight": "decoder.downsample_mid.conv.weight",
+    "decoder.double_middle.convolution.weight": "decoder.upsample_mid.conv.weight",
+    "decoder.layers.4.gate.weight": "decoder.mid_block.mid_block.4.adaLN_gate.weight",
+    "decoder.mask_token": "decoder.mid_block.mask_token",
+    "decoder.pixels.weight": "decoder.conv_out.weight",
+}
+
+
+@pytest.mark.parametrize(("preset", "names"), [("rgb", NAMES), ("rgb-uvit", NAMES_UVIT)])
+def test_tensors_have_the_published_names(preset: str, names) -> None:
+    config = PRESETS[preset]().model
+    with torch.device("meta"):
+        own = build(config).state_dict()
+    for ours, theirs in names.items():
+        assert ours in own
+        assert original_name(ours, config) == theirs
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_tensor_has_one_name_there(name: str) -> None:
+    config = PRESETS[name]().model
+    with torch.device("meta"):
+        own = build(config).state_dict()
+    assert len({original_name(ours, config) for ours in own}) == len(own)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_configs_come_back_but_for_what_the_original_does_not_say(name: str) -> None:
+    config = PRESETS[name]().model
+    found = model_of(config_of(config))
+    assert found.model_copy(update={"domain": config.domain}) == config
+    assert (found.domain.num_channels, found.domain.num_classes) == (
+        config.domain.num_channels, config.domain.num_classes
+    )  # fmt: skip
+
+
+def test_configs_have_the_published_keys() -> None:
+    values = config_of(PRESETS["rgb"]().model)
+    assert values["enc_type"] == "vit_b_enc"
+    assert values["dec_type"] == "unet_patched"
+    assert (values["quant_type"], values["codebook_size"], values["latent_dim"]) == ("lucid", 16384, 32)
+    assert (values["beta_schedule"], values["prediction_type"]) == ("linear", "sample")
+    assert config_of(PRESETS["dinov2-global"]().model)["enc_type"] == "BottleneckMLP/B_6-Wi_1024"
+    assert config_of(PRESETS["rgb-uvit"]().model)["beta_schedule"] == "shifted_cosine:0.5"
+
+
+@pytest.mark.parametrize("decoder", [None, UNetConfig(width=8, multipliers=(1, 2), num_blocks=1, attention_at=(2,)),
+                                     UViTConfig(widths=(8, 16), num_blocks=1, hidden_size=16, num_layers=2,
+                                                num_heads=2, halves_before_middle=False)])  # fmt: skip
+def test_weights_come_back(decoder) -> None:
+    config = model() if decoder is None else model(decoder=decoder)
+    tokenizer = build(config)
+    theirs = to_original(tokenizer)
+    assert theirs["encoder.pos_emb"].shape == (1, 16, 2, 2)
+    assert theirs["quantize._codebook.initted"].tolist() == [1.0]
+    assert ("post_quant_proj.weight" in theirs) == (decoder is None)
+    back = from_original(theirs, config)
+    own = tokenizer.state_dict()
+    assert back.keys() == own.keys()
+    assert all(torch.equal(back[name], tensor) for name, tensor in own.items())
+
+
+def test_a_file_says_what_it_is(tmp_path) -> None:
+    config = model(
+        encoder=PRESETS["rgb"]().model.encoder.model_copy(update={"hidden_size": 512, "num_layers": 8, "num_heads": 8}),
+        decoder=PRESETS["rgb"]().model.encoder.model_copy(update={"hidden_size": 512, "num_layers": 8, "num_heads": 8}),
+    )
+    with torch.device("meta"):
+        tokenizer = build(config)
+    for parameter in (*tokenizer.parameters(), *tokenizer.buffers()):
+        parameter.data = torch.zeros(parameter.shape, dtype=parameter.dtype)
+    write_original(tmp_path / "model.safetensors", tokenizer)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert file.metadata()["enc_type"] == "vit_s_enc"
+    found, state = read_original(tmp_path / "model.safetensors")
+    assert found == config
+    assert state.keys() == tokenizer.state_dict().keys()
+
+
+def test_what_the_original_has_not_is_told() -> None:
+    with pytest.raises(InputError, match="no quantizer 'fsq'"):
+        config_of(PRESETS["rgb"]().model.model_copy(update={"quantizer": FiniteScalarConfig(levels=(4, 4))}))
+    with pytest.raises(InputError, match="no encoder like"):
+        config_of(model())
+    conv = ConvCoderConfig(width=8, multipliers=(1, 1, 1, 1), has_attention=False)
+    with pytest.raises(CheckpointError, match="no encoder of kind 'conv'"):
+        to_original(build(model(encoder=conv, decoder=conv)))
+    with pytest.raises(CheckpointError, match="of another tokenizer"):
+        from_original({"encoder.proj.weight": torch.zeros(1)}, model())
+    with pytest.raises(CheckpointError, match="which no tokenizer here has"):
+        model_of({"enc_type": "resnet"})

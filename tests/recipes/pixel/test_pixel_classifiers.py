@@ -1,0 +1,132 @@
+"""Fine-tuned models in the layout of the published ones: names, shapes, and the same weights when they are read."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pretrainkit import api
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.recipes.glue.imported import read_classifier as read_run
+from pretrainkit.recipes.glue.recipe import RECIPE as GLUE
+from pretrainkit.recipes.pixel.convert_classifier import read_classifier, write_classifier
+from pretrainkit.recipes.pixel.model import build
+from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
+from pretrainkit.training.recipe import TextClassifier
+
+SMALL = (
+    "model.positions=grid",
+    "model.hidden_size=16",
+    "model.num_layers=2",
+    "model.intermediate_size=24",
+    "model.decoder_hidden_size=8",
+    "model.decoder_num_layers=1",
+    "model.decoder_intermediate_size=16",
+    "model.max_patches=36",
+    "data.max_patches=36",
+)
+ENCODER = {
+    "vit.embeddings.cls_token": (1, 1, 16),
+    "vit.embeddings.position_embeddings": (1, 37, 16),
+    "vit.embeddings.patch_embeddings.projection.weight": (16, 3, 16, 16),
+    "vit.embeddings.patch_embeddings.projection.bias": (16,),
+    "vit.layernorm.weight": (16,),
+    "vit.layernorm.bias": (16,),
+}
+LAYER = {
+    "attention.attention.query": (16, 16),
+    "attention.attention.key": (16, 16),
+    "attention.attention.value": (16, 16),
+    "attention.output.dense": (16, 16),
+    "intermediate.dense": (24, 16),
+    "output.dense": (16, 24),
+    "layernorm_before": (16,),
+    "layernorm_after": (16,),
+}
+CASES = {
+    "mean": ("examples", {"pooler.linear": (16, 16), "pooler.ln": (16,), "classifier": (3, 16)}),
+    "cls": ("examples", {"vit.pooler.dense": (16, 16), "classifier": (3, 16)}),
+    "words": ("words", {"classifier": (3, 16)}),
+    "spans": ("spans", {"qa_outputs": (2, 16)}),
+}
+
+
+def classifier(reads: str, *settings: str) -> tuple[object, TextClassifier]:
+    torch.manual_seed(0)
+    config = api.load_config("pixel/tiny", [*SMALL, *settings])
+    encoder = build_text_encoder(config, build(config.model))
+    with torch.no_grad():
+        encoder.position_embedding += 0.01 * torch.randn_like(encoder.position_embedding)  # it is trained
+    names = () if reads == "spans" else ("a", "b", "c")
+    return config, TextClassifier(encoder, nn.Linear(16, len(names) or 2), names, 0.1, reads)
+
+
+def published(case: str, folder: Path, *settings: str) -> tuple[TextClassifier, dict[str, torch.Tensor]]:
+    from safetensors.torch import load_file
+
+    pooling = [f"text.pooling={case}"] if case in ("mean", "cls") else []
+    config, model = classifier(CASES[case][0], *pooling, *settings)
+    write_classifier(model, config, folder, renderer=None)
+    return model, load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_folders_have_the_published_names_and_shapes(case: str, tmp_path: Path) -> None:
+    _, state = published(case, tmp_path / "out")
+    pairs = {f"vit.encoder.layer.{layer}.{name}": shape for layer in range(2) for name, shape in LAYER.items()}
+    pairs |= CASES[case][1]
+    expected = ENCODER | {f"{name}.weight": shape for name, shape in pairs.items()}
+    expected |= {f"{name}.bias": shape[:1] for name, shape in pairs.items()}
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == expected
+
+
+@pytest.mark.parametrize("zero", ["black", "white"])
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_written_is_read_with_the_same_features(case: str, zero: str, tmp_path: Path) -> None:
+    model, _ = published(case, tmp_path / "out", f"model.pixel_zero={zero}")
+    run, state = read_run(GLUE, tmp_path / "out")
+    assert run.data.kind == {"examples": "classes", "words": "tags", "spans": "spans"}[CASES[case][0]]
+    assert run.data.max_seq_length == 36
+    assert run.model.classes == model.classes
+    trained = GLUE.build_model(run).eval()
+    trained.load_state_dict(state)
+    lengths = torch.tensor([0, 6, 10], dtype=torch.int32)
+    positions = torch.tensor([*range(6), *range(4)], dtype=torch.int32)
+    patches = torch.randint(0, 256, (10, 256), dtype=torch.uint8)
+    batch = {"patches": patches, "positions": positions, "cu_seqlens": lengths}
+    model.encoder.eval()
+    with torch.no_grad():
+        before, after = (encoder.tokens(batch, 36) for encoder in (model.encoder, trained.encoder))
+        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+        if model.reads == "examples":
+            torch.testing.assert_close(trained.encoder(batch, 36), model.encoder(batch, 36), rtol=1e-4, atol=1e-5)
+    assert torch.equal(trained.head.weight, model.head.weight)
+
+
+def test_the_grid_of_a_shortened_model_is_found_in_its_trained_table(tmp_path: Path) -> None:
+    config, model = classifier("words", "model.grid_width=23")
+    with torch.no_grad():
+        table = position_table(36, 16, 23)
+        model.encoder.position_embedding.copy_(table + 0.02 * torch.randn_like(table))
+    write_classifier(model, config, tmp_path / "out", renderer=None)
+    assert read_classifier(tmp_path / "out").model.grid_width == 23
+    published("words", tmp_path / "six")
+    assert read_classifier(tmp_path / "six").model.grid_width is None
+
+
+def test_what_has_no_published_form_is_said(tmp_path: Path) -> None:
+    config, model = classifier("examples", "text.pooling=pma:2")
+    with pytest.raises(InputError, match="pma:2 has no Hugging Face form"):
+        write_classifier(model, config, tmp_path / "out", renderer=None)
+    published("mean", tmp_path / "mean")
+    path = tmp_path / "mean" / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"architectures": ["PIXELForBiaffineParsing"]}))
+    with pytest.raises(CheckpointError, match="PIXELForBiaffineParsing\n  what is read is PIXELForSequence"):
+        read_classifier(tmp_path / "mean")
+    path.write_text(json.dumps(values | {"architectures": ["PIXELForQuestionAnswering"]}))
+    with pytest.raises(CheckpointError, match=r"lacks 2 of .* qa_outputs\.weight"):
+        read_classifier(tmp_path / "mean")
