@@ -95,6 +95,8 @@ def test_fallback_fonts_come_along_in_their_order(renderer, change, latin_font, 
     names = [path.rsplit("-", 1)[1] for path in loaded.config.fallback_fonts]
     assert names == ["z.ttf", "a.ttf"]
     assert describe(loaded) == describe(saved)
+    save_renderer(loaded, tmp_path / "again")
+    assert sorted(path.name for path in (tmp_path / "again" / "fallback_fonts").iterdir()) == ["000-z.ttf", "001-a.ttf"]
 
 
 def test_a_folder_whose_font_was_exchanged_is_refused(renderer, tmp_path):

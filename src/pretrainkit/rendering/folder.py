@@ -7,6 +7,7 @@ what that format cannot say, with the description of `identity.py`; `fallback_fo
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -38,6 +39,8 @@ _SHARED = (
 """Keys of the original's file that are fields of ours."""
 _TYPES = {"freetype": "PyGameTextRenderer", "pango": "PangoCairoTextRenderer"}
 _IGNORED = {"text_renderer_type", "fonts_list"}
+_NUMBER = re.compile(r"^(\d{3}-)+")
+"""That a font got in a folder it comes from."""
 
 
 def save_renderer(renderer: Renderer, folder: str | Path) -> None:
@@ -51,7 +54,7 @@ def save_renderer(renderer: Renderer, folder: str | Path) -> None:
     _copy(main, folder / main.name)
     names: list[str] = []
     for number, path in enumerate(fallbacks):
-        names.append(f"{number:03d}-{path.name}")
+        names.append(f"{number:03d}-{_NUMBER.sub('', path.name)}")
         _copy(path, folder / FALLBACKS_NAME / names[-1])
     values = config.model_dump(mode="json")
     shared = {name: _plain(values[name]) for name in _SHARED}

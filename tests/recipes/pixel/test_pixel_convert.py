@@ -28,6 +28,8 @@ from pretrainkit.recipes.pixel.objective import PixelObjective
 from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.presets import base
 from pretrainkit.recipes.pixel.recipe import RECIPE
+from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, save_renderer
+from pretrainkit.rendering.identity import describe
 
 Reader = Callable[[PixelForPretraining], nn.Module]
 
@@ -189,6 +191,15 @@ def test_a_folder_comes_back_as_it_went(tmp_path: Path, model_type: str) -> None
     assert objective == {"mask_ratio": run.objective.mask_ratio, "normalize_target": True}
     assert state.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_an_export_brings_its_renderer_with_all_fonts(latin_font: str, tmp_path: Path) -> None:
+    pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
+    (tmp_path / "further.ttf").write_bytes(Path(latin_font).read_bytes() + b"more")
+    renderer = Renderer(RendererConfig(font_file=latin_font, fallback_fonts=(str(tmp_path / "further.ttf"),)))
+    save_renderer(renderer, tmp_path / "kept")
+    write_huggingface(awake_model().state_dict(), small_run(), tmp_path / "out", renderer=tmp_path / "kept")
+    assert describe(load_renderer(tmp_path / "out")) == describe(renderer)
 
 
 def test_a_folder_that_transformers_wrote_is_read(their_model: Reader, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.inputs import read_batch
 from pretrainkit.recipes.pixel.positions import fitted_table, position_table
+from pretrainkit.rendering.folder import copy_renderer
 
 _logger = logging.getLogger(__name__)
 State = Mapping[str, Tensor]
@@ -296,9 +297,8 @@ def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: P
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", dict(state))
         (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-        for path in sorted(renderer.iterdir()) if renderer is not None else ():
-            if path.is_file():
-                shutil.copyfile(path, folder / path.name)
+        if renderer is not None:
+            copy_renderer(renderer, folder)
 
 
 def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Tensor]]:
