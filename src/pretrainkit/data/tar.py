@@ -12,6 +12,7 @@ import secrets
 import tarfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -153,10 +154,7 @@ class _Descriptor:
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if "number" in self.__dict__:
-            os.close(self.number)
+        weakref.finalize(self, os.close, self.number)
 
 
 def cached_table(path: Path, settings: str, make: Callable[[], pa.Table]) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture
@@ -54,7 +55,8 @@ def load_initial(model: nn.Module, config: Any) -> None:
     if recipe.stands_on_encoder:
         recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)
         return
-    given_config, found = opened.config, opened.model.state_dict()
+    given_config = opened.config
+    found: Mapping[str, Any] = opened.model.state_dict()
     if opened.recipe.name == recipe.name:
         given_config, found = recipe.fitted_weights(config, given_config, found)
     wanted, given = (

@@ -12,6 +12,7 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.errors import InputError
+from pretrainkit.recipes.fourm.generation.figures import together
 from pretrainkit.recipes.fourm.generation.generate import generate
 from pretrainkit.recipes.fourm.generation.given import Example, Given
 from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
@@ -230,6 +231,16 @@ def test_boxes_and_figures_are_what_was_serialised(setup: Setup) -> None:
     figures = named["boxes"].model_copy(update={"reader": "metadata"})
     ids = np.array(vocabulary.encode_words(["v1=0", "v0=7", "v1=10", "v0=49"]), np.int32)
     assert structure(figures, ids, vocabulary) == {"original_width": 224, "brightness": 255.0}
+
+
+def test_variations_together_are_their_mean_and_their_majority(setup: Setup) -> None:
+    depth = next(one for one in setup.config.model.modalities if one.reader == "depth")
+    one, two = np.full(64, 3, np.int32), np.full(64, 5, np.int32)
+    found = together(depth, [[one, two, two]], [one])
+    assert found["accuracy"] == 0
+    assert found["error"] == pytest.approx(2 * 2 / 3 * 5 / 64)
+    summary = setup(given=["rgb"], from_data=2, to=["depth"], num=2, settings=["depth.num_steps=1"])[-1]["summary"]
+    assert {"together_error", "together_accuracy"} <= summary["depth@64"].keys()
 
 
 def test_pictures_of_depth_and_colours_have_the_values_of_their_tokens(setup: Setup) -> None:

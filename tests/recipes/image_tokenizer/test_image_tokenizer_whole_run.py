@@ -180,6 +180,35 @@ def test_tokens_lie_beside_the_images_and_fourm_reads_them(run: Path, images: Pa
     np.testing.assert_array_equal(reader_of(modality).read(content, request), tokens[1])
 
 
+def test_fourm_trains_on_the_tokens(run: Path, images: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(images / "valid", data)
+    tokenize_images(run, data, num_parts=2)
+    image = "image_size: 16, patch_size: 8"
+    modalities = (
+        f"[{{name: rgb@16, kind: pixels, is_target: false, {image}, num_channels: 3, folder: rgb, reader: rgb}},"
+        f" {{name: tok_rgb@16, kind: image, {image}, vocab_size: 16, reader: tokens}}]"
+    )
+    settings = [
+        f"model.modalities={modalities}",
+        "model.hidden_size=16",
+        "model.num_heads=2",
+        "model.num_encoder_layers=1",
+        "model.num_decoder_layers=1",
+        "model.intermediate_size=42",
+        "masking.num_input_tokens=4",
+        "masking.num_target_tokens=4",
+        "data.batch_size=4",
+        "data.num_workers=0",
+        f"data.train={data}",
+        "num_steps=2",
+        "schedule.num_warmup_steps=0",
+        "precision.compute=float32",
+    ]
+    metrics = pretrainkit.train(pretrainkit.load_config("fourm/tiny", settings), tmp_path / "fourm")
+    assert 0 < metrics["tok_rgb@16_loss"] < 4
+
+
 def test_tokens_of_archives_are_those_of_folders(run: Path, images: Path, tmp_path: Path) -> None:
     import tarfile
 

@@ -40,6 +40,28 @@ def figures(
     return named
 
 
+def together(modality: Modality, found: Sequence[Sequence[Ids]], truth: Sequence[Ids]) -> dict[str, float]:
+    """The same names for several results of each example taken together: the commonest token of each place, and the
+    mean where tokens are numbers. Images only.
+
+    Args:
+        found: Of each example its variations.
+        truth: Of each example.
+    """
+    truth_BP = np.stack(list(truth))
+    votes_BP = np.stack([_commonest(np.stack(list(own))) for own in found])
+    named = {"accuracy": float((votes_BP == truth_BP).mean())}
+    if modality.reader in _WITH_SIZE:
+        mean_BP = np.stack([values_of(modality, np.stack(list(own))).mean(axis=0) for own in found])
+        named["error"] = float(np.abs(mean_BP - values_of(modality, truth_BP)).mean())
+    return named
+
+
+def _commonest(ids_VP: Ids) -> Ids:
+    """(P,) of V variations; of equally common ones the smallest."""
+    return np.array([np.bincount(own).argmax() for own in ids_VP.T], np.int32)
+
+
 def guessed(
     modality: Modality, known: Sequence[Ids], truth: Sequence[Ids], vocabulary: TextVocabulary | None
 ) -> dict[str, float]:

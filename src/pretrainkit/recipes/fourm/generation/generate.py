@@ -12,7 +12,7 @@ from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.chain import Chain, Link
-from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread
+from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread, together
 from pretrainkit.recipes.fourm.generation.given import Example, File, data_examples, from_words, value_of
 from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, the_target
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
@@ -243,21 +243,28 @@ def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
 
 
 def _summary(chain: Chain, results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Of targets whose truth is known: means over all results, and of the best guess that looks at nothing."""
+    """Of targets whose truth is known: means over all results, of the best guess that looks at nothing, and of all
+    variations of an example together."""
     found = {}
     for number, modality in chain.targets:
-        link, pairs = chain.links[number], []
+        link, made, true = chain.links[number], list[Ids](), list[Ids]()
+        groups: dict[str, tuple[list[Ids], Ids]] = {}
         for result in results:
-            truth = result.truth(number, modality)
+            ids, truth = result.ids(number, modality), result.truth(number, modality)
             if truth is not None:
-                pairs.append((result.ids(number, modality), truth))
-        if not pairs:
+                made.append(ids)
+                true.append(truth)
+                groups.setdefault(result.example.key, ([], truth))[0].append(ids)
+        if not made:
             continue
-        made, true = [one for one, _ in pairs], [one for _, one in pairs]
         values = figures(modality, made, true, link.vocabulary)
         known = _training_contents(link, modality)
         guess = guessed(modality, known, true, link.vocabulary) if known else {}
-        found[modality.name] = values | {f"guessed_{name}": value for name, value in guess.items()}
+        values |= {f"guessed_{name}": value for name, value in guess.items()}
+        if modality.kind == "image" and len(made) > len(groups):
+            both = together(modality, [own for own, _ in groups.values()], [truth for _, truth in groups.values()])
+            values |= {f"together_{name}": value for name, value in both.items()}
+        found[modality.name] = values
     return found
 
 
@@ -275,9 +282,11 @@ def _training_contents(link: Link, modality: Modality) -> list[Ids]:
 def _told(name: str, values: Mapping[str, float]) -> str:
     parts = []
     for what, value in values.items():
-        if not what.startswith("guessed_"):
-            guess = values.get(f"guessed_{what}")
-            parts.append(f"{what} {value:.3f}" + ("" if guess is None else f" (guessing alike for all: {guess:.3f})"))
+        if what.startswith(("guessed_", "together_")):
+            continue
+        more = [f"guessing alike for all: {values[key]:.3f}" for key in (f"guessed_{what}",) if key in values]
+        more += [f"variations together: {values[key]:.3f}" for key in (f"together_{what}",) if key in values]
+        parts.append(f"{what} {value:.3f}" + (f" ({', '.join(more)})" if more else ""))
     return f"{name}: {', '.join(parts)}"
 
 
