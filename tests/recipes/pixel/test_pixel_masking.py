@@ -47,6 +47,15 @@ def test_first_span_lies_in_the_text() -> None:
     assert masks[:, :8].any(1).all()
 
 
+def test_first_span_may_lie_anywhere_in_the_text_and_its_end_patch() -> None:
+    config = PixelObjectiveConfig(
+        mask_ratio=0.001, mask_region="canvas", max_span_length=1, cumulative_span_weights=(1,)
+    )
+    masks = draw_masks(config, keys(7, 500), np.full(500, 7), 529)
+    assert set(np.flatnonzero(masks.any(0))) == set(range(8))
+    assert (masks.sum(1) == 1).all()
+
+
 @given(
     lengths=st.lists(st.integers(1, 39), min_size=1, max_size=6),
     ratio=st.floats(0.02, 0.95),
