@@ -101,6 +101,8 @@ class RunningPart(Part):
             return None
         spans = self.spans()
         begin = max((after for _, after in spans), default=0)
+        if begin == len(self.whole):  # only the white after the text did not fit
+            return None
         if stride:
             begin = spans[-stride][0] if stride < len(spans) else 0
         return begin, self.whole[begin:]

@@ -5,6 +5,7 @@ import torch
 from safetensors import safe_open
 from tokenizer_data import model
 
+from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.image_tokenizer.model import build
 from pretrainkit.recipes.image_tokenizer.model_config import (
@@ -112,8 +113,9 @@ def test_a_file_says_what_it_is(tmp_path) -> None:
     )
     with torch.device("meta"):
         tokenizer = build(config)
-    for parameter in (*tokenizer.parameters(), *tokenizer.buffers()):
-        parameter.data = torch.zeros(parameter.shape, dtype=parameter.dtype)
+    tokenizer = allocate(tokenizer, "cpu")
+    for tensor in tokenizer.state_dict().values():
+        tensor.zero_()
     write_original(tmp_path / "model.safetensors", tokenizer)
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         assert file.metadata()["enc_type"] == "vit_s_enc"

@@ -17,10 +17,11 @@ class ViTCoderConfig(Config):
     """A transformer over patches."""
 
     kind: Literal["vit"] = "vit"
+    """A transformer."""
     hidden_size: Annotated[int, Field(gt=0, multiple_of=4)]
-    """Width."""
+    """Width of the transformer."""
     num_layers: PositiveInt
-    """Blocks."""
+    """Blocks of the transformer."""
     num_heads: PositiveInt
     """Attention heads; must divide hidden_size."""
     has_last_mlp: bool = True
@@ -33,6 +34,7 @@ class ConvCoderConfig(Config):
     """Residual convolutions, each level at half the resolution of the one before."""
 
     kind: Literal["conv"] = "conv"
+    """Convolutions."""
     width: Annotated[int, Field(gt=0, multiple_of=8)]
     """Channels at full resolution."""
     multipliers: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
@@ -47,6 +49,7 @@ class MLPCoderConfig(Config):
     """The same feed-forward layers at each place; for features and vectors (https://arxiv.org/abs/2306.13575)."""
 
     kind: Literal["mlp"] = "mlp"
+    """A perceptron on vectors."""
     width: PositiveInt
     """Of the stream."""
     num_blocks: PositiveInt
@@ -81,6 +84,7 @@ class UNetConfig(Config):
     """A diffusion decoder of convolutions, over patches of pixels that stand beside the tokens (DiVAE)."""
 
     kind: Literal["unet"] = "unet"
+    """Diffusion by convolutions."""
     noise: NoiseConfig = NoiseConfig()
     """The diffusion."""
     patch_size: PositiveInt = 4
@@ -99,6 +103,7 @@ class UViTConfig(Config):
     """A diffusion decoder of convolutions around a transformer, which is told the tokens."""
 
     kind: Literal["uvit"] = "uvit"
+    """Diffusion by convolutions around a transformer."""
     noise: NoiseConfig = NoiseConfig()
     """The diffusion."""
     patch_size: PositiveInt = 4
@@ -129,12 +134,13 @@ class CodebookConfig(Config):
     """A table of codes, each the moving average of the latents that it stands for (van den Oord et al. 2017)."""
 
     kind: Literal["codebook"] = "codebook"
+    """Learned codes, the nearest counts."""
     neutral_fields: ClassVar[frozenset[str]] = frozenset(
         {"decay", "commitment_weight", "first_codes", "num_kmeans_rounds", "revival", "revival_coefficient"}
     )
 
     size: PositiveInt
-    """Codes."""
+    """Codes in the book."""
     width: PositiveInt = 32
     """Of a code."""
     distance: Literal["cosine", "euclidean"] = "cosine"
@@ -170,6 +176,7 @@ class MemcodesConfig(Config):
     """Several tables, of which each place asks for a code by attention."""
 
     kind: Literal["memcodes"] = "memcodes"
+    """Learned codes that are chosen by scores."""
     size: PositiveInt
     """Codes of each table."""
     width: PositiveInt
@@ -195,6 +202,7 @@ class FiniteScalarConfig(Config):
     """No table: each number of a latent is rounded (FSQ, Mentzer et al. 2023, https://arxiv.org/abs/2309.15505)."""
 
     kind: Literal["fsq"] = "fsq"
+    """Rounded coordinates."""
     levels: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)]
     """Values of each number; their product is the number of different ids: 8,5,5,5 give 1000."""
 
