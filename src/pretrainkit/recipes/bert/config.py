@@ -100,7 +100,7 @@ ModelConfig = Annotated[
 
 
 class BertObjectiveConfig(Config):
-    """Masked words, and whether two segments were swapped (ALBERT's sentence order)."""
+    """Masked words, and what the two segments of a pair are to each other."""
 
     masking_rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Share of the tokens of an example to predict, counting [CLS] and [SEP] in, rounded down, at least one token."""
@@ -122,13 +122,16 @@ class BertObjectiveConfig(Config):
     """learned: random tokens are ordinary pieces. whole_vocabulary_compat: any id, also bytes and control tokens, as in
     Sabertooth, where a random pad token is then not attended to."""
     sentence_order: bool = True
-    """Predict whether the two segments of a pair were swapped; single segments count as not swapped."""
+    """Predict what sentence_pair says; single segments count as being as written."""
+    sentence_pair: Literal["order", "next"] = "order"
+    """order: whether the two segments were swapped (ALBERT). next: whether the second segment follows the first, or is
+    as many tokens from elsewhere in the same component (BERT), which can be told by the words they share."""
     swap_probability: Rate = 0.5
-    """Share of the pairs to swap."""
+    """Share of the pairs to swap, or to give another second segment."""
     masked_lm_weight: PositiveFloat = 1.0
     """Factor of the masked-word loss."""
     sentence_order_weight: PositiveFloat = 1.0
-    """Factor of the sentence-order loss."""
+    """Factor of the loss of sentence_pair."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
@@ -237,6 +240,11 @@ class BertRun(RunConfig):
             found.append(
                 f"data.microbatch_tokens {data.microbatch_tokens} has no room for one example of "
                 f"data.max_seq_length {data.max_seq_length}\n  make it at least microbatch_size x the mean length"
+            )
+        if not objective.sentence_order and objective.sentence_pair != "order":
+            found.append(
+                f"objective.sentence_pair={objective.sentence_pair} is not read with objective.sentence_order=false\n"
+                "  leave one of them out"
             )
         default_length = BertObjectiveConfig.model_fields["mean_span_length"].default
         if objective.mask_unit != "span" and objective.mean_span_length != default_length:

@@ -1,6 +1,7 @@
 """Examples as text, for eyes: what the model is shown, and what it is to say."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +11,19 @@ from pretrainkit.tokenizers.load import Tokenizer
 HIDDEN = "<mask>"
 
 
-def readable(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> dict[str, str]:
-    """One example of a `rows` or `packed` batch.
+ORDERS = {"order": ("as written", "swapped"), "next": ("as written", "from elsewhere")}
+"""By kind of pair: what the labels 0 and 1 of an example are called."""
+
+
+def readable(
+    batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer, pair: Literal["order", "next"] = "order"
+) -> dict[str, str]:
+    """One example of a `rows` or `packed` batch, of pairs of that kind.
 
     Returns:
         "truth": the text, segments in the order shown, parted by " | ". "shown": the same with <mask> for hidden tokens
-        and random ones where they stand. "predict": the tokens to predict, in order. "order": "swapped", "as written",
-        or "" where that is no question.
+        and random ones where they stand. "predict": the tokens to predict, in order. "order": one of `ORDERS`, or ""
+        where that is no question.
     """
     ids, places, originals = _example(batch, row)
     truth = ids.copy()
@@ -24,7 +31,7 @@ def readable(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) ->
     is_start = tokenizer.is_word_start()
     order = ""
     if "next_sentence_label" in batch and (truth == tokenizer.special.sep).sum() > 1:
-        order = "swapped" if batch["next_sentence_label"][row] else "as written"
+        order = ORDERS[pair][int(batch["next_sentence_label"][row])]
     return {
         "truth": _text(truth, truth, tokenizer, is_start),
         "shown": _text(ids, truth, tokenizer, is_start),

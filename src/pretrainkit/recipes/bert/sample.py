@@ -13,7 +13,7 @@ from torch import nn
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.inputs import read_batch
-from pretrainkit.recipes.bert.readable import readable
+from pretrainkit.recipes.bert.readable import ORDERS, readable
 from pretrainkit.tokenizers.load import load_tokenizer
 
 
@@ -38,17 +38,16 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
         filled["input_ids"][batch["masked_lm_positions"][is_used]] = said_K
     else:
         filled["input_ids"][is_used.nonzero()[0], batch["masked_lm_positions"][is_used]] = said_K
-    found = []
+    found, pair = [], config.objective.sentence_pair
     for row in range(len(index)):
-        shown = readable(batch, row, tokenizer)
+        shown = readable(batch, row, tokenizer, pair)
         texts = {
             "masked": shown["shown"],
             "predicted": readable(filled, row, tokenizer)["shown"],
             "truth": shown["truth"],
         }
         if said_B is not None:
-            said = "swapped" if said_B[row] else "as written"
-            texts["order"] = f"{said} / {shown['order']}" if shown["order"] else ""
+            texts["order"] = f"{ORDERS[pair][int(said_B[row])]} / {shown['order']}" if shown["order"] else ""
         found.append(texts)
     return found
 

@@ -6,6 +6,7 @@ Dimensions: B examples.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from pretrainkit.rng import Keys, fold, stream_key
 Ints = NDArray[np.int64]
 
 _STREAMS = np.array(
-    [[stream_key(0, "bert", name)] for name in ("split", "swap", "trim first", "trim second")], np.uint64
+    [[stream_key(0, "bert", name)] for name in ("split", "swap", "trim first", "trim second", "elsewhere")], np.uint64
 )
 
 
@@ -29,7 +30,8 @@ class Segments:
     lengths_B2: Ints
     """Their tokens; the second has 0 in an example of one segment."""
     is_swapped: NDArray[np.bool_]
-    """(B,) the segment that is shown first comes second in the document."""
+    """(B,) the segment that is shown first comes second in the document; of pairs of kind "next", the second segment
+    does not follow the first."""
 
     @property
     def is_pair(self) -> NDArray[np.bool_]:
@@ -51,9 +53,16 @@ def example_lengths(index: ChunkIndex, rows: Ints, *, max_tokens: int, sentence_
 
 
 def draw_segments(
-    index: ChunkIndex, rows: Ints, keys: Keys, *, max_tokens: int, sentence_order: bool, swap_probability: float
+    index: ChunkIndex,
+    rows: Ints,
+    keys: Keys,
+    *,
+    max_tokens: int,
+    sentence_order: bool,
+    swap_probability: float,
+    pair: Literal["order", "next"] = "order",
 ) -> Segments:
-    """Split, trim and swap, as Sabertooth does.
+    """Split, trim and swap, as Sabertooth does; or split, trim and replace the second segment.
 
     A chunk of n > 1 sentences is split at one of its n - 1 inner sentence ends, each equally likely. While a pair has
     more than max_tokens - 1 tokens, one is removed from the longer segment (the second where they are equal), from
@@ -66,9 +75,11 @@ def draw_segments(
         keys: (B,) one per example.
         max_tokens: max_seq_length - 2.
         sentence_order: False: every chunk is one segment of up to max_tokens, and nothing is swapped.
-        swap_probability: Share of the pairs to swap.
+        swap_probability: Share of the pairs to swap or to give another second segment.
+        pair: order: swap. next: the second segment becomes as many tokens from the beginning of another chunk on, each
+            equally likely; where the corpus ends too early, its last ones. None with a corpus of one chunk.
     """
-    split_keys, swap_keys, *trim_keys = fold(keys, _STREAMS)
+    split_keys, swap_keys, *trim_keys, elsewhere_keys = fold(keys, _STREAMS)
     starts, totals = index.starts[rows], index.lengths[rows].astype(np.int64)
     begins = index.inner_begins[rows]
     num_inner = index.inner_begins[rows + 1] - begins
@@ -98,8 +109,14 @@ def draw_segments(
     if sentence_order:
         draws = (swap_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
         is_swapped = (draws < swap_probability) & (second_length > 0)
-        starts_B2[is_swapped] = starts_B2[is_swapped, ::-1]
-        lengths_B2[is_swapped] = lengths_B2[is_swapped, ::-1]
+        if pair == "next":
+            is_swapped &= len(index) > 1
+            other = (rows + 1 + _below(elsewhere_keys, np.full_like(rows, len(index) - 1))) % len(index)
+            last = index.starts[-1] + index.lengths[-1] - lengths_B2[:, 1]
+            starts_B2[is_swapped, 1] = np.minimum(index.starts[other], last)[is_swapped]
+        else:
+            starts_B2[is_swapped] = starts_B2[is_swapped, ::-1]
+            lengths_B2[is_swapped] = lengths_B2[is_swapped, ::-1]
     return Segments(starts_B2, lengths_B2, is_swapped)
 
 

@@ -81,7 +81,8 @@ class BertSource(BatchSource):
         parts += [
             f"{masking.rate} {masking.unit} {masking.mean_span_length if masking.unit == 'span' else ''}",
             f"{masking.mask_share} {masking.random_share} {self._replacements if masking.random_share else ''}",
-            f"{objective.sentence_order} {objective.swap_probability if objective.sentence_order else ''}",
+            f"{objective.sentence_order} {objective.swap_probability if objective.sentence_order else ''}"
+            + ("" if objective.sentence_pair == "order" else f" {objective.sentence_pair}"),
         ]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
@@ -174,6 +175,7 @@ class BertSource(BatchSource):
                 max_tokens=self._max_tokens,
                 sentence_order=self.config.objective.sentence_order,
                 swap_probability=self.config.objective.swap_probability,
+                pair=self.config.objective.sentence_pair,
             )
             text = component.shards.gather_flat(segments.starts_B2.ravel(), segments.lengths_B2.ravel())
             drawn.append((own, segments, text))
