@@ -11,23 +11,38 @@ from typing import Any
 
 from torch import Tensor
 
-from pretrainkit.errors import CheckpointError
+from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.folder import new_file
+from pretrainkit.exporting.safetensors import write_tensors
 
 _WEIGHTS = "model.safetensors"
 _LONGEST = 10_000
 """Longer texts of a header are not parsed, as in the original."""
 
 
-def read_published(path: Path, marker: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights by their names there, and the config; empty where there is none.
+def write_published(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write a `.safetensors` file with the config in its header, whole or not at all.
+
+    Raises:
+        InputError: `path` exists or is named otherwise.
+    """
+    if path.suffix != ".safetensors":
+        raise InputError(f"{path} is not named .safetensors\n  give a name such as {path.with_suffix('.safetensors')}")
+    with new_file(path) as aside:
+        write_tensors(aside, tensors, {name: str(value) for name, value in config.items()})
+
+
+def read_published(path: Path, marker: str, *, needs_config: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """float32 weights by their names there, and the config; empty where there is none.
 
     Args:
         path: A `.safetensors` file, a folder with `model.safetensors`, or a checkpoint of training (`.pth`), of which
             nothing is executed.
         marker: A key that every config has; without it in the header, `config.json` beside the file is read.
+        needs_config: Whether to refuse what has no config.
 
     Raises:
-        CheckpointError: It cannot be read.
+        CheckpointError: It cannot be read, or does not say what it is.
     """
     file = path / _WEIGHTS if path.is_dir() else path
     if file.suffix == ".safetensors":
@@ -37,7 +52,12 @@ def read_published(path: Path, marker: str) -> tuple[dict[str, Tensor], dict[str
     beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
     if marker not in header and beside.is_file():
         header = _read_json(beside)
-    return tensors, header
+    if needs_config and marker not in header:
+        raise CheckpointError(
+            f"{path} does not say which model it is: neither its header nor a config.json beside it has {marker}\n"
+            "  give --config with the model"
+        )
+    return {name: tensor.float() for name, tensor in tensors.items()}, header
 
 
 def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -11,9 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
-from pretrainkit.exporting.folder import new_file
-from pretrainkit.exporting.published_files import read_published
-from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.published_files import read_published, write_published
 from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
@@ -44,11 +42,7 @@ def write_original(path: Path, model: FourM) -> None:
     Raises:
         InputError: `path` exists or is named otherwise, or the original has no such model.
     """
-    if path.suffix != ".safetensors":
-        raise InputError(f"{path} is not named .safetensors\n  give a name such as {path.with_suffix('.safetensors')}")
-    header = {name: str(value) for name, value in config_of(model.config).items()}
-    with new_file(path) as aside:
-        write_tensors(aside, to_original(model), header)
+    write_published(path, to_original(model), config_of(model.config))
 
 
 def read_original(path: Path, model: FourMModelConfig | None = None) -> tuple[FourMModelConfig, dict[str, Tensor]]:
@@ -62,15 +56,10 @@ def read_original(path: Path, model: FourMModelConfig | None = None) -> tuple[Fo
     Raises:
         CheckpointError: It cannot be read, or is of another architecture.
     """
-    tensors, header = read_published(path, "domains_in")
+    tensors, header = read_published(path, "domains_in", needs_config=model is None)
     if model is None:
-        if "domains_in" not in header:
-            raise CheckpointError(
-                f"{path} does not say which model it is: neither its header nor a config.json beside it has "
-                "domains_in\n  give --config with the model"
-            )
         model = model_of(header, tensors)
-    return model, from_original({name: tensor.float() for name, tensor in tensors.items()}, model)
+    return model, from_original(tensors, model)
 
 
 def config_of(config: FourMModelConfig) -> dict[str, Any]:

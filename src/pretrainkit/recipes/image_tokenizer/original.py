@@ -11,9 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.exporting.folder import new_file
-from pretrainkit.exporting.published_files import read_published
-from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.published_files import read_published, write_published
 from pretrainkit.recipes.image_tokenizer.domain import DOMAINS, Domain
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer
 from pretrainkit.recipes.image_tokenizer.model_config import (
@@ -46,11 +44,7 @@ def write_original(path: Path, model: ImageTokenizer) -> None:
     Raises:
         InputError: `path` exists or is named otherwise, or the original has no such model.
     """
-    if path.suffix != ".safetensors":
-        raise InputError(f"{path} is not named .safetensors\n  give a name such as {path.with_suffix('.safetensors')}")
-    header = {name: str(value) for name, value in config_of(model.config).items()}
-    with new_file(path) as aside:
-        write_tensors(aside, to_original(model), header)
+    write_published(path, to_original(model), config_of(model.config))
 
 
 def read_original(
@@ -66,15 +60,10 @@ def read_original(
     Raises:
         CheckpointError: It cannot be read, or is of another architecture.
     """
-    tensors, header = read_published(path, "enc_type")
+    tensors, header = read_published(path, "enc_type", needs_config=model is None)
     if model is None:
-        if "enc_type" not in header:
-            raise CheckpointError(
-                f"{path} does not say which tokenizer it is: neither its header nor a config.json beside it has "
-                "enc_type\n  give --config with the model"
-            )
         model = model_of(header)
-    return model, from_original({name: tensor.float() for name, tensor in tensors.items()}, model)
+    return model, from_original(tensors, model)
 
 
 def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
