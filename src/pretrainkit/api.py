@@ -5,7 +5,7 @@ What several of these functions need is in `running`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,27 +14,37 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
-from pretrainkit.recipes.registry import entries, find_recipe
+from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, load_config, resolve_config
+from pretrainkit.running.exchange import (
+    difference_from_huggingface,
+    export,
+    import_config,
+    import_model,
+    read_foreign_model,
+)
 from pretrainkit.running.held_out import EVALUATED, build_evaluations, evaluated, evaluation_config, overridden
-from pretrainkit.running.kept_tokenizer import tokenizer_given
 from pretrainkit.running.loader import build_loader, with_num_steps
-from pretrainkit.running.opened import Opened, existing_folder, load_model, open_model, read_model, with_weights
+from pretrainkit.running.opened import Opened, existing_folder, load_model, open_model, read_model
+from pretrainkit.running.pictures import (
+    decode_tokens,
+    image_decoder,
+    open_image_tokenizer,
+    open_renderer,
+    render,
+    tokenize_images,
+)
 from pretrainkit.running.run import checked, run_training
 from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.recipe import DataCheck, ImportedConfig, ImportedModel
+from pretrainkit.training.recipe import DataCheck
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.watch import Watcher
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
     from torch import nn
 
     from pretrainkit.corpus.parallel import Progress
-    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
-    from pretrainkit.rendering import Renderer
-    from pretrainkit.rendering.prerender import RenderSettings
 
 __all__ = [
     "Opened",
@@ -67,184 +77,6 @@ __all__ = [
     "train",
     "with_num_steps",
 ]
-
-_ON_HUB = "datasets:"
-
-
-def import_config(
-    path: str | Path, recipe: str | None = None, settings: Iterable[str] = (), nproc: int = 1
-) -> ImportedConfig:
-    """A config file of the system that a recipe succeeds, as a config or command of ours.
-
-    Args:
-        path: The file.
-        recipe: Who reads it; None: the only recipe that can.
-        settings: `dotted.key=value` in that system's own keys.
-        nproc: Ranks it is meant for.
-    """
-    readers = [entry.name for entry in entries().values() if entry.load().reads_configs_of]
-    name = recipe or (readers[0] if len(readers) == 1 else None)
-    if name is None:
-        raise InputError(f"who reads {path}? give one of: {', '.join(f'--recipe {reader}' for reader in readers)}")
-    return find_recipe(name).import_config(Path(path), settings, nproc)
-
-
-def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Any) -> Renderer:
-    """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md).
-
-    Args:
-        source: Folder of a renderer (as beside exported models and rendered rows), a .ttf or .otf font for the
-            published settings, or NAME or NAME@REVISION of a model on the hub, of which no weights are fetched.
-        max_patches: Of a canvas; None: as the source says, or 529.
-        changes: Fields of `RendererConfig` to set otherwise, such as `engine="pango"`.
-
-    Raises:
-        DataError: There is none, or it draws otherwise than it did.
-        ConfigError: A field or a value is not known.
-    """
-    from pretrainkit.rendering import named
-
-    return named.open_renderer(source, max_patches, **changes)
-
-
-def render(
-    corpus: str | Path | Sequence[str | Path],
-    renderer: Renderer | str | Path,
-    out: str | Path,
-    settings: RenderSettings | None = None,
-    *,
-    format: str = "auto",
-    text_key: str = "text",
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Render documents to parquet files, `out/train` and, where the corpus has held-out documents, `out/valid`. The
-    same call goes on where an interrupted one stopped.
-
-    Args:
-        corpus: Folder of `pretrainkit corpus shards`; or files, globs, addresses. `datasets:NAME` or
-            `datasets:NAME:CONFIG` is the split "train" of a data set of the hub, streamed.
-        renderer: What draws, or what `open_renderer` takes.
-        out: Folder to be made, or to be completed.
-        settings: What rows there are; None: as full as whole words allow, with pictures.
-        format: How to read files: auto, jsonl, text, book, wiki, parquet or articles.
-        text_key: Key or column that holds the text.
-        workers: Processes; None: all cores. The files do not depend on it.
-        progress: Who wants to see how far it is.
-
-    Returns:
-        The manifest of each split.
-
-    Raises:
-        DataError: Input cannot be used, or `out` holds something else.
-    """
-    from pretrainkit.rendering import Renderer
-    from pretrainkit.rendering.documents import chosen_documents
-    from pretrainkit.rendering.prerender import prerender
-
-    inputs = [corpus] if isinstance(corpus, str | Path) else list(corpus)
-    is_on_hub = len(inputs) == 1 and str(inputs[0]).startswith(_ON_HUB)
-    documents = chosen_documents(
-        [] if is_on_hub else inputs,
-        format=format,
-        text_key=text_key,
-        dataset=str(inputs[0]).removeprefix(_ON_HUB) if is_on_hub else None,
-    )
-    drawn_by = renderer if isinstance(renderer, Renderer) else open_renderer(renderer)
-    return prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
-
-
-def open_image_tokenizer(
-    path: str | Path, *, device: str | None = None, averaged: bool = False, batch_size: int = 64
-) -> ImageCodec:
-    """A trained image tokenizer: `codec.encode(images)` gives ids, `codec.decode(ids)` images.
-
-    Args:
-        path: A run, checkpoint or export of the recipe image_tokenizer.
-        device: Such as "cpu" or "cuda"; None: the best there is.
-        averaged: The average of the weights that `ema_decay` keeps.
-        batch_size: Images per forward pass.
-
-    Raises:
-        InputError: It is a model of another recipe.
-    """
-    return _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)[0]
-
-
-def decode_tokens(
-    path: str | Path, ids: NDArray[np.integer], *, device: str | None = None, averaged: bool = False, **options: Any
-) -> NDArray[Any]:
-    """Images of ids, as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks and
-    classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
-
-    Args:
-        path: A run, checkpoint or export of an image tokenizer.
-        ids: Integers (B, tokens), row by row.
-        device: None: the best there is.
-        averaged: The average of the weights that `ema_decay` keeps.
-        options: Of a diffusion decoder: num_steps, guidance, seed.
-
-    Raises:
-        DataError: They are no ids of this tokenizer.
-    """
-    return open_image_tokenizer(path, device=device, averaged=averaged).decode(ids, **options)
-
-
-def tokenize_images(
-    path: str | Path,
-    folder_or_tars: str | Path,
-    *,
-    device: str | None = None,
-    averaged: bool = False,
-    batch_size: int = 64,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Write the tokens of a data set's images beside them, as the recipe fourm reads them. The same call goes on where
-    an interrupted one stopped.
-
-    Args:
-        path: A run, checkpoint or export of an image tokenizer.
-        folder_or_tars: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-        device: None: the best there is.
-        averaged: The average of the weights that `ema_decay` keeps.
-        batch_size: Images per forward pass.
-        progress: Told how far the work is.
-        settings: Fields of `pretrainkit.recipes.image_tokenizer.token_files.TokenSettings`, such as num_parts.
-
-    Returns:
-        The manifest, with `written` and `kept`, numbers of files.
-
-    Raises:
-        DataError: Images are missing or broken, or tokens there were made otherwise.
-    """
-    from pretrainkit.recipes.image_tokenizer.token_files import TokenSettings, write_tokens
-
-    codec, fingerprint = _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)
-    return write_tokens(codec, str(folder_or_tars), fingerprint, TokenSettings(**settings), progress)
-
-
-def _image_tokenizer(
-    path: str | Path, *, device: str | None, averaged: bool, batch_size: int
-) -> tuple[ImageCodec, str]:
-    """The tokenizer, and the fingerprint of its weights."""
-    from pretrainkit.dist.env import init_world
-    from pretrainkit.dist.weights import weights_fingerprint
-
-    opened = open_model(path, averaged=averaged)
-    if opened.config.recipe != "image_tokenizer":
-        raise InputError(
-            f"{path} is a model of recipe {opened.config.recipe!r}, no image tokenizer\n"
-            "  train one: pretrainkit train image_tokenizer/tiny data.train=FOLDER --out RUN"
-        )
-    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
-
-    model: Any = opened.model
-    world = init_world(device)
-    try:
-        return ImageCodec(model, world.device, batch_size), weights_fingerprint(opened.model)
-    finally:
-        world.close()
 
 
 def check_data(config: Any, *, num: int = 2) -> DataCheck:
@@ -458,16 +290,8 @@ def generate(
         models = [open_model(further, averaged=averaged) for further in options["then"]]
         options["then"] = [(model.config, model.model, model.tokenizer) for model in models]
     if "image_tokenizers" in options:
-        options["image_decoders"] = dict(map(_image_decoder, options.pop("image_tokenizers")))
+        options["image_decoders"] = dict(map(image_decoder, options.pop("image_tokenizers")))
     return open_model(path, averaged=averaged).generate(prompts, **options)
-
-
-def _image_decoder(word: str) -> tuple[str, ImageCodec]:
-    """`NAME=RUN` of a modality and its image tokenizer."""
-    name, equals, path = word.partition("=")
-    if not equals:
-        raise InputError(f"an image tokenizer is given as {word!r}\n  write NAME=RUN, as in tok_rgb@224=runs/rgb")
-    return name, open_image_tokenizer(path)
 
 
 def infer(
@@ -640,104 +464,3 @@ def probe(
         return probe_encoder(encoder, Path(data), config, resolve_precision(PrecisionConfig(), world.device))
     finally:
         world.close()
-
-
-def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
-    """Write the weights of a run or checkpoint for others: `export("runs/x", "huggingface", "out")`.
-
-    Formats: "huggingface" (what `transformers` loads); "safetensors" (config.yaml, model.safetensors, tokenizer/); and
-    the recipe's `export_formats`, whose `out` is a file.
-    `averaged`: the average of the weights that `ema_decay` keeps.
-
-    Raises:
-        InputError: Unknown format, `out` exists or cannot be written.
-    """
-    from pretrainkit.exporting.folder import new_file
-    from pretrainkit.exporting.native import write_native
-
-    opened = open_model(path, averaged=averaged)
-    if format in opened.recipe.export_formats:
-        with new_file(Path(out)) as aside:
-            opened.recipe.export_file(opened.config, opened.model, format, aside)
-    elif format == "huggingface":
-        opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
-    elif format == "safetensors":
-        write_native(opened.config, opened.model, opened.tokenizer, Path(out))
-    else:
-        known = ", ".join(("huggingface", "safetensors", *opened.recipe.export_formats))
-        raise InputError(f"unknown export format {format!r} of recipe {opened.recipe.name!r}\n  formats: {known}")
-    return Path(out)
-
-
-def import_model(
-    path: str | Path,
-    recipe: str,
-    out: str | Path,
-    *,
-    format: str = "huggingface",
-    config: str | Path | None = None,
-    tokenizer: str | Path | None = None,
-) -> Path:
-    """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
-
-    The whole model is built and checked before anything is written.
-
-    Args:
-        path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
-        recipe: Which recipe the model belongs to.
-        out: The new folder.
-        format: "huggingface", or one of the recipe's `file_formats`.
-        config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
-        tokenizer: Folder of the model's tokenizer, where none lies beside it; a copy is kept.
-
-    Raises:
-        InputError: Unknown format, the file is broken or of another architecture, or `out` exists.
-    """
-    from pretrainkit.exporting.native import write_native
-
-    given = None if tokenizer is None else tokenizer_given(Path(tokenizer))
-    if format != "huggingface":
-        reader = find_recipe(recipe)
-        found = read_foreign_model(path, recipe, format=format, config=config)
-        model = with_weights(reader, found.config, found.state, path)
-        write_native(found.config, model, given, Path(out))
-        return Path(out)
-    if config is not None:
-        raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
-    if not (Path(path) / "config.json").is_file():
-        raise DataError(
-            f"{path} is not a folder that transformers wrote: it has no config.json\n"
-            "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
-        )
-    opened = open_model(path, recipe=recipe)
-    write_native(opened.config, opened.model, given or opened.tokenizer, Path(out))
-    return Path(out)
-
-
-def difference_from_huggingface(path: str | Path) -> float:
-    """The largest difference between the outputs of a run, checkpoint or export and those of transformers for the same
-    weights, on random inputs in float32.
-
-    Raises:
-        InputError: The recipe has no such comparison, or the model no Hugging Face form.
-    """
-    from tempfile import TemporaryDirectory
-
-    from pretrainkit.exporting.torchvision_shim import import_transformers
-
-    opened = open_model(path)
-    import_transformers()
-    with TemporaryDirectory() as folder:
-        opened.recipe.export_huggingface(opened.config, opened.model, None, Path(folder, "model"))
-        return opened.recipe.difference_from_huggingface(opened.config, opened.model, Path(folder, "model"))
-
-
-def read_foreign_model(
-    path: str | Path, recipe: str, *, format: str, config: str | Path | None = None
-) -> ImportedModel:
-    """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
-    reader = find_recipe(recipe)
-    if format not in reader.file_formats:
-        known = ", ".join(("huggingface", *reader.file_formats))
-        raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
-    return reader.import_file(Path(path), format, None if config is None else load_config(config))

@@ -1,0 +1,187 @@
+"""Text as pictures, and pictures as tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.errors import InputError
+from pretrainkit.running.opened import open_model
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
+    from pretrainkit.rendering import Renderer
+    from pretrainkit.rendering.prerender import RenderSettings
+
+_ON_HUB = "datasets:"
+
+
+def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Any) -> Renderer:
+    """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md).
+
+    Args:
+        source: Folder of a renderer (as beside exported models and rendered rows), a .ttf or .otf font for the
+            published settings, or NAME or NAME@REVISION of a model on the hub, of which no weights are fetched.
+        max_patches: Of a canvas; None: as the source says, or 529.
+        changes: Fields of `RendererConfig` to set otherwise, such as `engine="pango"`.
+
+    Raises:
+        DataError: There is none, or it draws otherwise than it did.
+        ConfigError: A field or a value is not known.
+    """
+    from pretrainkit.rendering import named
+
+    return named.open_renderer(source, max_patches, **changes)
+
+
+def render(
+    corpus: str | Path | Sequence[str | Path],
+    renderer: Renderer | str | Path,
+    out: str | Path,
+    settings: RenderSettings | None = None,
+    *,
+    format: str = "auto",
+    text_key: str = "text",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Render documents to parquet files, `out/train` and, where the corpus has held-out documents, `out/valid`. The
+    same call goes on where an interrupted one stopped.
+
+    Args:
+        corpus: Folder of `pretrainkit corpus shards`; or files, globs, addresses. `datasets:NAME` or
+            `datasets:NAME:CONFIG` is the split "train" of a data set of the hub, streamed.
+        renderer: What draws, or what `open_renderer` takes.
+        out: Folder to be made, or to be completed.
+        settings: What rows there are; None: as full as whole words allow, with pictures.
+        format: How to read files: auto, jsonl, text, book, wiki, parquet or articles.
+        text_key: Key or column that holds the text.
+        workers: Processes; None: all cores. The files do not depend on it.
+        progress: Who wants to see how far it is.
+
+    Returns:
+        The manifest of each split.
+
+    Raises:
+        DataError: Input cannot be used, or `out` holds something else.
+    """
+    from pretrainkit.rendering import Renderer
+    from pretrainkit.rendering.documents import chosen_documents
+    from pretrainkit.rendering.prerender import prerender
+
+    inputs = [corpus] if isinstance(corpus, str | Path) else list(corpus)
+    is_on_hub = len(inputs) == 1 and str(inputs[0]).startswith(_ON_HUB)
+    documents = chosen_documents(
+        [] if is_on_hub else inputs,
+        format=format,
+        text_key=text_key,
+        dataset=str(inputs[0]).removeprefix(_ON_HUB) if is_on_hub else None,
+    )
+    drawn_by = renderer if isinstance(renderer, Renderer) else open_renderer(renderer)
+    return prerender(documents, drawn_by, out, settings, workers=workers, progress=progress)
+
+
+def open_image_tokenizer(
+    path: str | Path, *, device: str | None = None, averaged: bool = False, batch_size: int = 64
+) -> ImageCodec:
+    """A trained image tokenizer: `codec.encode(images)` gives ids, `codec.decode(ids)` images.
+
+    Args:
+        path: A run, checkpoint or export of the recipe image_tokenizer.
+        device: Such as "cpu" or "cuda"; None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        batch_size: Images per forward pass.
+
+    Raises:
+        InputError: It is a model of another recipe.
+    """
+    return _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)[0]
+
+
+def decode_tokens(
+    path: str | Path, ids: NDArray[np.integer], *, device: str | None = None, averaged: bool = False, **options: Any
+) -> NDArray[Any]:
+    """Images of ids, as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks and
+    classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
+
+    Args:
+        path: A run, checkpoint or export of an image tokenizer.
+        ids: Integers (B, tokens), row by row.
+        device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        options: Of a diffusion decoder: num_steps, guidance, seed.
+
+    Raises:
+        DataError: They are no ids of this tokenizer.
+    """
+    return open_image_tokenizer(path, device=device, averaged=averaged).decode(ids, **options)
+
+
+def tokenize_images(
+    path: str | Path,
+    folder_or_tars: str | Path,
+    *,
+    device: str | None = None,
+    averaged: bool = False,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Write the tokens of a data set's images beside them, as the recipe fourm reads them. The same call goes on where
+    an interrupted one stopped.
+
+    Args:
+        path: A run, checkpoint or export of an image tokenizer.
+        folder_or_tars: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
+        device: None: the best there is.
+        averaged: The average of the weights that `ema_decay` keeps.
+        batch_size: Images per forward pass.
+        progress: Told how far the work is.
+        settings: Fields of `pretrainkit.recipes.image_tokenizer.token_files.TokenSettings`, such as num_parts.
+
+    Returns:
+        The manifest, with `written` and `kept`, numbers of files.
+
+    Raises:
+        DataError: Images are missing or broken, or tokens there were made otherwise.
+    """
+    from pretrainkit.recipes.image_tokenizer.token_files import TokenSettings, write_tokens
+
+    codec, fingerprint = _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)
+    return write_tokens(codec, str(folder_or_tars), fingerprint, TokenSettings(**settings), progress)
+
+
+def _image_tokenizer(
+    path: str | Path, *, device: str | None, averaged: bool, batch_size: int
+) -> tuple[ImageCodec, str]:
+    """The tokenizer, and the fingerprint of its weights."""
+    from pretrainkit.dist.env import init_world
+    from pretrainkit.dist.weights import weights_fingerprint
+
+    opened = open_model(path, averaged=averaged)
+    if opened.config.recipe != "image_tokenizer":
+        raise InputError(
+            f"{path} is a model of recipe {opened.config.recipe!r}, no image tokenizer\n"
+            "  train one: pretrainkit train image_tokenizer/tiny data.train=FOLDER --out RUN"
+        )
+    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
+
+    model: Any = opened.model
+    world = init_world(device)
+    try:
+        return ImageCodec(model, world.device, batch_size), weights_fingerprint(opened.model)
+    finally:
+        world.close()
+
+
+def image_decoder(word: str) -> tuple[str, ImageCodec]:
+    """`NAME=RUN` of a modality and its image tokenizer."""
+    name, equals, path = word.partition("=")
+    if not equals:
+        raise InputError(f"an image tokenizer is given as {word!r}\n  write NAME=RUN, as in tok_rgb@224=runs/rgb")
+    return name, open_image_tokenizer(path)
