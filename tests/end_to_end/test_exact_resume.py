@@ -18,6 +18,7 @@ import pretrainkit as pk
 from pretrainkit.errors import Interrupted
 from pretrainkit.training.checkpoint import read_weights
 from pretrainkit.training.watch import Watcher
+from warm_python import Ended, run_warm
 
 EMA = "ema_decay=0.9"
 
@@ -46,14 +47,8 @@ def copy_until(run: Path, step: int, target: Path) -> Path:
     return target
 
 
-def stop_training(name: str, step: int, *words: object) -> subprocess.CompletedProcess[str]:
-    script = Path(__file__).with_name("stopped_training.py")
-    return subprocess.run(
-        [sys.executable, str(script), name, str(step), *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def stop_training(name: str, step: int, *words: object) -> Ended:
+    return run_warm(Path(__file__).with_name("stopped_training.py"), name, step, *words)
 
 
 class StopAfter(Watcher):
