@@ -222,14 +222,15 @@ def main() -> None:
     columns = ("texts", "patches", "threads", "canvas filled", "contestant", RATE, "times transformers")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     all_threads = [options.threads] if options.threads else sorted({1, os.cpu_count() or 1})
-    for num_patches, kind, options.threads in itertools.product(
+    for num_patches, kind, threads in itertools.product(
         map(int, options.patches.split(",")), options.texts.split(","), all_threads
     ):
         names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, THEIRS]
+        options.threads = threads
         found = compare(kind, num_patches, names, options)
         for name, (speed, fill) in found.items():
             numbers = [f"{fill:.0%}", name, f"{speed:,.0f}", f"{speed / found[THEIRS][0]:.2f}"]
-            print(f"| {' | '.join(map(str, [kind, num_patches, options.threads, *numbers]))} |", flush=True)
+            print(f"| {' | '.join(map(str, [kind, num_patches, threads, *numbers]))} |", flush=True)
 
 
 if __name__ == "__main__":
