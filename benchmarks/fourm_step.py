@@ -47,7 +47,7 @@ EXAMPLES = {"tiny": 32, "21": 16}
 
 
 def run_config(mixture: str) -> FourMRun:
-    """fourm/tiny, with a vocabulary of texts like that of small data; for 21 modalities with those and their budgets."""
+    """fourm/tiny with a vocabulary of small data; with 21 modalities, those and their budgets."""
     config = tiny()
     modalities = config.model.modalities
     masking = config.masking
