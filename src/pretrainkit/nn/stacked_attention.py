@@ -165,7 +165,7 @@ def _hidden(is_seen: NDArray[np.bool_], num: int, num_heads: int, num_queries: i
     num_keys = is_seen.shape[-1]
     added = np.where(is_seen, np.float32(0), np.float32(-np.inf))
     whole = np.broadcast_to(added[:, None], (num, num_heads, num_queries, num_keys))
-    return torch.from_numpy(whole.reshape(-1, num_queries, num_keys))
+    return torch.from_numpy(whole.copy().reshape(-1, num_queries, num_keys))
 
 
 class _Rows:
