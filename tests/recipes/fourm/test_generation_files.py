@@ -89,6 +89,15 @@ def test_what_is_written_is_read_again_as_the_same_tokens(setup: Setup, tmp_path
         setup("a red ball", to=["depth"], out=out)
 
 
+def test_a_median_is_the_same_for_all_variations_and_for_every_seed(setup: Setup) -> None:
+    settings = ["depth.take=median", "depth.num_steps=1"]
+    options = {"given": [f"rgb={setup.photo}"], "to": ["depth"], "num": 2}
+    found = [one["outputs"]["depth@64"] for seed in (1, 2) for one in setup(seed=seed, settings=settings, **options)]
+    assert found == [found[0]] * 4
+    drawn = [one["outputs"]["depth@64"] for one in setup(seed=1, settings=settings[1:], **options)]
+    assert drawn[0] != drawn[1]
+
+
 def test_samples_of_the_data_are_compared_with_the_truth(setup: Setup) -> None:
     answers = setup(given=["rgb"], from_data=3, to=["depth", "seg", "caption"], temperature=0)
     assert [set(one["figures"]) for one in answers] == [{"depth@64", "seg@64", "caption"}] * 3
@@ -197,6 +206,8 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
         ({"to": ["depth"], "settings": ["depth.scheme=autoregressive"]}, "it is an image"),
         ({"to": ["caption"], "settings": ["caption.scheme=roar"]}, "it is a sequence"),
         ({"to": ["depth"], "settings": ["depth.schedule=[4, 4]"]}, "schedule of 8 tokens, but it has 64"),
+        ({"to": ["seg"], "settings": ["seg.take=mean"]}, "seg@64 has take=mean, but its tokens are no numbers"),
+        ({"to": ["depth"], "settings": ["depth.take=mean"], "temperature": 0}, "set temperature=1"),
         ({"to": ["depth"], "settings": ["depth.temperature=-1"]}, "greater than or equal to 0"),
         ({"to": ["depth"], "given": ["caption=x"], "from_data": 2}, "nothing else can be given"),
     ],

@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.recipes.fourm.generation.show import values_of
+from pretrainkit.recipes.fourm.generation.show import numbers_of, values_of
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _MOST_GUESSES = 64
 """Texts that are tried as a guess for all."""
-_WITH_SIZE = ("depth", "colors")
-"""Readers whose tokens are numbers that can be nearly right."""
 
 
 def figures(
@@ -35,7 +33,7 @@ def figures(
         return {"words": float(np.mean([overlap(a, b) for a, b in pairs]))}
     found_BP, truth_BP = np.stack(list(found)), np.stack(list(truth))
     named = {"accuracy": float((found_BP == truth_BP).mean())}
-    if modality.reader in _WITH_SIZE:
+    if numbers_of(modality):
         named["error"] = float(np.abs(values_of(modality, found_BP) - values_of(modality, truth_BP)).mean())
     return named
 
@@ -51,7 +49,7 @@ def together(modality: Modality, found: Sequence[Sequence[Ids]], truth: Sequence
     truth_BP = np.stack(list(truth))
     votes_BP = np.stack([_commonest(np.stack(list(own))) for own in found])
     named = {"accuracy": float((votes_BP == truth_BP).mean())}
-    if modality.reader in _WITH_SIZE:
+    if numbers_of(modality):
         mean_BP = np.stack([values_of(modality, np.stack(list(own))).mean(axis=0) for own in found])
         named["error"] = float(np.abs(mean_BP - values_of(modality, truth_BP)).mean())
     return named
@@ -78,7 +76,7 @@ def guessed(
         return {"words": float(np.mean([overlap(best, _words(ids, vocabulary)) for ids in truth]))}
     known_BP, truth_BP = np.stack(list(known)), np.stack(list(truth))
     named = {"accuracy": float((truth_BP == np.bincount(known_BP.ravel()).argmax()).mean())}
-    if modality.reader in _WITH_SIZE:
+    if numbers_of(modality):
         mean_P = values_of(modality, known_BP).mean(axis=0)
         named["error"] = float(np.abs(mean_P - values_of(modality, truth_BP)).mean())
     return named
