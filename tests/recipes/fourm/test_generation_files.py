@@ -12,7 +12,7 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.generation.figures import together
+from pretrainkit.recipes.fourm.generation.figures import figures, guessed, together
 from pretrainkit.recipes.fourm.generation.generate import generate
 from pretrainkit.recipes.fourm.generation.given import Example, Given
 from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
@@ -242,6 +242,62 @@ def test_boxes_and_figures_are_what_was_serialised(setup: Setup) -> None:
     figures = named["boxes"].model_copy(update={"reader": "metadata"})
     ids = np.array(vocabulary.encode_words(["v1=0", "v0=7", "v1=10", "v0=49"]), np.int32)
     assert structure(figures, ids, vocabulary) == {"original_width": 224, "brightness": 255.0}
+
+
+def test_pictures_of_an_image_tokenizer_are_compared_as_pictures(setup: Setup) -> None:
+    depth = next(one for one in setup.config.model.modalities if one.name == "depth@64")
+    tokens = depth.model_copy(update={"reader": "tokens"})
+    found, truth = np.full(64, 3, np.int32), np.full(64, 5, np.int32)
+
+    class Depth:
+        vocab_size = 64
+
+        def decode(self, ids: np.ndarray) -> np.ndarray:
+            return ids.reshape(-1, 8, 8).astype(np.float32) / 10
+
+        def pictures(self, ids: np.ndarray) -> np.ndarray:
+            return np.repeat(ids.reshape(-1, 1, 8, 8), 3, axis=1).astype(np.uint8)
+
+    class Classes(Depth):
+        def decode(self, ids: np.ndarray) -> np.ndarray:
+            return (ids.reshape(-1, 8, 8) // 2).astype(np.uint8)
+
+    assert figures(tokens, [found], [truth], None) == {"accuracy": 0}
+    assert figures(tokens, [found], [truth], None, Depth()) == {"accuracy": 0, "error": pytest.approx(0.2)}
+    assert guessed(tokens, [found, truth], [truth], None, Depth())["error"] == pytest.approx(0.1)
+    # 3, 5 and 5 together: 4.33 of depth, and the class of 5.
+    assert together(tokens, [[found, truth, truth]], [truth], Depth())["error"] == pytest.approx(0.2 / 3)
+    assert figures(tokens, [found], [found + 1], None, Classes()) == {"accuracy": 0, "pixels": 0}
+    assert together(tokens, [[found, truth, truth]], [truth], Classes()) == {"accuracy": 1, "pixels": 1}
+    assert guessed(tokens, [found, truth, truth], [truth], None, Classes())["pixels"] == 1
+
+
+def test_figures_of_each_data_set_are_told_apart(setup: Setup) -> None:
+    sets = {
+        split: tuple(
+            one.model_copy(update={"name": name})
+            for name in ("here", "there")
+            for one in getattr(setup.config.data, split)
+        )
+        for split in ("train", "valid")
+    }
+    data = setup.config.data.model_copy(update=sets)
+    config = setup.config.model_copy(update={"data": data})
+    answers = generate(
+        config,
+        setup.model,
+        setup.tokenizer,
+        [],
+        given=["rgb"],
+        from_data=4,
+        to=["depth"],
+        settings=["depth.num_steps=1"],
+    )
+    summary = answers[-1]["summary"]
+    assert summary.keys() == {"depth@64", "depth@64 of here", "depth@64 of there"}
+    for part, own in (("here", answers[:2]), ("there", answers[2:])):
+        mean = np.mean([one["figures"]["depth@64"]["error"] for one in own])
+        assert summary[f"depth@64 of {part}"]["error"] == pytest.approx(mean)
 
 
 def test_variations_together_are_their_mean_and_their_majority(setup: Setup) -> None:
