@@ -49,7 +49,8 @@ def test_two_ranks_run_and_each_has_its_place(folder: Path, capfd: pytest.Captur
     assert shown.out == "hello from 0 of 2\n"
     assert "Traceback" not in shown.err
     assert (folder / "run/logs/rank-1.log").read_text() == "hello from 1 of 2\n"
-    assert [path.name for path in (folder / "run/logs").iterdir()] == ["rank-1.log"]
+    assert (folder / "run/logs/rank-0.log").read_text() == shown.out
+    assert sorted(path.name for path in (folder / "run/logs").iterdir()) == ["rank-0.log", "rank-1.log"]
 
 
 @pytest.mark.parametrize(("mode", "code"), [("fail", 2), ("crash", 1), ("segfault", 1)])

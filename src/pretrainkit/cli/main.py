@@ -28,6 +28,7 @@ VERBS = {
     "sweep": "Fine-tune on all tasks of GLUE with several learning rates and seeds; tables and a submission.",
     "predict": "Let a fine-tuned model answer a task or a table: JSON lines.",
     "resume": "Go on with a run exactly where it stopped.",
+    "launch": "Look at runs started with --launch, end them, go on with them; machines of a cloud.",
     "evaluate": "Evaluate a run or checkpoint on held-out data.",
     "probe": "Measure the features of a frozen image encoder: linear probes and nearest neighbours.",
     "generate": "Let a trained model answer, fill in what is hidden, or find images by what they show.",
