@@ -16,6 +16,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, load_config, resolve_config
+from pretrainkit.running.doctor import diagnose
 from pretrainkit.running.exchange import (
     difference_from_huggingface,
     export,
@@ -54,6 +55,7 @@ __all__ = [
     "check_config",
     "check_data",
     "decode_tokens",
+    "diagnose",
     "difference_from_huggingface",
     "evaluate",
     "evaluate_checkpoints",

@@ -35,6 +35,8 @@ VERBS = {
     "infer": "Ask a trained model about all examples of a task, or all rows of a file: JSON lines.",
     "export": "Write a run's weights in another format, such as Hugging Face's.",
     "import": "Read weights of another format into a run.",
+    "plan": "Say what a run needs before it is paid for: memory per GPU, FLOPs, time and cost; checks its layout.",
+    "doctor": "Say what this machine can do, and what to install for the rest.",
     "report": "Write a run's report: one self-contained HTML page.",
 }
 """Verb to its line of help. The file is `cli/VERB.py` (`import_.py` for import) and holds `app`, a Typer app."""

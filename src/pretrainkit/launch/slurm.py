@@ -5,9 +5,11 @@ code lie in `RUN/launch`, whatever happens to the checkout while the job waits.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,6 @@ from pretrainkit.errors import InputError, MissingPackageError, RunError
 from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.slurm_config import SlurmConfig
 from pretrainkit.launch.slurm_rank import RankJob
-
-_STATES = ("squeue", "--noheader", "--format=%T %r", "--jobs")
 
 
 def submit(runs: Sequence[Path], launches: Sequence[Launch], *, name: str, cluster: str = "slurm") -> list[str]:
@@ -127,17 +127,15 @@ def copy_code(folder: Path) -> Path:
 
 def state(job_id: str) -> str:
     """What the scheduler says of a job, such as RUNNING or PENDING (BeginTime); UNKNOWN when it forgot the job."""
-    for command in (
-        [*_STATES, job_id],
-        ["sacct", "-X", "--noheader", "--parsable2", "--format=State", "--jobs", job_id],
-    ):
-        try:
-            shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        except FileNotFoundError:
-            continue
-        words = shown.stdout.split()
-        if shown.returncode == 0 and words:
-            return words[0] if len(words) < 2 or words[1] == "None" else f"{words[0]} ({words[1]})"
+    with suppress(FileNotFoundError):
+        shown = subprocess.run(["scontrol", "show", "job", job_id], capture_output=True, text=True, timeout=60).stdout
+        if match := re.search(r"JobState=(\w+) Reason=(\w+)", shown):
+            return match[1] if match[2] == "None" else f"{match[1]} ({match[2]})"
+    with suppress(FileNotFoundError):
+        command = ["sacct", "-X", "--noheader", "--parsable2", "--format=State", "--jobs", job_id]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        if shown.strip():
+            return shown.split()[0]
     return "UNKNOWN"
 
 

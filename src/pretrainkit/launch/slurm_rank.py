@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from pretrainkit.launch.folder import LaunchFolder
-from pretrainkit.launch.rank import LOG_FOLDER
+from pretrainkit.launch.rank import LOG_FOLDER, exit_path, pid_path
 from pretrainkit.launch.restarts import Restarts
 
 _POLL_SECONDS = 0.2
@@ -84,8 +84,11 @@ class RankJob:
         child = self._start(place, folder)
         with _Forwarded(child) as signals:
             code = _wait(child, signals)
-        if code < 0:  # killed
-            code = 1
+        said = exit_path(folder.logs, place.rank)
+        if code < 0:  # killed, maybe only after all was done
+            code = int(said.read_text() or 1) if said.exists() else 1
+        for left in (pid_path(folder.logs, place.rank), said):
+            left.unlink(missing_ok=True)
         if code in (0, 2):
             self._end(place, folder, code, "done" if code == 0 else "bad input", is_requeued=False)
         elif code == 130:
@@ -102,6 +105,7 @@ class RankJob:
         return code
 
     def _start(self, place: Place, folder: LaunchFolder) -> subprocess.Popen[bytes]:
+        exit_path(folder.logs, place.rank).unlink(missing_ok=True)
         host, port = _meet(place, folder)
         environment = os.environ | {
             "RANK": str(place.rank),
@@ -137,7 +141,7 @@ class RankJob:
 
 
 class _Forwarded:
-    """Hands the scheduler's signals to the child while it runs."""
+    """Tells the child that the scheduler sent a signal: always by USR2, which a rank may get more than once."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self.received: list[int] = []
@@ -145,7 +149,7 @@ class _Forwarded:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
-        self._child.send_signal(number)
+        self._child.send_signal(signal.SIGUSR2)
 
     def __enter__(self) -> "_Forwarded":
         for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM):
@@ -158,13 +162,13 @@ class _Forwarded:
 
 
 def _wait(child: subprocess.Popen[bytes], signals: _Forwarded) -> int:
-    """The child's exit code. The first signal is repeated until it ends."""
+    """The child's exit code. After a signal it is told again until it ends."""
     last = time.monotonic()
     while (code := child.poll()) is None:
         time.sleep(_POLL_SECONDS)
         if signals.received and time.monotonic() - last > _REPEAT_SECONDS:
             last = time.monotonic()
-            child.send_signal(signals.received[0])
+            child.send_signal(signal.SIGUSR2)
     return code
 
 
