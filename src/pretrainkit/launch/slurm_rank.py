@@ -85,8 +85,8 @@ class RankJob:
         with _Forwarded(child) as signals:
             code = _wait(child, signals)
         said = exit_path(folder.logs, place.rank)
-        if code < 0:  # killed, maybe only after all was done
-            code = int(said.read_text() or 1) if said.exists() else 1
+        if code < 0:  # killed, maybe by the scheduler's signal before training began or after all was done
+            code = int(said.read_text() or 1) if said.exists() else 130 if signals.received else 1
         for left in (pid_path(folder.logs, place.rank), said):
             left.unlink(missing_ok=True)
         if code in (0, 2):
