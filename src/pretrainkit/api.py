@@ -35,6 +35,7 @@ from pretrainkit.running.pictures import (
     render,
     tokenize_images,
 )
+from pretrainkit.running.plan import make_plan
 from pretrainkit.running.run import checked, run_training
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.recipe import DataCheck
@@ -66,6 +67,7 @@ __all__ = [
     "infer",
     "load_config",
     "load_model",
+    "make_plan",
     "open_image_tokenizer",
     "open_model",
     "open_renderer",

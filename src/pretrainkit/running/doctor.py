@@ -73,9 +73,9 @@ def _torch() -> list[Finding]:
     described = f"{len(found)} x {found[0].name}" + ("" if memory is None else f", {memory / 2**30:.0f} GiB each")
     findings = [Finding("torch", "good", torch.__version__)]
     if kind == "cpu":
-        built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "this torch is built for CPUs"
+        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
         mend = "with an NVIDIA GPU: install its driver and torch for CUDA (pytorch.org); small models train as they are"
-        findings.append(Finding("accelerator", "missing", f"none: {built}", mend))
+        findings.append(Finding("accelerator", "missing", f"none: this torch is built for {built}", mend))
     else:
         findings.append(Finding("accelerator", "good", f"{kind}: {described}"))
     fast = has_fast_bfloat16(torch.device(kind))

@@ -1,19 +1,18 @@
 """One update of a model whose numbers do not exist: what it would allocate, without the memory or the time.
 
-Parameters are fake tensors: they have shapes and devices, and computing with them gives fake tensors. The batch is real,
-because its lengths decide shapes; what is computed from it alone is computed. A dispatch mode sees every result, and
-adds up the storages that are alive.
+Parameters are fake tensors: they have shapes and devices, and computing with them gives fake tensors. The batch is
+real, because its lengths decide shapes; what is computed from it alone is computed. A dispatch mode sees every result,
+and adds up the storages that are alive.
 """
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

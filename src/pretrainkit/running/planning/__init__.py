@@ -1,1 +1,0 @@
-"""What a run needs before it is paid for: `pretrainkit plan`."""
