@@ -2,12 +2,14 @@
 
 import json
 import os
+import shlex
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from pretrainkit.cli.options import CloudSettings
 from pretrainkit.errors import InputError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -21,10 +23,18 @@ def _root() -> None:
 
 
 @app.command()
-def status(run: Run, as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+def status(
+    run: Annotated[Path, typer.Argument(metavar="RUN|NAME", help="The run folder, or the name of machines.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
     """Whether a launched run waits, runs or ended, and how far it is."""
     from pretrainkit.launch.folder import LaunchFolder
 
+    if not run.exists() and run.name == str(run):
+        from pretrainkit.launch import cloud
+
+        cloud.status(str(run), dry_run=False)
+        return
     folder = LaunchFolder(run)
     launch = folder.last()
     states = {job_id: _state(folder, launch.kind, job_id) for job_id in launch.job_ids}
@@ -127,3 +137,79 @@ def resume(run: Run) -> None:
                 f"job {alive[0]} of {run} is in the queue\n  it goes on by itself: pretrainkit launch status {run}"
             )
     launch_again(run, replace(launch, words=launch.words_again, job_ids=()))
+
+
+Name = Annotated[str, typer.Argument(help="Of the machines, such as my-pod.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show task file and commands; do nothing.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
+_FOLDER = Path(".pretrainkit") / "cloud"
+"""Where task files of machines are kept."""
+
+
+def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[str]) -> tuple[Any, Any]:
+    from pretrainkit.config.loader import config_of_words
+    from pretrainkit.launch.cloud import task_of
+    from pretrainkit.launch.cloud_config import CloudConfig
+
+    config = config_of_words(CloudConfig, cloud or [], "--cloud")
+    return config, task_of(config, name=name, command=command, num_nodes=nodes)
+
+
+def _show(commands: list[list[str]], dry_run: bool, path: Path | None = None) -> None:
+    if dry_run:
+        if path is not None:
+            print(path.read_text(encoding="utf-8"))
+        for command in commands:
+            print("$ " + shlex.join(command))
+
+
+@app.command()
+def create(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False) -> None:
+    """Get machines of a cloud: sky launch."""
+    from pretrainkit.launch import cloud as sky
+
+    config, task = _task(name, cloud, nodes, ["doctor"])
+    _show(sky.create(name, task, config, _FOLDER, dry_run=dry_run), dry_run, _FOLDER / f"{name}-create.yaml")
+
+
+@app.command()
+def provision(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False) -> None:
+    """Set machines up, and make them git remotes of this checkout."""
+    from pretrainkit.launch import cloud as sky
+
+    config, task = _task(name, cloud, nodes, ["doctor"])
+    commands = sky.provision(name, task, config, _FOLDER, dry_run=dry_run)
+    _show(commands, dry_run, _FOLDER / f"{name}-provision.yaml")
+
+
+@app.command()
+def run(
+    name: Name,
+    command: Annotated[list[str], typer.Argument(metavar="-- WORDS", help="Of pretrainkit, such as corpus shards ...")],
+    cloud: CloudSettings = None,
+    nodes: Nodes = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Run a command of pretrainkit on all machines at once."""
+    from pretrainkit.launch import cloud as sky
+
+    _, task = _task(name, cloud, nodes, command)
+    _show(sky.run_on(name, task, _FOLDER, dry_run=dry_run), dry_run, _FOLDER / f"{name}-run.yaml")
+
+
+@app.command()
+def ssh_config(name: Name, nodes: Nodes = 1, dry_run: DryRun = False) -> None:
+    """Bring the machines' addresses in the ssh config up to date, and say their names."""
+    from pretrainkit.launch import cloud as sky
+
+    _show(sky.status(name, dry_run=dry_run), dry_run)
+    for alias in sky.host_aliases(name, nodes or 1):
+        print(f"ssh {alias}")
+
+
+@app.command()
+def delete(name: Name, dry_run: DryRun = False) -> None:
+    """Delete machines and all that is on them; what is in buckets stays."""
+    from pretrainkit.launch import cloud as sky
+
+    _show(sky.delete(name, dry_run=dry_run), dry_run)

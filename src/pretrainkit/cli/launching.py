@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -28,6 +29,7 @@ class Asked:
     slurm: list[str] | None = None
     cloud: list[str] | None = None
     sweep: list[str] | None = None
+    dry_run: bool = False
 
     @property
     def processes_per_node(self) -> int:
@@ -69,6 +71,8 @@ class Asked:
                 f"--sweep {self.sweep[0]} is only read by --launch slurm, which makes an array of jobs of it\n"
                 "  on one machine start the runs one after another"
             )
+        if self.dry_run and self.launch != "cloud":
+            problems.append("--dry-run is only read by --launch cloud\n  leave it out, or see: pretrainkit plan --help")
         if problems:
             raise ConfigError(problems)
 
@@ -104,7 +108,11 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
         from pretrainkit.launch.cloud_config import CloudConfig
 
         settings = config_of_words(CloudConfig, asked.cloud or [], "--cloud").model_dump(mode="json")
-        launch_again(run, asked.as_launch(words, again, settings))
+        launch = asked.as_launch(words, again, settings)
+        if asked.dry_run:
+            show_cloud_run(run, launch)
+        else:
+            launch_again(run, launch)
     else:
         launch_again(run, asked.as_launch(words, again, {}))
 
@@ -121,6 +129,8 @@ def launch_again(run: Path, launch: Launch) -> None:
         from pretrainkit.launch.cloud import launch_run
 
         launch_run(run, launch)
+        print(f"{run.name} trains in {launch.settings['bucket']}/runs/{run.name}")
+        print(f"  pretrainkit launch status {run}   or cancel, resume")
         return
     from pretrainkit.launch.local import launch_local
 
@@ -133,6 +143,16 @@ def launch_again(run: Path, launch: Launch) -> None:
     if code == 2 and is_new:
         folder.discard()
     raise typer.Exit(code)
+
+
+def show_cloud_run(run: Path, launch: Launch) -> None:
+    """Print the task file and the commands of a run in a cloud, without running them."""
+    from pretrainkit.launch.cloud import launch_run
+
+    commands = launch_run(run, launch, dry_run=True)
+    print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
+    for command in commands:
+        print("$ " + shlex.join(command))
 
 
 def frozen_words(resolved: Any, run: Path, device: str | None) -> list[str]:

@@ -8,9 +8,7 @@ app = typer.Typer(add_completion=False)
 
 _COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "total")
 
-Settings = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")
-]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")]
 
 
 @app.command()

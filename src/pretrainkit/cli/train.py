@@ -46,6 +46,9 @@ def train(
         list[str] | None,
         typer.Option(metavar="PATH=A,B", help="With --launch slurm: a run for each value, as an array of jobs."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --launch cloud: show task file and commands; do nothing.")
+    ] = False,
     origins: Annotated[Path | None, typer.Option(hidden=True, help="What a launcher knows of the config.")] = None,
     json: JsonLines = False,
 ) -> None:
@@ -57,7 +60,7 @@ def train(
     from pretrainkit.cli.launching import Asked, frozen_words, start, start_sweep
     from pretrainkit.cli.progress import make_watcher
 
-    asked = Asked(launch, nodes, nproc, gpus_per_node, max_restarts, slurm, cloud, sweep)
+    asked = Asked(launch, nodes, nproc, gpus_per_node, max_restarts, slurm, cloud, sweep, dry_run)
     asked.check()
     resolved = api.resolve_config(source, settings or [])
     name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")
