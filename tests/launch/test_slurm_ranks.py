@@ -18,7 +18,8 @@ from pathlib import Path
 folder, mode = Path(sys.argv[1]), sys.argv[2]
 rank = os.environ["RANK"]
 with open(folder / f"seen-{rank}", "a") as file:
-    file.write(" ".join(os.environ[name] for name in ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")) + "\\n")
+    names = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    file.write(" ".join(os.environ[name] for name in names) + "\\n")
 attempts = len((folder / f"seen-{rank}").read_text().splitlines())
 checkpoint = folder / "run/checkpoints" / f"step-{attempts:08d}"
 if mode == "wait" and attempts == 1:
