@@ -129,7 +129,7 @@ def make_plan(
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     microbatches = -(-per_rank // per_microbatch)
-    measured, flops, tokens = _measure(recipe, config, per_microbatch, device)
+    measured, flops, tokens = _measure(recipe, config, per_microbatch, device, is_alone=microbatches == 1)
     name, device_bytes = DEVICES.get(device, (device, None))
     precision = "bfloat16" if device != "cpu" and config.precision.compute == "auto" else config.precision.compute
     peak = peak_flops(name, "float32" if precision == "auto" else precision)
@@ -207,12 +207,14 @@ def _with_steps(recipe: Any, config: Any) -> Any:
     return with_num_steps(config, loader)
 
 
-def _measure(recipe: Any, config: Any, per_microbatch: int, device: str) -> tuple[StepMemory, float, float]:
+def _measure(
+    recipe: Any, config: Any, per_microbatch: int, device: str, *, is_alone: bool
+) -> tuple[StepMemory, float, float]:
     """Memory of a step with one microbatch of that many examples; FLOPs and tokens of one example."""
     from dataclasses import replace
 
     sizes: Sequence[int] = _MEASURED_EXAMPLES if per_microbatch > _MEASURED_EXAMPLES[-1] else (per_microbatch,)
-    found = [_measure_size(recipe, config, size, device) for size in sizes]
+    found = [_measure_size(recipe, config, size, device, is_alone) for size in sizes]
     costs = [cost for _, cost in found]
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
@@ -224,7 +226,7 @@ def _measure(recipe: Any, config: Any, per_microbatch: int, device: str) -> tupl
     return memory, flops, tokens
 
 
-def _measure_size(recipe: Any, config: Any, num_examples: int, device: str) -> tuple[StepMemory, Cost]:
+def _measure_size(recipe: Any, config: Any, num_examples: int, device: str, is_alone: bool) -> tuple[StepMemory, Cost]:
     import torch
 
     from pretrainkit.training.fake_step import faked, step_memory
@@ -246,7 +248,9 @@ def _measure_size(recipe: Any, config: Any, num_examples: int, device: str) -> t
         precision = Precision(here, torch.bfloat16, False, None)
     batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
     model = faked(_builder(recipe, small)())
-    return step_memory(model, objective, [batch], config.optimizer, precision), objective.cost(host_batch)
+    return step_memory(
+        model, objective, [batch] if is_alone else [batch, batch], config.optimizer, precision
+    ), objective.cost(host_batch)
 
 
 def _laid_out(build: Any, num_ranks: int) -> dict[str, dict[int, int]]:

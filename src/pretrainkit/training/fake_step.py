@@ -33,7 +33,8 @@ class StepMemory:
     optimizer: int
     """State between updates."""
     activations: int
-    """What forward and backward pass hold at their peak beyond weights and gradients, the batch included."""
+    """What forward and backward pass hold at their peak beyond weights and all gradients, the batch included. Of a
+    first microbatch less than its activations, which go while gradients come; later ones find all gradients there."""
     update: int
     """What the update holds at its peak beyond weights, gradients and state."""
 
