@@ -118,8 +118,9 @@ ctypes.CDLL(None).malloc_trim(0)
 open("/proc/self/clear_refs", "w").write("5")
 before = resident("VmRSS")
 train()
+measured = resident("VmHWM") - before
 planned = step_memory(faked(meta_model(**SIZES)), SquaredNorm(), [batch_of(NUM)], ADAMW, PRECISION).peak
-print(json.dumps([planned, resident("VmHWM") - before]))
+print(json.dumps([planned, measured]))
 """
 
 
