@@ -18,14 +18,14 @@ from pretrainkit.corpus.wikipedia.tables import table_rows
 from pretrainkit.corpus.wikipedia.templates import Templates
 
 _QUOTES = re.compile(r"'{4,}")
-_APOSTROPHE = re.compile(r"(?<=\w)'''(?=\w)")
+_APOSTROPHE = re.compile(r"'''(?=\w)(?<=\w''')")
 _LABELLED = re.compile(r"\[(?:https?:|ftps?:|news:|mailto:|irc:|//)[^\s\[\]<>\"]*[ \t]*([^\[\]\n]*)\]", re.IGNORECASE)
 _SWITCH = re.compile(r"__[A-Z]{3,}[A-Z_]*__")
-_EMPTY_BRACKETS = re.compile(r" ?\([\s,;:/–-]*\)")
+_EMPTY_BRACKETS = re.compile(r"\([ ,;:/–-]*\)")
 _OPENED = re.compile(r"\([ ,;:]+")
 _CLOSED = re.compile(r"[ ,;:]+\)")
 _SPACES = re.compile(r"  +")
-_BEFORE_SIGN = re.compile(r" +([,.;])(?=[\s)]|$)", re.MULTILINE)
+_BEFORE_SIGN = re.compile(r" ([,.;])(?=[\s)]|$)", re.MULTILINE)
 _ENTITIES = (
     ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
 )  # fmt: skip
@@ -68,7 +68,7 @@ class Cleaner:
                 target = rest.rpartition(":")[2]
         if not labels:
             return target.strip()
-        label = labels[-1] if len(labels) < 3 else "|".join(labels)
+        label = labels[-1]
         return label if label.strip() else _PARENTHESIS.sub("", target)
 
     def _table(self, content: str) -> str:
@@ -95,18 +95,19 @@ def _plain(text: str) -> str:
             text = text.replace(entity, sign)
         if "&" in text:
             text = html.unescape(text)
-    text = unguard(text) if not text.isascii() else text
+    text = unguard(text)
     if "\xa0" in text:
         text = text.replace("\xa0", " ")
     if "\t" in text:
         text = text.replace("\t", " ")
     if "(" in text:
         text = _OPENED.sub("(", text)
-        text = _CLOSED.sub(")", text)
+        if " )" in text or ",)" in text or ";)" in text or ":)" in text:
+            text = _CLOSED.sub(")", text)
         text = _EMPTY_BRACKETS.sub("", text)
     if "  " in text:
         text = _SPACES.sub(" ", text)
-    return _BEFORE_SIGN.sub(r"\1", text) if " ," in text or " ." in text or " ;" in text else text
+    return _BEFORE_SIGN.sub(itemgetter(1), text) if " ," in text or " ." in text or " ;" in text else text
 
 
 def _without_bold(text: str) -> str:
@@ -137,4 +138,4 @@ _SIGNS = {
 def _formula(tex: str) -> str:
     """TeX on one line, with letters and signs for the commands that are no more than that."""
     text = _COMMAND.sub(lambda found: _LETTERS.get(found[1], _SIGNS.get(found[1], found[0])), tex)
-    return " ".join(text.replace("\\,", " ").replace("\\;", " ").replace("\\!", "").split())
+    return " ".join(text.replace("~", " ").replace("\\,", " ").replace("\\;", " ").replace("\\!", "").split())

@@ -300,9 +300,9 @@ _HEAD = re.compile(
 )
 _REVISION = re.compile(rb"<revision>\s*<id>(\d+)</id>")
 _TEXT = re.compile(rb"<text\b[^>]*>")
-_REFERENCE = re.compile(rb"&(?:lt|gt|quot|amp|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
-_NUMERIC = re.compile(r"&#(?:(\d+)|x([0-9a-fA-F]+));")
-_NOT_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_REFERENCES = (b"&lt;", b"&gt;", b"&quot;", b"&amp;", b"&apos;")
+_NUMERIC = re.compile(rb"&#(?:(\d{1,7})|x([0-9a-fA-F]{1,6}));")
+_NOT_XML = bytes(code for code in range(0x20) if code not in b"\t\n\r")
 
 
 def _parse(xml: bytes, source: SourceFile, number: int, skips: Skips) -> Page | None:
@@ -316,7 +316,7 @@ def _parse(xml: bytes, source: SourceFile, number: int, skips: Skips) -> Page | 
         return None
     try:
         raw = _last_text(xml, revision.end())
-        if b"<" in raw or raw.count(b"&") != len(_REFERENCE.findall(raw)):
+        if b"<" in raw or raw.count(b"&") != _num_references(raw):
             bad("invalid_xml", "its text holds < or & that are not escaped")
             return None
         title, redirect = unescape_xml(head[1]), head[4]
@@ -353,19 +353,22 @@ def unescape_xml(raw: bytes) -> str:
         UnicodeDecodeError: Not UTF-8.
         ValueError: A character that XML does not have.
     """
-    text = raw.decode()
-    if "&" in text:
-        text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&apos;", "'")
-        if "&#" in text:
-            text = _NUMERIC.sub(_character, text)
-        text = text.replace("&amp;", "&")
-    if found := _NOT_XML.search(text):
-        raise ValueError(f"character U+{ord(found[0]):04X} is not allowed in XML")
-    return text
+    if len(raw.translate(None, _NOT_XML)) != len(raw):
+        raise ValueError("it holds control characters, which XML does not have")
+    if b"&" in raw:
+        raw = raw.replace(b"&lt;", b"<").replace(b"&gt;", b">").replace(b"&quot;", b'"').replace(b"&apos;", b"'")
+        if b"&#" in raw:
+            raw = _NUMERIC.sub(_character, raw)
+        raw = raw.replace(b"&amp;", b"&")
+    return raw.decode()
 
 
-def _character(found: re.Match[str]) -> str:
+def _num_references(raw: bytes) -> int:
+    return sum(map(raw.count, _REFERENCES)) + (len(_NUMERIC.findall(raw)) if b"&#" in raw else 0)
+
+
+def _character(found: re.Match[bytes]) -> bytes:
     code = int(found[1]) if found[1] else int(found[2], 16)
-    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-        raise ValueError(f"{found[0]} is not a character")
-    return chr(code)
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000 or (code < 0x20 and chr(code) not in "\t\n\r"):
+        raise ValueError(f"{found[0].decode()} is not a character")
+    return chr(code).encode()

@@ -14,19 +14,19 @@ _DROPPED = frozenset(
 )
 """Whose content is no running text. `math` and `pre` are looked at before."""
 _BREAKS = {
-    "br": "\n",
-    "hr": "\n",
-    "p": "\n",
-    "div": "\n",
-    "blockquote": "\n",
-    "center": "\n",
-    "poem": "\n",
+    "br": "\n\n",
+    "hr": "\n\n",
+    "p": "\n\n",
+    "div": "\n\n",
+    "blockquote": "\n\n",
+    "center": "\n\n",
+    "poem": "\n\n",
     "li": "\n* ",
     "dd": "\n: ",
     "dt": "\n; ",
-    "ul": "\n",
-    "ol": "\n",
-    "dl": "\n",
+    "ul": "\n\n",
+    "ol": "\n\n",
+    "dl": "\n\n",
 }
 _KEPT = frozenset(
     "abbr b bdi bdo big cite code del dfn em font h1 h2 h3 h4 h5 h6 i ins kbd mark nobr nowiki onlyinclude includeonly q "
@@ -36,9 +36,9 @@ _KEPT = frozenset(
 """Whose tags go and whose content stays."""
 _SHIFT = 0xF0000 - 0x20
 _GUARDED = {ord(sign): _SHIFT + ord(sign) for sign in "{}[]|'<>=&*#:;!_-~\n "}
-_UNGUARDED = {guard: chr(sign) for sign, guard in _GUARDED.items()}
-PIPE = chr(_GUARDED[ord("|")])
-"""Stands for a | that separates nothing."""
+_GUARD = chr(0xF0101)
+"""Says that something is guarded."""
+_UNGUARDED = {guard: chr(sign) for sign, guard in _GUARDED.items()} | {ord(_GUARD): ""}
 BAR = chr(0xF0100)
 """At the start of a line that is kept as it is."""
 
@@ -50,12 +50,12 @@ _SIGNS = re.compile(r"[0-9+\-−=()]+|n")
 
 def guard(text: str) -> str:
     """The text with its markup made harmless; `unguard` gives it back."""
-    return text.translate(_GUARDED)
+    return text.translate(_GUARDED) + _GUARD
 
 
 def unguard(text: str) -> str:
     """Undoes `guard`."""
-    return text.translate(_UNGUARDED)
+    return text.translate(_UNGUARDED) if _GUARD in text else text
 
 
 def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:

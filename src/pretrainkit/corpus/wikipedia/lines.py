@@ -16,20 +16,31 @@ def text_lines(text: str, options: Extraction) -> list[str]:
     follows in its section."""
     out: list[str] = []
     pending: dict[int, str] = {}
+    goes_on = False  # the last line was running text, and nothing stands between
     for line in text.split("\n"):
         if not line:
+            goes_on = False
             continue
         first = line[0]
+        is_running = False
         if first in " *#:;={|!}" or first == BAR:
             if first == "=" and (found := _HEADING.fullmatch(line)):
                 level = len(found[1])
                 pending = {known: title for known, title in pending.items() if known < level}
                 pending[level] = found[2].strip()
+                goes_on = False
                 continue
             line = _marked(line, first, options)
+        else:
+            is_running = True
         line = line.strip()
         if not line or not _is_text(line):
+            goes_on = False
             continue
+        if goes_on and is_running:
+            out[-1] += " " + line
+            continue
+        goes_on = is_running
         if pending:
             if options.sections:
                 out += pending.values()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pretrainkit.corpus.wikipedia.elements import PIPE, guard
+from pretrainkit.corpus.wikipedia.elements import guard
 from pretrainkit.corpus.wikipedia.site import Site
 from pretrainkit.corpus.wikipedia.units import BELOW, is_known, unit_name
 
@@ -312,7 +312,7 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (lambda call: call.get("1")[:1].lower() + call.get("1")[1:], "lcfirst:"),
     (lambda call: call.get("1")[:1].upper() + call.get("1")[1:], "ucfirst:"),
     (lambda call: call.title, "pagename; fullpagename; basepagename; subpagename; rootpagename"),
-    (_said(PIPE), "!; pipe; vertical bar"),
+    (_said(guard("|")), "!; pipe; vertical bar"),
     (_said(guard("=")), "=; equals"),
     (_said(guard("[")), "!(; bracket left"),
     (_said(guard("]")), ")!; bracket right"),
