@@ -20,8 +20,8 @@ from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 
 Format = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet", "tsv"]
 """jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
-whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. dump: pages of a MediaWiki XML dump. tsv: word counts (only for
-counting)."""
+whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. dump: pages of a
+MediaWiki XML dump. tsv: word counts (only for counting)."""
 
 FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".jsonl": "jsonl",

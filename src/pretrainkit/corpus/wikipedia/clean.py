@@ -16,6 +16,7 @@ from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import Site
 from pretrainkit.corpus.wikipedia.tables import table_rows
 from pretrainkit.corpus.wikipedia.templates import Templates
+from pretrainkit.corpus.wikipedia.word_lists import words
 
 _QUOTES = re.compile(r"'{4,}")
 _APOSTROPHE = re.compile(r"'''(?=\w)(?<=\w''')")
@@ -30,9 +31,10 @@ _ENTITIES = (
     ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
 )  # fmt: skip
 _PARENTHESIS = re.compile(r" *\([^()]*\)$")
-_GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
-).split()
+_GREEK = words(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi "
+    "psi omega"
+)
 
 
 class Cleaner:

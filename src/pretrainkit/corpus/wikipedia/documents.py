@@ -13,9 +13,7 @@ from pretrainkit.corpus.wikipedia.options import Extraction
 _DISAMBIGUATION = re.compile(r"^\{\{(?:disambig|hndis|geodis|dab\b|surname\b|пояснение)|^__DISAMBIG__", re.I | re.M)
 
 
-def dump_documents(
-    source: SourceFile, skips: Skips, on_bytes: OnBytes = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Text and `meta` (dataset, id, title) of the articles that begin in `source`, in the order of the dump.
 
     Redirects, pages of other namespaces and pages without text are counted and left out.
@@ -28,20 +26,20 @@ def dump_documents(
     last_id = None
     for page in read_pages(source, skips, on_bytes):
         if page.namespace != 0:
-            skips.skip("page_of_another_namespace", source.address, f"page {page.title!r}")
+            skips.leave_out("page_of_another_namespace", source.address, f"page {page.title!r}")
             continue
         if page.redirect is not None:
-            skips.skip("redirect", source.address, f"page {page.title!r}")
+            skips.leave_out("redirect", source.address, f"page {page.title!r}")
             continue
         if page.id == last_id:
-            skips.skip("page_again", source.address, f"page {page.title!r}")
+            skips.leave_out("page_again", source.address, f"page {page.title!r}")
             continue
         last_id = page.id
         if not options.disambiguations and _DISAMBIGUATION.search(page.text):
-            skips.skip("disambiguation", source.address, f"page {page.title!r}")
+            skips.leave_out("disambiguation", source.address, f"page {page.title!r}")
             continue
         text = cleaner.clean(page.text, page.title)
         if not text:
-            skips.skip("page_without_text", source.address, f"page {page.title!r}")
+            skips.leave_out("page_without_text", source.address, f"page {page.title!r}")
             continue
         yield text, {"dataset": source.dataset or "Wikipedia", "id": page.id, "title": page.title}

@@ -6,11 +6,15 @@ Linear time: a tag is looked at once, and a closing tag that is missing is searc
 import re
 from collections.abc import Callable
 
+from pretrainkit.corpus.wikipedia.word_lists import words
+
 _TAG = re.compile(r"<(?:!--|/?([a-zA-Z][a-zA-Z0-9]*)\b[^<>]*>)")
 _DROPPED = frozenset(
-    "ref references gallery timeline score imagemap syntaxhighlight source graph mapframe maplink templatedata "
-    "inputbox categorytree indicator hiero table form input select option textarea style script templatestyles "
-    "noinclude pre ce chem listing charinsert section languages dynamicpagelist quiz rss math".split()
+    words(
+        "ref references gallery timeline score imagemap syntaxhighlight source graph mapframe maplink templatedata "
+        "inputbox categorytree indicator hiero table form input select option textarea style script templatestyles "
+        "noinclude pre ce chem listing charinsert section languages dynamicpagelist quiz rss math"
+    )
 )
 """Whose content is no running text. `math` and `pre` are looked at before."""
 _BREAKS = {
@@ -29,9 +33,11 @@ _BREAKS = {
     "dl": "\n\n",
 }
 _KEPT = frozenset(
-    "abbr b bdi bdo big cite code del dfn em font h1 h2 h3 h4 h5 h6 i ins kbd mark nobr nowiki onlyinclude includeonly q "
-    "rb rp rt ruby s samp small span strike strong sub sup tt u var wbr noindex tr td th caption thead tbody tfoot "
-    "col colgroup main article time data a".split()
+    words(
+        "abbr b bdi bdo big cite code del dfn em font h1 h2 h3 h4 h5 h6 i ins kbd mark nobr nowiki onlyinclude "
+        "includeonly q rb rp rt ruby s samp small span strike strong sub sup tt u var wbr noindex tr td th caption "
+        "thead tbody tfoot col colgroup main article time data a"
+    )
 )
 """Whose tags go and whose content stays."""
 _SHIFT = 0xF0000 - 0x20

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pretrainkit.corpus.wikipedia.elements import guard
 from pretrainkit.corpus.wikipedia.site import Site
 from pretrainkit.corpus.wikipedia.units import BELOW, is_known, unit_name
+from pretrainkit.corpus.wikipedia.word_lists import words
 
 Arguments = dict[str, str]
 """Name, or place from "1", to trimmed text."""
@@ -27,9 +28,7 @@ _GROUPS = {"en": (",", "."), "": (",", "."), "de": (".", ","), "fr": ("\u202f", 
            "el": (".", ","), "ro": (".", ","), "sr": (".", ","), "vi": (".", ","), "no": ("\u00a0", ","),
            "hu": ("\u00a0", ",")}  # fmt: skip
 """Language to the signs between thousands and before decimals."""
-_MONTHS = (
-    "January February March April May June July August September October November December".split()
-)  # fmt: skip
+_MONTHS = words("January February March April May June July August September October November December")
 
 
 @dataclass(frozen=True)
@@ -268,10 +267,11 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
         _first,
         "nowrap; nobr; nowr; j; nobreak; small; smaller; big; larger; large; midsize; strong; em; b; i; u; s; bold; "
         "italic; italics; mvar; math; var; code; tt; kbd; samp; sc; smallcaps; sc2; caps; vanchor; visible anchor; "
-        "not a typo; typo; proper name; linktext; ill; interlanguage link; interlanguage link multi; flag; flagcountry; "
-        "flagu; sic; as written; abbr; abbrv; tooltip; keypress; key press; key; highlight; mono; monospace; script; "
-        "nts; ntsh; longitem; normal; roman; hebrew; unicode; polytonic; resize; nobold; align; underline; overline; "
-        "native phrase; bigger; lsj; no italic; noitalic; iast; iso 15919; pie; anchored; strikethrough; tlit; asiantitle",
+        "not a typo; typo; proper name; linktext; ill; interlanguage link; interlanguage link multi; flag; "
+        "flagcountry; flagu; sic; as written; abbr; abbrv; tooltip; keypress; key press; key; highlight; "
+        "mono; monospace; script; nts; ntsh; longitem; normal; roman; hebrew; unicode; polytonic; resize; nobold; align; underline; overline; "
+        "native phrase; bigger; lsj; no italic; noitalic; iast; iso 15919; pie; anchored; strikethrough; "
+        "tlit; asiantitle",
     ),
     (_second, "color; colour; font color; fontcolor; script/hebrew; angbr ipa; translation; nativename; native name"),
     (_last, "transl; transliteration; transliterated; lang-rus"),
@@ -284,12 +284,13 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (
         _date,
         "birth date; bda; birth date and age; birth-date; death date; death date and age; dob; dod; start date; "
-        "end date; film date; dts; date; birth year and age; birth year; launch date; birth-date and age; start date and age",
+        "end date; film date; dts; date; birth year and age; birth year; launch date; "
+        "birth-date and age; start date and age",
     ),
     (_as_of, "as of; asof"),
     (_fraction, "frac; fraction; sfrac; tfrac; nicefrac"),
     (_french_measure, "unité; unite"),
-    (_listed, "hlist; plainlist; unbulleted list; ubl; ubt; flatlist; flat list; plain list; comma separated entries; csv"),
+    (_listed, "hlist; plainlist; unbulleted list; ubl; ubt; flatlist; flat list; plain list; csv"),
     (_quotation, "quote; blockquote; cquote; bquote; quotation; rquote; quote box2; poemquote; цитат; citation bloc"),
     (_nihongo, "nihongo; nihongo2; nihongo3; nihongo foot; nihongo krt"),
     (_ship, "uss; hms; hmcs; hmas; rms; usns; uscgc; hmnzs; sms; mv; ms"),
@@ -322,7 +323,7 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_said(" · "), "·; dot; middot; bullet; •; interpunct"),
     (_said("'"), "'; apostrophe; single+single"),
     (_said("'s"), "'s; 's-"),
-    (_said("\""), "\"; ''"),
+    (_said('"'), "\"; ''"),
     (_said(" '"), " '; '-"),
     (_said("−"), "minus; −"),
     (_said("×"), "times"),
@@ -334,9 +335,7 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_said("\n"), "br; break; crlf; clear; -; clr"),
 ]
 
-_EXPANSIONS: dict[str, Expansion] = {
-    name: expansion for expansion, names in _BY_FUNCTION for name in names.split("; ")
-}
+_EXPANSIONS: dict[str, Expansion] = {name: expansion for expansion, names in _BY_FUNCTION for name in names.split("; ")}
 
 
 class Templates:
