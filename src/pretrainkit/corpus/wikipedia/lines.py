@@ -61,7 +61,7 @@ def _marked(line: str, first: str, options: Extraction) -> str:
             return body if options.lists or _is_sentence(body) else ""
         if not options.lists or not body:
             return ""
-        return "  " * (len(marks) - 1) + "- " + body if first != ";" else body
+        return body if first == ";" else "- " + body
     if first == " ":
         return line if len(line) >= _MIN_PREFORMATTED else ""
     if first in "{|}":

@@ -269,7 +269,8 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
         "italic; italics; mvar; math; var; code; tt; kbd; samp; sc; smallcaps; sc2; caps; vanchor; visible anchor; "
         "not a typo; typo; proper name; linktext; ill; interlanguage link; interlanguage link multi; flag; "
         "flagcountry; flagu; sic; as written; abbr; abbrv; tooltip; keypress; key press; key; highlight; "
-        "mono; monospace; script; nts; ntsh; longitem; normal; roman; hebrew; unicode; polytonic; resize; nobold; align; underline; overline; "
+        "mono; monospace; script; nts; ntsh; longitem; normal; roman; hebrew; unicode; polytonic; resize; nobold; "
+        "align; underline; overline; "
         "native phrase; bigger; lsj; no italic; noitalic; iast; iso 15919; pie; anchored; strikethrough; "
         "tlit; asiantitle",
     ),
