@@ -7,6 +7,7 @@ from typing import Any
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import OnBytes, SourceFile
 from pretrainkit.corpus.wikipedia.clean import Cleaner
+from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
 from pretrainkit.corpus.wikipedia.dump import read_pages, read_site
 from pretrainkit.corpus.wikipedia.options import Extraction
 
@@ -38,8 +39,11 @@ def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -
         if not options.disambiguations and _DISAMBIGUATION.search(page.text):
             skips.leave_out("disambiguation", source.address, f"page {page.title!r}")
             continue
-        text = cleaner.clean(page.text, page.title)
-        if not text:
+        if options.compat == "wikiextractor":
+            text = wikiextractor_text(page.text, page.title)
+        else:
+            text = cleaner.clean(page.text, page.title)
+        if not text and options.compat == "none":
             skips.leave_out("page_without_text", source.address, f"page {page.title!r}")
             continue
         yield text, {"dataset": source.dataset or "Wikipedia", "id": page.id, "title": page.title}
