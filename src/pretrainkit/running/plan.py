@@ -258,6 +258,6 @@ def _laid_out(build: Any, num_ranks: int) -> dict[str, dict[int, int]]:
 
     ranks = min(num_ranks, _MAX_DRY_RANKS)
     return {
-        strategy: numbers_per_rank(build, ParallelConfig(strategy=strategy, compile="off"), ranks)  # type: ignore[arg-type]
+        strategy: numbers_per_rank(build, ParallelConfig(strategy=strategy, compile="off"), ranks)
         for strategy in (("ddp", "fsdp2") if ranks > 1 else ("ddp",))
     }
