@@ -16,6 +16,7 @@ from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, load_config, resolve_config
+from pretrainkit.running.doctor import diagnose
 from pretrainkit.running.exchange import (
     difference_from_huggingface,
     export,
@@ -34,6 +35,7 @@ from pretrainkit.running.pictures import (
     render,
     tokenize_images,
 )
+from pretrainkit.running.plan import make_plan
 from pretrainkit.running.run import checked, run_training
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.recipe import DataCheck
@@ -54,6 +56,7 @@ __all__ = [
     "check_config",
     "check_data",
     "decode_tokens",
+    "diagnose",
     "difference_from_huggingface",
     "evaluate",
     "evaluate_checkpoints",
@@ -64,6 +67,7 @@ __all__ = [
     "infer",
     "load_config",
     "load_model",
+    "make_plan",
     "open_image_tokenizer",
     "open_model",
     "open_renderer",

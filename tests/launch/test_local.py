@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pretrainkit.errors import InputError
+from pretrainkit.launch.folder import LaunchFolder
 from pretrainkit.launch.local import launch_local, worst
 
 RANK_MODULE = """
@@ -23,7 +24,9 @@ if mode == "fail" and rank == "1":
     sys.exit(2)
 if mode == "crash" and rank == "1":
     raise RuntimeError("rank 1 broke")
-if mode == "segfault" and rank == "1":
+if mode in ("segfault", "further") and rank == "1":
+    if mode == "further":
+        os.makedirs(f"{folder}/run/checkpoints/step-00000004")
     os.kill(os.getpid(), signal.SIGKILL)
 if mode != "done":
     open(f"{folder}/ready-{rank}", "w").close()
@@ -49,7 +52,8 @@ def test_two_ranks_run_and_each_has_its_place(folder: Path, capfd: pytest.Captur
     assert shown.out == "hello from 0 of 2\n"
     assert "Traceback" not in shown.err
     assert (folder / "run/logs/rank-1.log").read_text() == "hello from 1 of 2\n"
-    assert [path.name for path in (folder / "run/logs").iterdir()] == ["rank-1.log"]
+    assert (folder / "run/logs/rank-0.log").read_text() == shown.out
+    assert sorted(path.name for path in (folder / "run/logs").iterdir()) == ["rank-0.log", "rank-1.log"]
 
 
 @pytest.mark.parametrize(("mode", "code"), [("fail", 2), ("crash", 1), ("segfault", 1)])
@@ -60,6 +64,19 @@ def test_the_worst_rank_decides_and_the_others_are_stopped(
     assert "Traceback" not in capfd.readouterr().err
     if mode == "crash":
         assert "RuntimeError: rank 1 broke" in caplog.text
+
+
+def test_after_a_failure_the_ranks_start_again_where_there_is_more_to_start_from(folder: Path) -> None:
+    run = folder / "run"
+    words = ["further", str(folder)]
+    again = ["done", str(folder)]
+    assert launch_local(words, 2, run, module="trivial_rank", again=again, max_restarts=1) == 0
+    assert (run / "logs/rank-1.log").read_text() == "hello from 1 of 2\n" * 2
+    rows = LaunchFolder(run).attempts()
+    assert [(row["code"], row["checkpoint"], row["then"]) for row in rows] == [
+        (1, "step-00000004", "restarted"),
+        (0, "step-00000004", "ended"),
+    ]
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

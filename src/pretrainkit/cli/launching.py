@@ -1,22 +1,219 @@
 """What `train` and `resume` do with `--launch`."""
 
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.launch.folder import Launch, LaunchFolder
+
+WAYS = ("none", "local", "slurm", "cloud")
 
 
-def check_launch(launch: str, nproc: int) -> None:
-    """Raises ConfigError where --launch and --nproc do not go together."""
-    if launch not in ("none", "local"):
-        raise ConfigError(f"--launch {launch!r} is not known\n  ways to launch: none, local")
-    if launch == "none" and nproc != 1:
-        raise ConfigError(f"--nproc {nproc} is only read by --launch local\n  add --launch local, or leave out --nproc")
+@dataclass(frozen=True)
+class Asked:
+    """The options of launching, as they were given."""
+
+    launch: str
+    nodes: int
+    nproc: int | None
+    gpus_per_node: int
+    max_restarts: int
+    slurm: list[str] | None = None
+    cloud: list[str] | None = None
+    sweep: list[str] | None = None
+    dry_run: bool = False
+
+    @property
+    def processes_per_node(self) -> int:
+        """Ranks of each machine."""
+        return self.nproc or self.gpus_per_node or 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks."""
+        return self.nodes * self.processes_per_node
+
+    def check(self) -> None:
+        """Raises ConfigError where options do not go together: nothing is accepted and ignored."""
+        problems = []
+        if self.launch not in WAYS:
+            problems.append(f"--launch {self.launch!r} is not known\n  ways to launch: {', '.join(WAYS)}")
+        if self.launch == "none" and self.world_size != 1:
+            problems.append(
+                f"--launch none is one process, and {self.world_size} were asked for\n"
+                "  add --launch local, or leave out --nproc, --nodes and --gpus-per-node"
+            )
+        if self.launch == "local" and self.nodes != 1:
+            problems.append(
+                f"--launch local is this machine, and --nodes {self.nodes} asks for more\n"
+                "  use --launch slurm or cloud, or start torchrun on every machine by hand: docs/launching.md"
+            )
+        if self.nproc and self.gpus_per_node and self.nproc != self.gpus_per_node:
+            problems.append(
+                f"--nproc {self.nproc} and --gpus-per-node {self.gpus_per_node} differ: each process has one GPU\n"
+                "  leave out --nproc"
+            )
+        for name, given in (("slurm", self.slurm), ("cloud", self.cloud)):
+            if given and self.launch != name:
+                problems.append(
+                    f"--{name} {given[0]} is only read by --launch {name}\n  add that, or leave out --{name}"
+                )
+        if self.sweep and self.launch != "slurm":
+            problems.append(
+                f"--sweep {self.sweep[0]} is only read by --launch slurm, which makes an array of jobs of it\n"
+                "  on one machine start the runs one after another"
+            )
+        if self.dry_run and self.launch != "cloud":
+            problems.append("--dry-run is only read by --launch cloud\n  leave it out, or see: pretrainkit plan --help")
+        if problems:
+            raise ConfigError(problems)
+
+    def as_launch(self, words: Sequence[str], again: Sequence[str], settings: dict[str, Any]) -> Launch:
+        """The record of a launch that begins now."""
+        from pretrainkit.training.folder import environment
+
+        return Launch(
+            kind=self.launch,  # type: ignore[arg-type]
+            words=tuple(words),
+            words_again=tuple(again),
+            num_nodes=self.nodes,
+            processes_per_node=self.processes_per_node,
+            gpus_per_node=self.gpus_per_node,
+            max_restarts=self.max_restarts,
+            settings=settings,
+            code=environment(),
+        )
 
 
-def start(words: list[str], nproc: int, run_folder: Path) -> None:
-    """Start `pretrainkit WORDS` in `nproc` processes on this machine and exit with their exit code."""
+def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
+    """Start `pretrainkit WORDS` as the options ask, where `again` are the words after an interruption.
+
+    Local ranks are waited for, and this process exits with their exit code; a job is left to its scheduler.
+    """
+    from pretrainkit.config.loader import config_of_words
+    from pretrainkit.launch.slurm_config import SlurmConfig
+
+    if asked.launch == "slurm":
+        settings = config_of_words(SlurmConfig, asked.slurm or [], "--slurm").model_dump(mode="json")
+        launch_again(run, asked.as_launch(words, again, settings))
+    elif asked.launch == "cloud":
+        from pretrainkit.launch.cloud_config import CloudConfig
+
+        settings = config_of_words(CloudConfig, asked.cloud or [], "--cloud").model_dump(mode="json")
+        launch = asked.as_launch(words, again, settings)
+        if asked.dry_run:
+            show_cloud_run(run, launch)
+        else:
+            launch_again(run, launch)
+    else:
+        launch_again(run, asked.as_launch(words, again, {}))
+
+
+def launch_again(run: Path, launch: Launch) -> None:
+    """Begin a launch, new or as it was before."""
+    if launch.kind == "slurm":
+        from pretrainkit.launch.slurm import submit
+
+        job_ids = submit([run], [launch], name=f"pretrainkit-{run.name}")
+        _tell(job_ids[0], run)
+        return
+    if launch.kind == "cloud":
+        from pretrainkit.launch.cloud import launch_run
+
+        launch_run(run, launch)
+        print(f"{run.name} trains in {launch.settings['bucket']}/runs/{run.name}")
+        print(f"  pretrainkit launch status {run}   or cancel, resume")
+        return
     from pretrainkit.launch.local import launch_local
 
-    raise typer.Exit(launch_local(words, nproc, run_folder))
+    folder = LaunchFolder(run)
+    is_new = not run.exists()
+    folder.add(replace(launch, job_ids=(str(os.getpid()),)))
+    code = launch_local(
+        launch.words, launch.processes_per_node, run, again=launch.words_again, max_restarts=launch.max_restarts
+    )
+    if code == 2 and is_new:
+        folder.discard()
+    raise typer.Exit(code)
+
+
+def show_cloud_run(run: Path, launch: Launch) -> None:
+    """Print the task file and the commands of a run in a cloud, without running them."""
+    from pretrainkit.launch.cloud import launch_run
+
+    commands = launch_run(run, launch, dry_run=True)
+    print((LaunchFolder(run).path / "task.yaml").read_text(encoding="utf-8"))
+    for command in commands:
+        print("$ " + shlex.join(command))
+
+
+def frozen_words(resolved: Any, run: Path, device: str | None) -> list[str]:
+    """The words that train exactly this config in a job, wherever presets and files go meanwhile.
+
+    The config is written to `RUN/launch/config.yaml`, and beside it where each of its values came from.
+    """
+    from pretrainkit.config.paths import absolute_paths
+    from pretrainkit.config.yaml import dump_yaml
+
+    folder = LaunchFolder(run.absolute()).path
+    folder.mkdir(parents=True, exist_ok=True)
+    config, origins = folder / "config.yaml", folder / "origins.json"
+    config.write_text(dump_yaml(absolute_paths(resolved.config).model_dump(mode="json")), encoding="utf-8")
+    origins.write_text(json.dumps(resolved.origins, indent=2) + "\n", encoding="utf-8")
+    words = ["train", str(config), "--origins", str(origins), "--out", str(run.absolute()), "--resume", "--json"]
+    return [*words, *(["--device", device] if device else [])]
+
+
+def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Name and settings of every run of `--sweep path=a,b --sweep other=c,d`: all combinations.
+
+    Raises:
+        ConfigError: A word without a path or values.
+    """
+    axes = []
+    for word in sweep:
+        path, equals, values = word.partition("=")
+        choices = [value for value in values.split(",") if value]
+        if not path or not equals or not choices:
+            raise ConfigError(f"--sweep {word!r} names no values\n  write it like --sweep optimizer.peak_lr=1e-4,3e-4")
+        axes.append([(path, value) for value in choices])
+    return [
+        (
+            ",".join(f"{path.rpartition('.')[2]}={value}" for path, value in chosen),
+            [f"{path}={value}" for path, value in chosen],
+        )
+        for chosen in product(*axes)
+    ]
+
+
+def _tell(job_id: str, run: Path) -> None:
+    print(f"job {job_id} trains in {run}")
+    print(f"  pretrainkit launch status {run}   or logs, cancel, resume")
+
+
+def start_sweep(
+    asked: Asked, source: str, settings: list[str], sweep: list[str], out: Path, device: str | None
+) -> None:
+    """Submit a run for each combination of values as an array of jobs; each has a folder of its own in `out`."""
+    from pretrainkit import api
+    from pretrainkit.config.loader import config_of_words
+    from pretrainkit.launch.slurm import submit
+    from pretrainkit.launch.slurm_config import SlurmConfig
+
+    slurm = config_of_words(SlurmConfig, asked.slurm or [], "--slurm").model_dump(mode="json")
+    chosen = [(out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(sweep)]
+    for _, resolved in chosen:
+        api.check_config(resolved.config, asked.world_size)
+    runs = [run for run, _ in chosen]
+    words = [frozen_words(resolved, run, device) for run, resolved in chosen]
+    launches = [asked.as_launch(one, one, slurm) for one in words]
+    for job_id, run in zip(submit(runs, launches, name=f"pretrainkit-{out.name}"), runs, strict=True):
+        _tell(job_id, run)

@@ -28,12 +28,15 @@ VERBS = {
     "sweep": "Fine-tune on all tasks of GLUE with several learning rates and seeds; tables and a submission.",
     "predict": "Let a fine-tuned model answer a task or a table: JSON lines.",
     "resume": "Go on with a run exactly where it stopped.",
+    "launch": "Look at runs started with --launch, end them, go on with them; machines of a cloud.",
     "evaluate": "Evaluate a run or checkpoint on held-out data.",
     "probe": "Measure the features of a frozen image encoder: linear probes and nearest neighbours.",
     "generate": "Let a trained model answer, fill in what is hidden, or find images by what they show.",
     "infer": "Ask a trained model about all examples of a task, or all rows of a file: JSON lines.",
     "export": "Write a run's weights in another format, such as Hugging Face's.",
     "import": "Read weights of another format into a run.",
+    "plan": "Say what a run needs before it is paid for: memory per GPU, FLOPs, time and cost; checks its layout.",
+    "doctor": "Say what this machine can do, and what to install for the rest.",
     "report": "Write a run's report: one self-contained HTML page.",
 }
 """Verb to its line of help. The file is `cli/VERB.py` (`import_.py` for import) and holds `app`, a Typer app."""

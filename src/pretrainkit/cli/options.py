@@ -48,6 +48,24 @@ def lengths_of(text: str | None) -> dict[str, int] | None:
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: the best there is.")]
 GoOn = Annotated[bool, typer.Option("--resume", help="Go on when the run folder already holds a checkpoint.")]
-Launch = Annotated[str, typer.Option(help="local: start --nproc processes on this machine.")]
-NumProcesses = Annotated[int, typer.Option(min=1, help="Processes of --launch local, one per GPU or core group.")]
+Launch = Annotated[
+    str,
+    typer.Option(help="none: this process. local: processes of this machine. slurm: a job. cloud: a cluster there."),
+]
+NumNodes = Annotated[int, typer.Option("--nodes", min=1, help="Machines of a job.")]
+NumProcesses = Annotated[
+    int | None, typer.Option(min=1, help="Processes of each machine; left out: one per GPU.", show_default=False)
+]
+GpusPerNode = Annotated[int, typer.Option(min=0, help="GPUs of each machine, and so processes.")]
+MaxRestarts = Annotated[
+    int, typer.Option(min=0, help="Failures after which a run that got further is started again by itself.")
+]
+SlurmSettings = Annotated[
+    list[str] | None,
+    typer.Option("--slurm", metavar="NAME=VALUE", help="Of a SLURM job, such as partition=gpu; docs/launching.md."),
+]
+CloudSettings = Annotated[
+    list[str] | None,
+    typer.Option("--cloud", metavar="NAME=VALUE", help="Of a cloud's machines, such as accelerators=H100:8."),
+]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")]

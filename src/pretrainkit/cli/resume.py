@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.options import Device, JsonLines, Launch
+from pretrainkit.cli.options import (
+    Device,
+    GpusPerNode,
+    JsonLines,
+    Launch,
+    MaxRestarts,
+    NumNodes,
+    NumProcesses,
+    SlurmSettings,
+)
+from pretrainkit.errors import ConfigError
 
 app = typer.Typer(add_completion=False)
 
@@ -19,18 +29,27 @@ def resume(
     ] = None,
     device: Device = None,
     launch: Launch = "none",
-    nproc: Annotated[int, typer.Option(min=1, help="Processes of --launch local; may differ from before.")] = 1,
+    nodes: NumNodes = 1,
+    nproc: NumProcesses = None,
+    gpus_per_node: GpusPerNode = 0,
+    max_restarts: MaxRestarts = 3,
+    slurm: SlurmSettings = None,
     json: JsonLines = False,
 ) -> None:
-    """Go on with a run exactly where its newest valid checkpoint is."""
+    """Go on with a run exactly where its newest valid checkpoint is, on as many processes as are asked for now."""
     from pretrainkit import api
-    from pretrainkit.cli.launching import check_launch, start
+    from pretrainkit.cli.launching import Asked, start
     from pretrainkit.cli.progress import make_watcher
     from pretrainkit.training.folder import RunFolder
 
-    check_launch(launch, nproc)
-    if launch == "local":
-        RunFolder(run).config_tree()  # before a folder for logs is made
-        words = ["resume", str(run), *(settings or []), *(["--device", device] if device else [])]
-        start([*words, *(["--json"] if json else [])], nproc, run)
-    api.resume(run, settings or [], watcher=make_watcher(json), device=device)
+    asked = Asked(launch, nodes, nproc, gpus_per_node, max_restarts, slurm)
+    asked.check()
+    if launch == "none":
+        api.resume(run, settings or [], watcher=make_watcher(json), device=device)
+        return
+    if launch == "cloud":
+        raise ConfigError("resume has no --launch cloud\n  go on with a run of a cloud: pretrainkit launch resume RUN")
+    RunFolder(run).config_tree()  # before a folder for logs is made
+    words = ["resume", str(run.absolute()), *(settings or []), *(["--device", device] if device else [])]
+    words += ["--json"] if json or launch == "slurm" else []
+    start(asked, words, words, run)

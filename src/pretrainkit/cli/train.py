@@ -2,11 +2,22 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pretrainkit.cli.options import Device, GoOn, JsonLines, Launch, NumProcesses
+from pretrainkit.cli.options import (
+    CloudSettings,
+    Device,
+    GoOn,
+    GpusPerNode,
+    JsonLines,
+    Launch,
+    MaxRestarts,
+    NumNodes,
+    NumProcesses,
+    SlurmSettings,
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -25,7 +36,20 @@ def train(
     device: Device = None,
     resume: GoOn = False,
     launch: Launch = "none",
-    nproc: NumProcesses = 1,
+    nodes: NumNodes = 1,
+    nproc: NumProcesses = None,
+    gpus_per_node: GpusPerNode = 0,
+    max_restarts: MaxRestarts = 3,
+    slurm: SlurmSettings = None,
+    cloud: CloudSettings = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH=A,B", help="With --launch slurm: a run for each value, as an array of jobs."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --launch cloud: show task file and commands; do nothing.")
+    ] = False,
+    origins: Annotated[Path | None, typer.Option(hidden=True, help="What a launcher knows of the config.")] = None,
     json: JsonLines = False,
 ) -> None:
     """Train a preset or a config file.
@@ -33,17 +57,32 @@ def train(
     Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` goes on exactly there.
     """
     from pretrainkit import api
-    from pretrainkit.cli.launching import check_launch, start
+    from pretrainkit.cli.launching import Asked, frozen_words, start, start_sweep
     from pretrainkit.cli.progress import make_watcher
 
-    check_launch(launch, nproc)
+    asked = Asked(launch, nodes, nproc, gpus_per_node, max_restarts, slurm, cloud, sweep, dry_run)
+    asked.check()
     resolved = api.resolve_config(source, settings or [])
     name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")
     out = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if launch == "local":
-        api.check_config(resolved.config, nproc)
-        words = ["train", source, *(settings or []), "--out", str(out), *(["--device", device] if device else [])]
-        start([*words, *(["--resume"] if resume else []), *(["--json"] if json else [])], nproc, out)
+    if launch == "none":
+        known = resolved.origins if origins is None else _origins(origins)
+        api.train(resolved.config, out, origins=known, watcher=make_watcher(json), device=device, resume=resume)
         return
-    watcher = make_watcher(json)
-    api.train(resolved.config, out, origins=resolved.origins, watcher=watcher, device=device, resume=resume)
+    if sweep:
+        start_sweep(asked, source, settings or [], sweep, out, device)
+        return
+    api.check_config(resolved.config, asked.world_size)
+    if launch == "local":
+        words = ["train", source, *(settings or []), "--out", str(out), *(["--device", device] if device else [])]
+        words += ["--json"] if json else []
+        start(asked, [*words, *(["--resume"] if resume else [])], [*words, "--resume"], out)
+    else:
+        frozen = frozen_words(resolved, out, device)
+        start(asked, frozen, frozen, out)
+
+
+def _origins(path: Path) -> Any:
+    import json
+
+    return json.loads(path.read_text(encoding="utf-8"))

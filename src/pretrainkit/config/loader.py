@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,6 +19,7 @@ from pretrainkit.errors import ConfigError
 
 Tree = dict[str, Any]
 Origins = dict[str, str]
+C = TypeVar("C", bound=BaseModel)
 
 
 class Catalog(Protocol):
@@ -84,6 +85,30 @@ def parse_override(word: str) -> tuple[list[str], Any]:
         return parts, parse_yaml(text, word)
     except ConfigError:
         return parts, text
+
+
+def config_of_words(config_class: type[C], words: Iterable[str], option: str) -> C:
+    """A config without layers from the `NAME=VALUE` words of an option such as `--slurm`.
+
+    Values are texts, but for lists [a, b], mappings {a: 1} and null.
+
+    Raises:
+        ConfigError: Every problem found.
+    """
+    tree: Tree = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise ConfigError(f"cannot read {option} {word!r}\n  write it like {option} NAME=VALUE")
+        tree[name.strip()] = parse_yaml(text, word) if text.startswith(("[", "{")) or text == "null" else text
+    try:
+        return config_class.model_validate(tree)
+    except ValidationError as error:
+        fields = f"\n  fields of {option}: {', '.join(config_class.model_fields)}"
+        found = [_explain(e, config_class, option).partition("\n  all fields")[0] for e in error.errors()]
+        raise ConfigError(
+            [f"{option}: {problem}" for problem in found[:-1]] + [f"{option}: {found[-1]}{fields}"]
+        ) from None
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -98,7 +98,9 @@ def _shard(model: nn.Module, blocks: list[nn.Module], world: World, compute_dtyp
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    mesh = init_device_mesh(world.device.type, (world.world_size,), mesh_dim_names=("data",))
+    # A dry run on "meta" has shapes and no devices.
+    device_type = "cpu" if world.device.type == "meta" else world.device.type
+    mesh = init_device_mesh(device_type, (world.world_size,), mesh_dim_names=("data",))
     policy = MixedPrecisionPolicy()
     if _computes_in(compute_dtype, world):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
@@ -116,7 +118,7 @@ def _shard(model: nn.Module, blocks: list[nn.Module], world: World, compute_dtyp
 
 def _computes_in(dtype: torch.dtype, world: World) -> bool:
     """Whether FSDP2 gathers weights in this number format rather than in float32."""
-    return world.device.type != "cpu" and dtype != torch.float32
+    return world.device.type not in ("cpu", "meta") and dtype != torch.float32
 
 
 def _holds_numbers(module: nn.Module) -> bool:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from pretrainkit.errors import InputError
+from pretrainkit.launch.folder import LaunchFolder
 from pretrainkit.launch.rank import LOG_FOLDER, exit_path, log_path, pid_path
+from pretrainkit.launch.restarts import Restarts
 
 _log = logging.getLogger(__name__)
 
@@ -23,43 +24,77 @@ _SAVE_SECONDS = 600
 _TAIL_LINES = 15
 
 
-def launch_local(arguments: Sequence[str], num_processes: int, run_folder: Path, module: str = "pretrainkit") -> int:
+def launch_local(
+    arguments: Sequence[str],
+    num_processes: int,
+    run_folder: Path,
+    module: str = "pretrainkit",
+    *,
+    again: Sequence[str] | None = None,
+    max_restarts: int = 0,
+) -> int:
     """Run `python -m MODULE ARGUMENTS...` as so many ranks and wait for them.
 
-    Rank 0 writes to this terminal, rank r to `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and SIGUSR1 are passed on to
-    the ranks, which save and end. When this process is killed they do so too, within seconds.
+    Rank 0 writes to this terminal, and every rank r to `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and SIGUSR1 are
+    passed on to the ranks, which save and end. When this process is killed they do so too, within seconds. When a rank
+    fails all others are stopped, and all are started again if there is a newer checkpoint than when they began.
 
     Args:
         arguments: For the module; the same for all ranks.
         num_processes: Ranks, at least 1.
         run_folder: Gets a folder `logs`; when the ranks refuse their input, a folder made here goes again.
         module: Must not launch again when RANK is in the environment.
+        again: Arguments after a failure; None: the same.
+        max_restarts: Failures after which the ranks are started again.
 
     Returns:
         The exit code of the worst rank: 1 failed, 2 bad input, 130 interrupted after saving, 0 done.
 
     Raises:
-        InputError: The log folder cannot be written, or there is no such number of processes.
+        InputError: The log folder cannot be written, there is no such number of processes, or another launcher trains
+            there.
     """
     if num_processes < 1:
         raise InputError(f"{num_processes} processes were asked for; it takes at least 1")
-    logs = run_folder.absolute() / "logs"
+    folder = LaunchFolder(run_folder.absolute())
+    logs = folder.logs
     is_new = not run_folder.exists()
     try:
         logs.mkdir(parents=True, exist_ok=True)
         for rank in range(num_processes):
-            for path in (pid_path(logs, rank), exit_path(logs, rank), log_path(logs, rank)):
-                path.unlink(missing_ok=True)
+            log_path(logs, rank).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"cannot write logs into {logs}: {error.strerror}\n  choose another run folder") from None
+    with folder.held():
+        restarts = Restarts(max_restarts, folder.newest_checkpoint)
+        while True:
+            code, was_asked_to_stop = _run_ranks([module, *arguments], num_processes, logs)
+            following = None if was_asked_to_stop else restarts.after_failure(code, folder.newest_checkpoint)
+            cause = {0: "done", 2: "bad input", 130: "stopped by a signal"}.get(code, "a rank failed")
+            folder.ended(str(os.getpid()), code, cause, "restarted" if following else "ended")
+            if following is None:
+                break
+            _log.warning(
+                "a rank failed: all start again from %s (%d more times at most)", following.checkpoint, following.left
+            )
+            restarts, arguments = following, arguments if again is None else again
+    if code == 2 and is_new:
+        folder.discard()  # refused: all was said, and nothing was made
+    return code
 
+
+def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[int, bool]:
+    """One attempt: the exit code of the worst rank, and whether the ranks were asked to stop."""
+    for rank in range(num_processes):
+        pid_path(logs, rank).unlink(missing_ok=True)
+        exit_path(logs, rank).unlink(missing_ok=True)
     environment = os.environ | {
         LOG_FOLDER: str(logs),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SAVE_SECONDS),
     }
     # Otherwise each rank would start as many threads as there are cores.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
-    command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), module, *arguments]
+    command = [sys.executable, "-m", "pretrainkit.launch.agent", str(num_processes), *words]
     # A session of its own, so that Ctrl-C in the terminal reaches the ranks once, from here.
     agent = subprocess.Popen(command, env=environment, start_new_session=True)
     with _forwarding(agent, logs, num_processes) as received:
@@ -69,10 +104,7 @@ def launch_local(arguments: Sequence[str], num_processes: int, run_folder: Path,
         pid_path(logs, rank).unlink(missing_ok=True)
         exit_path(logs, rank).unlink(missing_ok=True)
     _tell_failures(logs, codes)
-    code = worst(codes, was_asked_to_stop=bool(received))
-    if code == 2 and is_new and [path.name for path in run_folder.iterdir()] == [logs.name]:
-        shutil.rmtree(run_folder, ignore_errors=True)  # refused: all was said, and nothing was made
-    return code
+    return worst(codes, was_asked_to_stop=bool(received)), bool(received)
 
 
 def worst(codes: Sequence[int | None], was_asked_to_stop: bool) -> int:

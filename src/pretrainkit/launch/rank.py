@@ -1,10 +1,12 @@
 """What runs in each process that a launcher starts: `python -m pretrainkit.launch.rank MODULE ARGUMENTS...`.
 
 Runs MODULE as `python -m` would, and around it: leaves its process id and its exit code in the log folder, sends the
-output of all ranks but 0 to a file there, and asks itself to stop when whoever started it is gone.
+output to a file there (that of rank 0 also to where it went before), and asks itself to stop when whoever started it is
+gone.
 """
 
 import os
+import re
 import runpy
 import signal
 import sys
@@ -12,9 +14,11 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from typing import Any, TextIO
 
 LOG_FOLDER = "PRETRAINKIT_LOG_FOLDER"
 """Environment variable: where the ranks leave pid, exit code and output."""
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WATCH_SECONDS = 1.0
 
 
@@ -29,7 +33,7 @@ def exit_path(folder: Path, rank: int) -> Path:
 
 
 def log_path(folder: Path, rank: int) -> Path:
-    """Output of a rank other than 0, whose output goes to the terminal."""
+    """Output of a rank."""
     return folder / f"rank-{rank}.log"
 
 
@@ -37,11 +41,15 @@ def main() -> None:
     """Run the module named in the arguments as this rank."""
     folder, rank = Path(os.environ[LOG_FOLDER]), int(os.environ["RANK"])
     pid_path(folder, rank).write_text(str(os.getpid()))
+    log = open(log_path(folder, rank), "a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 (to the end)
     if rank:
-        log = os.open(log_path(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, sys.stdout.fileno())
-        os.dup2(log, sys.stderr.fileno())
-        os.close(log)
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    else:
+        sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)
+    if (early_warning := getattr(signal.Signals, "SIGUSR2", None)) is not None:
+        # Of a scheduler, repeated until it is heard: while training, StopSignal hears it.
+        signal.signal(early_warning, signal.SIG_IGN)
     stop_when_orphaned()
 
     del sys.argv[0]
@@ -65,6 +73,24 @@ def main() -> None:
             traceback.print_exc()
     exit_path(folder, rank).write_text(str(code))
     sys.exit(code)
+
+
+class Tee:
+    """A text stream whose text also goes to a file, without what moves the cursor of a terminal."""
+
+    def __init__(self, stream: TextIO, copy: TextIO) -> None:
+        self._stream, self._copy = stream, copy
+
+    def write(self, text: str) -> int:
+        self._copy.write(_TERMINAL_CODES.sub("", text))
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._copy.flush()
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def lost_peer(error: BaseException) -> str | None:

@@ -63,7 +63,7 @@ class RunFolder:
         if (
             self.path.is_dir()
             and not self.exists
-            and any(entry.name not in ("logs", "cache") for entry in self.path.iterdir())
+            and any(entry.name not in ("logs", "cache", "launch") for entry in self.path.iterdir())
         ):
             raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
         try:
@@ -189,7 +189,10 @@ def environment() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """The commit of the code, with '+changes' when the tree differs from it; None outside a checkout."""
+    """The commit of the code, with '+changes' when the tree differs from it; None outside a checkout. A launcher that
+    runs a copy of the code says what it is a copy of."""
+    if launched := os.environ.get("PRETRAINKIT_REVISION"):
+        return launched
     here = Path(__file__).resolve().parent
     try:
         commit = subprocess.run(

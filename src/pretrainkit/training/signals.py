@@ -1,4 +1,5 @@
-"""Stopping at a step boundary when asked to: SIGTERM (schedulers), SIGINT (Ctrl-C), SIGUSR1 (SLURM's early warning).
+"""Stopping at a step boundary when asked to: SIGTERM (schedulers), SIGINT (Ctrl-C), SIGUSR1 and
+SIGUSR2 (SLURM's early warning).
 
 The first signal only sets a flag: the trainer finishes its step, saves, and ends with exit code 130. A second SIGINT
 raises KeyboardInterrupt at once, for whoever does not want to wait for the save.
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
 _ECHO_SECONDS = 0.5
 """Ctrl-C under torchrun arrives twice: from the terminal, and forwarded by its agent. One this soon is the same."""
 

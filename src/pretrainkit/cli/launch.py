@@ -1,0 +1,215 @@
+"""`pretrainkit launch`: runs that were started with `--launch`, and machines of a cloud."""
+
+import json
+import os
+import shlex
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pretrainkit.cli.options import CloudSettings
+from pretrainkit.errors import InputError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+Run = Annotated[Path, typer.Argument(help="The run folder.")]
+
+
+@app.callback()
+def _root() -> None:
+    """Look at runs that were started with --launch, end them, go on with them; machines of a cloud."""
+
+
+@app.command()
+def status(
+    run: Annotated[Path, typer.Argument(metavar="RUN|NAME", help="The run folder, or the name of machines.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Whether a launched run waits, runs or ended, and how far it is."""
+    from pretrainkit.launch.folder import LaunchFolder
+
+    if not run.exists() and run.name == str(run):
+        from pretrainkit.launch import cloud
+
+        cloud.status(str(run), dry_run=False)
+        return
+    folder = LaunchFolder(run)
+    launch = folder.last()
+    states = {job_id: _state(folder, launch.kind, job_id) for job_id in launch.job_ids}
+    found = {
+        "run": str(run),
+        "kind": launch.kind,
+        "ranks": launch.world_size,
+        "jobs": states,
+        "checkpoint": folder.newest_checkpoint,
+        "attempts": folder.attempts(),
+        "code": launch.code.get("git"),
+    }
+    if as_json:
+        print(json.dumps(found))
+        return
+    print(f"{run}: {launch.kind}, {launch.world_size} ranks, code {launch.code.get('git') or 'of no checkout'}")
+    for job_id, state in states.items():
+        print(f"  {'process' if launch.kind == 'local' else 'job'} {job_id}: {state}")
+    print(f"  newest checkpoint: {folder.newest_checkpoint or 'none yet'}")
+    for row in folder.attempts():
+        print(f"  ended with {row['code']} ({row['cause']}) after {row['checkpoint']}: {row['then']}")
+
+
+def _state(folder: Any, kind: str, job_id: str) -> str:
+    if kind == "local":
+        return "RUNNING" if folder.is_held else "ended"
+    if kind == "slurm":
+        from pretrainkit.launch.slurm import state
+
+        return state(job_id)
+    from pretrainkit.launch.cloud import cluster_state
+
+    return cluster_state(job_id)
+
+
+@app.command()
+def logs(
+    run: Run,
+    rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.", show_default=False)] = None,
+    lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
+) -> None:
+    """The last lines of each rank's log, and where the whole logs are."""
+    from pretrainkit.launch.folder import LaunchFolder
+
+    folder = LaunchFolder(run)
+    folder.last()
+    paths = sorted(folder.logs.glob("rank-*.log"), key=lambda path: int(path.stem.removeprefix("rank-")))
+    if rank is not None:
+        paths = [path for path in paths if path.stem == f"rank-{rank}"]
+    if not paths:
+        raise InputError(f"there is no such log in {folder.logs}\n  what a scheduler wrote: {folder.path / 'jobs'}")
+    for path in paths:
+        print(f"== {path}")
+        print("\n".join(path.read_text(errors="replace").splitlines()[-lines:]))
+    for path in sorted((folder.path / "jobs").glob("*_log.out")):
+        print(f"== also: {path}")
+
+
+@app.command()
+def cancel(
+    run: Run, now: Annotated[bool, typer.Option("--now", help="Do not wait for the ranks to save.")] = False
+) -> None:
+    """End a launched run: its ranks save first, and nothing starts it again but `launch resume`."""
+    from pretrainkit.launch.folder import LaunchFolder
+
+    folder = LaunchFolder(run)
+    launch = folder.last()
+    folder.cancel()
+    if launch.kind == "local":
+        if not folder.is_held:
+            raise InputError(f"{run} does not run on this machine\n  go on with it: pretrainkit launch resume {run}")
+        os.kill(int(launch.job_ids[0]), signal.SIGTERM)
+    elif launch.kind == "slurm":
+        from pretrainkit.launch import slurm
+
+        for job_id in launch.job_ids:
+            slurm.cancel(job_id, now=now)
+    else:
+        from pretrainkit.launch.cloud import cancel_jobs
+
+        cancel_jobs(launch.job_ids[0])
+    print(f"asked {launch.kind} {', '.join(launch.job_ids)} to end")
+
+
+@app.command()
+def resume(run: Run) -> None:
+    """Go on with a launched run as it was launched: the same command, ranks, scheduler and settings."""
+    from dataclasses import replace
+
+    from pretrainkit.cli.launching import launch_again
+    from pretrainkit.launch.folder import LaunchFolder
+    from pretrainkit.launch.slurm import state
+
+    folder = LaunchFolder(run)
+    launch = folder.last()
+    if launch.kind == "slurm":
+        alive = [job for job in launch.job_ids if state(job).split(" ")[0] in ("PENDING", "RUNNING", "SUSPENDED")]
+        if alive:
+            raise InputError(
+                f"job {alive[0]} of {run} is in the queue\n  it goes on by itself: pretrainkit launch status {run}"
+            )
+    launch_again(run, replace(launch, words=launch.words_again, job_ids=()))
+
+
+Name = Annotated[str, typer.Argument(help="Of the machines, such as my-pod.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show task file and commands; do nothing.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Machines; left out: as in the task file.", show_default=False)]
+_FOLDER = Path(".pretrainkit") / "cloud"
+"""Where task files of machines are kept."""
+
+
+def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[str]) -> tuple[Any, Any]:
+    from pretrainkit.config.loader import config_of_words
+    from pretrainkit.launch.cloud import task_of
+    from pretrainkit.launch.cloud_config import CloudConfig
+
+    config = config_of_words(CloudConfig, cloud or [], "--cloud")
+    return config, task_of(config, name=name, command=command, num_nodes=nodes)
+
+
+def _show(commands: list[list[str]], dry_run: bool, path: Path | None = None) -> None:
+    if dry_run:
+        if path is not None:
+            print(path.read_text(encoding="utf-8"))
+        for command in commands:
+            print("$ " + shlex.join(command))
+
+
+@app.command()
+def create(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False) -> None:
+    """Get machines of a cloud: sky launch."""
+    from pretrainkit.launch import cloud as sky
+
+    config, task = _task(name, cloud, nodes, ["doctor"])
+    _show(sky.create(name, task, config, _FOLDER, dry_run=dry_run), dry_run, _FOLDER / f"{name}-create.yaml")
+
+
+@app.command()
+def provision(name: Name, cloud: CloudSettings = None, nodes: Nodes = None, dry_run: DryRun = False) -> None:
+    """Set machines up, and make them git remotes of this checkout."""
+    from pretrainkit.launch import cloud as sky
+
+    config, task = _task(name, cloud, nodes, ["doctor"])
+    commands = sky.provision(name, task, config, _FOLDER, dry_run=dry_run)
+    _show(commands, dry_run, _FOLDER / f"{name}-provision.yaml")
+
+
+@app.command()
+def run(
+    name: Name,
+    command: Annotated[list[str], typer.Argument(metavar="-- WORDS", help="Of pretrainkit, such as corpus shards ...")],
+    cloud: CloudSettings = None,
+    nodes: Nodes = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Run a command of pretrainkit on all machines at once."""
+    from pretrainkit.launch import cloud as sky
+
+    _, task = _task(name, cloud, nodes, command)
+    _show(sky.run_on(name, task, _FOLDER, dry_run=dry_run), dry_run, _FOLDER / f"{name}-run.yaml")
+
+
+@app.command()
+def ssh_config(name: Name, nodes: Nodes = 1, dry_run: DryRun = False) -> None:
+    """Bring the machines' addresses in the ssh config up to date, and say their names."""
+    from pretrainkit.launch import cloud as sky
+
+    _show(sky.status(name, dry_run=dry_run), dry_run)
+    for alias in sky.host_aliases(name, nodes or 1):
+        print(f"ssh {alias}")
+
+
+@app.command()
+def delete(name: Name, dry_run: DryRun = False) -> None:
+    """Delete machines and all that is on them; what is in buckets stays."""
+    from pretrainkit.launch import cloud as sky
+
+    _show(sky.delete(name, dry_run=dry_run), dry_run)

@@ -1,0 +1,70 @@
+"""`pretrainkit plan`."""
+
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+_COLUMNS = ("weights", "grads", "optimizer", "average", "activ.", "gathered", "total")
+
+Settings = Annotated[list[str] | None, typer.Argument(metavar="PATH=VALUE", help="Such as data.train=FOLDER.")]
+
+
+@app.command()
+def plan(
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.yaml", help="A preset, or a YAML file.")],
+    settings: Settings = None,
+    gpus: Annotated[int, typer.Option(min=1, help="Devices of the whole run, one per rank.")] = 1,
+    device: Annotated[str, typer.Option(help="b200, h200, h100, a100, a100-40, l40s, a10, l4 or cpu.")] = "h200",
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="Devices of a machine, for HSDP.")] = 8,
+    mfu: Annotated[float, typer.Option(help="Share of the datasheet's rate that you expect, in (0, 1].")] = 0.4,
+    price: Annotated[float | None, typer.Option(help="Of one device for an hour.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option(help="Lay the model out over all ranks, without their devices.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Say what a run needs before it is paid for: memory per device, FLOPs, time and cost, and what does not divide."""
+    from pretrainkit import api
+
+    config = api.load_config(source, settings or [])
+    found = api.make_plan(
+        config, num_gpus=gpus, device=device, gpus_per_node=gpus_per_node, mfu=mfu, price=price, dry_run=dry_run
+    )
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(found)))
+    else:
+        print("\n".join(_lines(found)))
+    if found.problems:
+        from pretrainkit.errors import ConfigError
+
+        raise ConfigError(found.problems)
+
+
+def _lines(plan: Any) -> list[str]:
+    lines = [
+        f"{plan.num_parameters:,} parameters on {plan.num_ranks} x {plan.device}, {plan.precision}",
+        f"a step: {plan.tokens_per_step:,.0f} tokens, {plan.flops_per_step:.3g} FLOPs; each rank "
+        f"{plan.microbatches_per_step} x {plan.examples_per_microbatch} examples",
+        "memory of a rank in GiB  " + "".join(f"{name:>10}" for name in _COLUMNS),
+    ]
+    for name, memory in plan.memory.items():
+        parts = (memory.weights, memory.gradients, memory.optimizer, memory.averages, memory.activations)
+        cells = "".join(f"{part / 2**30:10.2f}" for part in (*parts, memory.gathered, memory.total))
+        fits = ""
+        if plan.device_bytes is not None:
+            # What torch, NCCL and fragments take besides.
+            fits = "fits" if memory.total < 0.9 * plan.device_bytes else "DOES NOT FIT"
+        lines.append(f"  {name:<22} {cells}  {fits}")
+    for strategy, numbers in plan.numbers_on_rank.items():
+        shown = ", ".join(f"rank {rank} keeps {count:,}" for rank, count in numbers.items())
+        lines.append(f"dry run of {strategy} on {1 + max(numbers)} ranks: {shown} numbers")
+    if plan.seconds is None:
+        lines.append(f"{plan.num_steps:,} steps; the peak rate of {plan.device} is not known, and so no time")
+    else:
+        cost = "" if plan.cost is None else f", {plan.cost:,.2f} at that price"
+        hours = plan.seconds / 3600
+        lines.append(f"{plan.num_steps:,} steps at an MFU of {plan.mfu:.0%}: {hours:,.2f} hours{cost}")
+    return lines

@@ -1,0 +1,76 @@
+"""What the devices of this machine are, for any back end that `torch.accelerator` knows: CUDA, MPS, XPU, and those that
+register themselves when they are installed."""
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device."""
+
+    type: str
+    """As torch names it: cpu, cuda, mps, xpu, ..."""
+    name: str
+    """Of the model, such as NVIDIA H200."""
+    memory_bytes: int | None
+    """All of it; None where the back end does not say."""
+
+
+def devices() -> list[Device]:
+    """The accelerators of this machine; where there is none, its CPU."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None:
+        return [cpu()]
+    return [_described(accelerator.type, index) for index in range(torch.accelerator.device_count())]
+
+
+def cpu() -> Device:
+    """This machine's CPU and memory."""
+    lines = Path("/proc/cpuinfo").read_text(errors="replace") if Path("/proc/cpuinfo").exists() else ""
+    model = next((line.partition(":")[2].strip() for line in lines.splitlines() if line.startswith("model name")), None)
+    sizes = {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} & set(os.sysconf_names)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if len(sizes) == 2 else None
+    return Device("cpu", model or platform.processor() or platform.machine(), memory)
+
+
+def _described(kind: str, index: int) -> Device:
+    if kind == "mps":
+        return Device(kind, f"Apple {platform.machine()}", torch.mps.recommended_max_memory())
+    try:
+        properties = torch.get_device_module(kind).get_device_properties(index)
+    except (AttributeError, RuntimeError):  # a back end without this function
+        return Device(kind, kind, None)
+    return Device(kind, str(getattr(properties, "name", kind)), getattr(properties, "total_memory", None))
+
+
+def attention_back_ends(kind: str) -> list[str]:
+    """The fused kernels of scaled_dot_product_attention that torch may choose from on a device of this type."""
+    if kind == "cpu":
+        return ["flash (CPU)"]
+    if kind != "cuda":
+        return []
+    enabled = {
+        "flash": torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled(),
+        "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "cuDNN": torch.backends.cuda.cudnn_sdp_enabled(),
+    }
+    return [name for name, is_there in enabled.items() if is_there]
+
+
+def collective_back_ends() -> list[str]:
+    """What ranks can talk through here."""
+    if not dist.is_available():
+        return []
+    there = {
+        "gloo": dist.is_gloo_available(),
+        "nccl": dist.is_nccl_available(),
+        "xccl": dist.is_xccl_available(),
+        "mpi": dist.is_mpi_available(),
+    }
+    return [name for name, is_there in there.items() if is_there]

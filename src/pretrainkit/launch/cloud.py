@@ -1,0 +1,233 @@
+"""Machines and runs in clouds, through SkyPilot's command `sky`. Torch-free.
+
+A task file says which machines, how they are set up and what runs on them; `sky` does the rest. Every function gives
+the commands it would run, so that they can be looked at without an account.
+"""
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.config.yaml import dump_yaml, parse_yaml
+from pretrainkit.errors import ConfigError, InputError, MissingPackageError, RunError
+from pretrainkit.launch.cloud_config import CloudConfig
+from pretrainkit.launch.folder import Launch, LaunchFolder
+from pretrainkit.launch.slurm import copy_code
+
+Commands = list[list[str]]
+
+_REMOTE = "~/pretrainkit-run"
+_BUCKET = "/bucket"
+
+
+def task_of(
+    config: CloudConfig,
+    *,
+    name: str,
+    command: Sequence[str],
+    num_nodes: int | None = None,
+    processes: int | None = None,
+    max_restarts: int | None = None,
+    files_there: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A task of SkyPilot as nested plain values.
+
+    Args:
+        config: What is laid over the file it names.
+        name: Of the task.
+        command: Words of pretrainkit's command line.
+        num_nodes: Machines; None: as in the file.
+        processes: Ranks of each machine; None: one per GPU.
+        max_restarts: Of the ranks, after a failure, while the machines live; None: as in the file.
+        files_there: Path on the machines to path here.
+    """
+    text = files("pretrainkit.launch").joinpath("tasks", f"{config.task}.yaml").read_text(encoding="utf-8")
+    task = parse_yaml(text, f"{config.task}.yaml")
+    task["name"] = name
+    task["num_nodes"] = num_nodes or task["num_nodes"]
+    resources = task["resources"]
+    for field in ("accelerators", "infra", "cpus", "memory", "disk_size", "image_id"):
+        if (value := getattr(config, field)) is not None:
+            resources[field] = value
+    if config.use_spot:
+        resources["use_spot"] = True
+    if config.runtime_version is not None:
+        resources["accelerator_args"] = {"runtime_version": config.runtime_version}
+    if config.workdir is not None:
+        task["workdir"] = config.workdir
+    if config.setup:
+        task["setup"] = "\n".join([task["setup"].rstrip(), *config.setup, ""])
+    task["envs"]["COMMAND"] = shlex.join(command)
+    if processes is not None:
+        task["envs"]["PROCESSES"] = str(processes)
+    if max_restarts is not None:
+        task["run"] = task["run"].replace("--max-restarts 3", f"--max-restarts {max_restarts}")
+    mounts: dict[str, Any] = dict(files_there or {})
+    if config.bucket is not None:
+        mounts[_BUCKET] = {"source": config.bucket, "mode": config.bucket_mode}
+    if mounts:
+        task["file_mounts"] = mounts
+    return dict(task)
+
+
+def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
+    """Start a run in a cloud: on machines of its own, or as a managed job where they may be taken away.
+
+    The resolved config, the code and the list of packages travel from `RUN/launch`; the run is written to the bucket.
+
+    Returns:
+        The commands.
+
+    Raises:
+        ConfigError: There is no bucket to write to.
+        MissingPackageError: SkyPilot is not installed.
+    """
+    config = CloudConfig.model_validate(dict(launch.settings))
+    if config.bucket is None:
+        raise ConfigError(
+            "--launch cloud has nowhere to write the run: a machine's disk goes with the machine\n"
+            "  give a bucket: --cloud bucket=s3://NAME (or gs://NAME, ...)"
+        )
+    folder = LaunchFolder(run.absolute())
+    folder.path.mkdir(parents=True, exist_ok=True)
+    copy_code(folder.path)
+    (folder.path / "requirements.txt").write_text("\n".join(_requirements()) + "\n", encoding="utf-8")
+    command = ["train", f"{_REMOTE}/config.yaml", "--origins", f"{_REMOTE}/origins.json"]
+    command += ["--out", f"{_BUCKET}/runs/{run.name}", "--resume", "--json"]
+    there = {name: str(folder.path / name) for name in ("config.yaml", "origins.json", "requirements.txt", "code")}
+    task = task_of(
+        config,
+        name=run.name,
+        command=command,
+        num_nodes=launch.num_nodes,
+        processes=launch.processes_per_node if launch.gpus_per_node == 0 else None,
+        max_restarts=launch.max_restarts,
+        files_there={f"{_REMOTE}/{name}": path for name, path in there.items()},
+    )
+    # The shell of the machines fills in ~ only where it is not quoted.
+    task["envs"]["COMMAND"] = " ".join(command)
+    if launch.gpus_per_node and config.accelerators is None and config.task in ("gpu", "gpu-8", "nodes"):
+        kind = task["resources"]["accelerators"].partition(":")[0]
+        task["resources"]["accelerators"] = f"{kind}:{launch.gpus_per_node}"
+    if config.use_spot:
+        task["resources"]["job_recovery"] = {"max_restarts_on_errors": launch.max_restarts}
+    path = write_task(task, folder.path / "task.yaml")
+    start = ["sky", "jobs", "launch", "--name", run.name] if config.use_spot else _start(run.name, config)
+    commands = [[*start, "--yes", "--detach-run", str(path)]]
+    if dry_run:
+        return commands
+    folder.add(launch)
+    folder.submitted((f"{'job' if config.use_spot else 'cluster'}:{run.name}",))
+    return run_all(commands, dry_run=False)
+
+
+def create(name: str, task: dict[str, Any], config: CloudConfig, folder: Path, *, dry_run: bool) -> Commands:
+    """Get machines under this name; nothing is installed yet."""
+    bare = {key: value for key, value in task.items() if key not in ("setup", "run", "envs")} | {"run": "true"}
+    path = write_task(bare, folder / f"{name}-create.yaml")
+    return run_all([[*_start(name, config), "--yes", str(path)]], dry_run=dry_run)
+
+
+def provision(name: str, task: dict[str, Any], config: CloudConfig, folder: Path, *, dry_run: bool) -> Commands:
+    """Set up all machines, and make each a git remote: `git push NAME` goes to all of them, `git fetch NAME` comes from
+    the first. What is pushed to the branch `pushed` is checked out in `~/checkout`.
+    """
+    path = write_task(task | {"run": "true"}, folder / f"{name}-provision.yaml")
+    commands = [[*_start(name, config), "--yes", str(path)]]
+    aliases = host_aliases(name, int(task["num_nodes"]))
+    prepare = "git init -q ~/checkout && cd ~/checkout && git config receive.denyCurrentBranch updateInstead"
+    commands += [["ssh", alias, f"{prepare} && git symbolic-ref HEAD refs/heads/pushed"] for alias in aliases]
+    commands.append(["git", "remote", "add", name, f"{aliases[0]}:checkout"])
+    commands += [["git", "remote", "set-url", "--add", "--push", name, f"{alias}:checkout"] for alias in aliases]
+    commands.append(["git", "config", f"remote.{name}.push", "HEAD:refs/heads/pushed"])
+    return run_all(commands, dry_run=dry_run)
+
+
+def run_on(name: str, task: dict[str, Any], folder: Path, *, dry_run: bool) -> Commands:
+    """Run the command of a task on all machines, side by side, and show what it prints."""
+    path = write_task({key: value for key, value in task.items() if key != "setup"}, folder / f"{name}-run.yaml")
+    return run_all([["sky", "exec", name, str(path)]], dry_run=dry_run)
+
+
+def delete(name: str, *, dry_run: bool) -> Commands:
+    """Delete the machines and all that is on them."""
+    return run_all([["sky", "down", "--yes", name]], dry_run=dry_run)
+
+
+def status(name: str, *, dry_run: bool) -> Commands:
+    """What the cloud says of the machines. It also brings their names in the ssh config up to date."""
+    return run_all([["sky", "status", "--refresh", name]], dry_run=dry_run)
+
+
+def host_aliases(name: str, num_nodes: int) -> list[str]:
+    """The names that SkyPilot gives the machines of a cluster in the ssh config."""
+    return [name, *(f"{name}-worker{number}" for number in range(1, num_nodes))]
+
+
+def cluster_state(job_id: str) -> str:
+    """What SkyPilot says of a run."""
+    kind, _, name = job_id.partition(":")
+    command = ["sky", "jobs", "queue"] if kind == "job" else ["sky", "queue", name]
+    _require_sky()
+    shown = subprocess.run(command, capture_output=True, text=True)
+    if shown.returncode:
+        return f"UNKNOWN ({shown.stderr.strip().splitlines()[-1] if shown.stderr.strip() else 'sky failed'})"
+    lines = [line for line in shown.stdout.splitlines() if name in line.split()]
+    return lines[0].strip() if lines else "UNKNOWN"
+
+
+def cancel_jobs(job_id: str) -> Commands:
+    """End a run; its ranks save first."""
+    kind, _, name = job_id.partition(":")
+    words = (
+        ["sky", "jobs", "cancel", "--yes", "--name", name]
+        if kind == "job"
+        else ["sky", "cancel", "--yes", "--all", name]
+    )
+    return run_all([words], dry_run=False)
+
+
+def write_task(task: Mapping[str, Any], path: Path) -> Path:
+    """Write a task file. Raises InputError where it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dump_yaml(dict(task)), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}\n  work in a folder that may be written") from None
+    return path
+
+
+def run_all(commands: Commands, *, dry_run: bool) -> Commands:
+    """Run commands one after another. Raises RunError when one fails; nothing is run where it is dry."""
+    if not dry_run:
+        _require_sky()
+        for command in commands:
+            if code := subprocess.run(command).returncode:
+                raise RunError(
+                    f"this command failed with {code}: {shlex.join(command)}\n  sky check tells which clouds work"
+                )
+    return commands
+
+
+def _require_sky() -> None:
+    if shutil.which("sky") is None:
+        raise MissingPackageError("skypilot", "cloud", "a cloud")
+
+
+def _start(name: str, config: CloudConfig) -> list[str]:
+    ends = [] if config.autostop is None else ["--down", "--idle-minutes-to-autostop", str(config.autostop)]
+    return ["sky", "launch", "--cluster", name, *ends]
+
+
+def _requirements() -> list[str]:
+    """What pretrainkit needs, without extras."""
+    try:
+        found = requires("pretrainkit") or []
+    except PackageNotFoundError:
+        found = []
+    return [line for line in found if "extra ==" not in line] or ["pretrainkit"]

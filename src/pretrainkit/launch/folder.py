@@ -1,0 +1,174 @@
+"""`RUN/launch`: what was asked to run, where it runs, and how each attempt ended. Torch-free.
+
+launch/
+  launches.json     every launch of the run, newest last: command, ranks, settings, code version, ids of jobs
+  attempts.jsonl    a line for each attempt that ended: exit code, why, the newest checkpoint, what follows
+  .lock             held by a local launcher while it lives
+  cancelled         only between `launch cancel` and the next launch
+  config.yaml, origins.json, code/, jobs/     of jobs: the resolved config, the code that runs it, the scheduler's logs
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pretrainkit.errors import DataError, InputError
+
+Kind = Literal["local", "slurm", "cloud"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: what runs, as how many ranks, started by what."""
+
+    kind: Kind
+    words: tuple[str, ...]
+    """Of the command line of pretrainkit; the same for every rank."""
+    words_again: tuple[str, ...]
+    """What goes on after an interruption."""
+    num_nodes: int = 1
+    processes_per_node: int = 1
+    gpus_per_node: int = 0
+    """To ask a scheduler for."""
+    max_restarts: int = 0
+    """Failures after which the run goes on by itself, provided that it got further in between."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the scheduler or cloud."""
+    code: Mapping[str, Any] = field(default_factory=dict)
+    """Versions, platform and code revision at the time of the launch."""
+    job_ids: tuple[str, ...] = ()
+    """Of the scheduler; of a local launch the process id."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks."""
+        return self.num_nodes * self.processes_per_node
+
+
+class LaunchFolder:
+    """Paths and small files of the launches of a run."""
+
+    def __init__(self, run: str | Path) -> None:
+        self.run = Path(run)
+        self.path = self.run / "launch"
+
+    @property
+    def logs(self) -> Path:
+        """One log per rank."""
+        return self.run / "logs"
+
+    @property
+    def newest_checkpoint(self) -> str | None:
+        """Name of the newest whole checkpoint, such as step-00001000; None before the first."""
+        return max((path.name for path in (self.run / "checkpoints").glob("step-*")), default=None)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked for the end of the current launch."""
+        return (self.path / "cancelled").exists()
+
+    def cancel(self) -> None:
+        """Let what ends now not be started again."""
+        (self.path / "cancelled").touch()
+
+    def launches(self) -> list[Launch]:
+        """All launches, newest last; empty where there was none.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+        path = self.path / "launches.json"
+        if not path.is_file():
+            return []
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            return [Launch(**_with_tuples(row)) for row in rows]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{path} is damaged: {error}\n  remove it; the run goes on with: pretrainkit resume {self.run}"
+            ) from None
+
+    def last(self) -> Launch:
+        """The newest launch. Raises InputError where there was none."""
+        if not (launches := self.launches()):
+            raise InputError(
+                f"{self.run} was not launched: there is no {self.path / 'launches.json'}\n"
+                "  give the folder of a run that was started with --launch, or go on with: pretrainkit resume RUN"
+            )
+        return launches[-1]
+
+    def add(self, launch: Launch) -> None:
+        """Record a launch that is about to begin. Raises InputError where the folder cannot be written."""
+        launches = [*self.launches(), launch]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "cancelled").unlink(missing_ok=True)
+            self._write("launches.json", [asdict(one) for one in launches])
+        except OSError as error:
+            raise InputError(f"cannot write into {self.path}: {error.strerror}\n  choose another run folder") from None
+
+    def discard(self) -> None:
+        """Remove the run folder of a launch that was refused, where there is nothing in it but what launching left."""
+        if {path.name for path in self.run.iterdir()} <= {self.logs.name, self.path.name}:
+            shutil.rmtree(self.run, ignore_errors=True)
+
+    def submitted(self, job_ids: tuple[str, ...]) -> None:
+        """The newest launch got these ids."""
+        *before, launch = self.launches()
+        self._write("launches.json", [asdict(one) for one in [*before, replace(launch, job_ids=job_ids)]])
+
+    def ended(self, job_id: str, code: int, cause: str, then: str) -> None:
+        """Append to attempts.jsonl."""
+        row = {"job": job_id, "code": code, "cause": cause, "checkpoint": self.newest_checkpoint, "then": then}
+        with open(self.path / "attempts.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(row | {"time": round(time.time(), 3)}) + "\n")
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """How attempts ended, oldest first."""
+        path = self.path / "attempts.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the only launcher of this run. Raises InputError where another one lives."""
+        import fcntl
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    f"{self.run} is being trained by another launcher\n"
+                    f"  look at it: pretrainkit launch status {self.run}; end it: pretrainkit launch cancel {self.run}"
+                ) from None
+            yield
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a launcher of this machine lives."""
+        import fcntl
+
+        if not (self.path / ".lock").is_file():
+            return False
+        with open(self.path / ".lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    def _write(self, name: str, value: Any) -> None:
+        partial = self.path / f".{name}.partial"
+        partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        os.replace(partial, self.path / name)
+
+
+def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}

@@ -1,0 +1,148 @@
+"""Jobs of SLURM, through submitit. Torch-free.
+
+The ranks of a job are its tasks, one per GPU. What was submitted is what runs: the resolved config and a copy of the
+code lie in `RUN/launch`, whatever happens to the checkout while the job waits.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.errors import InputError, MissingPackageError, RunError
+from pretrainkit.launch.folder import Launch, LaunchFolder
+from pretrainkit.launch.slurm_config import SlurmConfig
+from pretrainkit.launch.slurm_rank import RankJob
+
+
+def submit(runs: Sequence[Path], launches: Sequence[Launch], *, name: str, cluster: str = "slurm") -> list[str]:
+    """Submit one job for each run: alone, or as an array where there are several.
+
+    Args:
+        runs: Run folders on a file system that all nodes share.
+        launches: Of each; equal but for their words.
+        name: Of the job in the queue.
+        cluster: "slurm", or "local" for submitit's own processes on this machine.
+
+    Returns:
+        Job ids, which the run folders keep too.
+
+    Raises:
+        MissingPackageError: submitit is not installed.
+        InputError: There is no SLURM here, or it refused the job.
+    """
+    try:
+        import submitit
+    except ImportError:
+        raise MissingPackageError("submitit", "slurm", "--launch slurm") from None
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise InputError(
+            "--launch slurm: there is no sbatch on this machine\n"
+            "  submit from a login node of the cluster, or start here with --launch local"
+        )
+    first, settings = launches[0], SlurmConfig.model_validate(dict(launches[0].settings))
+    folders = [LaunchFolder(run.absolute()) for run in runs]
+    for folder, launch in zip(folders, launches, strict=True):
+        folder.add(launch)
+        folder.logs.mkdir(parents=True, exist_ok=True)
+    code = copy_code(folders[0].path)
+    executor: Any = submitit.AutoExecutor(folder=str(folders[0].path / "jobs"), cluster=cluster)
+    executor.update_parameters(**_parameters(first, settings, name, code, cluster))
+    jobs = [
+        RankJob(launch.words_again, str(folder.run), launch.max_restarts, settings.max_timeouts)
+        for folder, launch in zip(folders, launches, strict=True)
+    ]
+    try:
+        if len(jobs) == 1:
+            submitted = [executor.submit(jobs[0])]
+        else:
+            with executor.batch():
+                submitted = [executor.submit(job) for job in jobs]
+    except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+        raise InputError(
+            f"SLURM refused the job: {str(error).strip()}\n  mend the setting with --slurm NAME=VALUE"
+        ) from None
+    for folder, job in zip(folders, submitted, strict=True):
+        folder.submitted((job.job_id,))
+    return [job.job_id for job in submitted]
+
+
+def _parameters(launch: Launch, settings: SlurmConfig, name: str, code: Path, cluster: str) -> dict[str, Any]:
+    """For submitit's executor."""
+    setup = [
+        *settings.setup,
+        f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}",
+        f"export PRETRAINKIT_REVISION={launch.code.get('git') or 'unknown'}",
+    ]
+    common: dict[str, Any] = {
+        "name": name,
+        "timeout_min": settings.time,
+        "nodes": launch.num_nodes,
+        "tasks_per_node": launch.processes_per_node,
+        "stderr_to_stdout": True,
+    }
+    if cluster == "local":
+        return common | {"local_setup": setup}
+    optional = {
+        "slurm_partition": settings.partition,
+        "slurm_account": settings.account,
+        "slurm_qos": settings.qos,
+        "slurm_constraint": settings.constraint,
+        "slurm_exclude": settings.exclude,
+        "slurm_nodelist": settings.nodelist,
+        "slurm_comment": settings.comment,
+        "cpus_per_task": settings.cpus_per_task,
+        "mem_gb": settings.mem_gb,
+        "gpus_per_node": launch.gpus_per_node or None,
+    }
+    return (
+        common
+        | {name: value for name, value in optional.items() if value is not None}
+        | {
+            "slurm_setup": setup,
+            "slurm_signal_delay_s": settings.signal_seconds,
+            "slurm_array_parallelism": settings.array_parallelism,
+            "slurm_wckey": "pretrainkit",
+            "slurm_srun_args": ["--kill-on-bad-exit=1"],
+            "slurm_additional_parameters": {"requeue": True, **settings.sbatch},
+        }
+    )
+
+
+def copy_code(folder: Path) -> Path:
+    """A copy of this package in `folder/code`, compiled parts included: what a job imports. Returns `folder/code`."""
+    import pretrainkit
+
+    source, code = Path(pretrainkit.__file__).parent, folder / "code"
+    partial = folder / f".code-{os.getpid()}"
+    shutil.copytree(source, partial / "pretrainkit", ignore=shutil.ignore_patterns("__pycache__", "*.c"))
+    shutil.rmtree(code, ignore_errors=True)
+    os.replace(partial, code)
+    return code
+
+
+def state(job_id: str) -> str:
+    """What the scheduler says of a job, such as RUNNING or PENDING (BeginTime); UNKNOWN when it forgot the job."""
+    with suppress(FileNotFoundError):
+        shown = subprocess.run(["scontrol", "show", "job", job_id], capture_output=True, text=True, timeout=60).stdout
+        if match := re.search(r"JobState=(\w+) Reason=(\w+)", shown):
+            return match[1] if match[2] == "None" else f"{match[1]} ({match[2]})"
+    with suppress(FileNotFoundError):
+        command = ["sacct", "-X", "--noheader", "--parsable2", "--format=State", "--jobs", job_id]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        if shown.strip():
+            return shown.split()[0]
+    return "UNKNOWN"
+
+
+def cancel(job_id: str, *, now: bool) -> None:
+    """End a job. Running ranks save first, unless `now`. Raises RunError where the scheduler does not obey."""
+    is_running = state(job_id).startswith("RUNNING")
+    command = ["scancel", *(["--signal=TERM"] if is_running and not now else []), job_id]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        raise RunError(f"scancel {job_id} failed: {done.stderr.strip()}\n  ask the cluster: squeue --me")

@@ -1,0 +1,263 @@
+"""What a run needs before it is paid for: memory per rank, FLOPs, time, cost, and whether its layout holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pretrainkit.config.paths import absolute_paths
+from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.running.loader import build_loader, with_extra_steps, with_num_steps
+from pretrainkit.training.run import ParallelConfig, RunConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pretrainkit.training.fake_step import StepMemory
+    from pretrainkit.training.objective import Cost
+
+DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
+    {
+        "b200": ("NVIDIA B200", 180e9),
+        "h200": ("NVIDIA H200", 141e9),
+        "h100": ("NVIDIA H100", 80e9),
+        "a100": ("NVIDIA A100", 80e9),
+        "a100-40": ("NVIDIA A100", 40e9),
+        "l40s": ("NVIDIA L40S", 48e9),
+        "a10": ("NVIDIA A10", 24e9),
+        "l4": ("NVIDIA L4", 24e9),
+    }
+)
+"""Names of devices to what `peak_flops` knows them by and the bytes of memory on their datasheets."""
+_MEASURED_EXAMPLES = (4, 8)
+"""Activations of larger microbatches lie on the line through those of these sizes."""
+_MAX_DRY_RANKS = 1024
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank, under one strategy."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    averages: float
+    """Of `ema_decay`."""
+    activations: float
+    """Of one microbatch at the peak of forward and backward pass, or what the update holds if that is more."""
+    gathered: float
+    """Weights and gradients of other ranks that are here for a while."""
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.averages + self.activations + self.gathered
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was found out about a run on so many devices."""
+
+    num_parameters: int
+    num_ranks: int
+    device: str
+    precision: str
+    examples_per_microbatch: int
+    microbatches_per_step: int
+    """Of each rank."""
+    memory: dict[str, RankMemory]
+    """By strategy: ddp, fsdp2, hsdp."""
+    device_bytes: float | None
+    flops_per_step: float
+    """Of all ranks, forward and backward, real tokens."""
+    tokens_per_step: float
+    num_steps: int
+    mfu: float
+    seconds: float | None
+    """Of the whole run at that MFU; None where the peak rate is not known."""
+    cost: float | None
+    """In the unit of the price; None without a price or a time."""
+    problems: list[str]
+    """What does not divide, and other settings that cannot work on so many ranks."""
+    numbers_on_rank: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Of the dry run: strategy to rank to numbers of parameters it keeps."""
+
+
+def make_plan(
+    config: RunConfig,
+    *,
+    num_gpus: int = 1,
+    device: str = "h200",
+    gpus_per_node: int = 8,
+    mfu: float = 0.4,
+    price: float | None = None,
+    dry_run: bool = True,
+) -> Plan:
+    """Find out what a run needs, without its devices. Imports torch; the model's numbers are never made.
+
+    Args:
+        config: From `load_config`, with its data, whose first examples are read.
+        num_gpus: Devices, one per rank.
+        device: One of `DEVICES`, or cpu.
+        gpus_per_node: Devices that HSDP shards over.
+        mfu: Share of the datasheet's rate that the run is expected to reach, in (0, 1].
+        price: Of one device for an hour, in any unit.
+        dry_run: Also lay the model out over the ranks.
+
+    Raises:
+        InputError: An unknown device, or a number that cannot be.
+        ConfigError: There are no data to look at.
+    """
+    from pretrainkit.training.throughput import peak_flops
+
+    if device != "cpu" and device not in DEVICES:
+        raise InputError(f"--device {device!r} is not known\n  devices: cpu, {', '.join(DEVICES)}")
+    if num_gpus < 1 or not 0 < mfu <= 1:
+        raise InputError(f"{num_gpus} devices at an MFU of {mfu}\n  give at least 1, and an MFU in (0, 1]")
+    if not config.has_training_data:
+        raise ConfigError(
+            "data.train is empty, and how much a step computes follows from the lengths of its examples\n"
+            "  give the data, or a sample of them: data.train=FOLDER"
+        )
+    recipe = find_recipe(config.recipe)
+    problems = config.problems(num_gpus)
+    config = recipe.bind(with_extra_steps(absolute_paths(config)))
+    config = _with_steps(recipe, config)
+    per_rank = max(1, config.data.batch_size // num_gpus)
+    per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
+    microbatches = -(-per_rank // per_microbatch)
+    measured, flops, tokens = _measure(recipe, config, per_microbatch, device, is_alone=microbatches == 1)
+    name, device_bytes = DEVICES.get(device, (device, None))
+    precision = "bfloat16" if device != "cpu" and config.precision.compute == "auto" else config.precision.compute
+    peak = peak_flops(name, "float32" if precision == "auto" else precision)
+    flops_per_step = flops * config.data.batch_size
+    seconds = None if peak is None else config.total_steps * flops_per_step / (num_gpus * peak * mfu)
+    build = _builder(recipe, config)
+    return Plan(
+        num_parameters=sum(parameter.numel() for parameter in build().parameters()),
+        num_ranks=num_gpus,
+        device=name,
+        precision=precision,
+        examples_per_microbatch=per_microbatch,
+        microbatches_per_step=microbatches,
+        memory=memory_by_strategy(build(), measured, num_gpus, gpus_per_node, config.ema_decay is not None, precision),
+        device_bytes=device_bytes,
+        flops_per_step=flops_per_step,
+        tokens_per_step=tokens * config.data.batch_size,
+        num_steps=config.total_steps,
+        mfu=mfu,
+        seconds=seconds,
+        cost=None if seconds is None or price is None else price * num_gpus * seconds / 3600,
+        problems=problems,
+        numbers_on_rank=_laid_out(build, num_gpus) if dry_run else {},
+    )
+
+
+def memory_by_strategy(
+    model: nn.Module, step: StepMemory, num_ranks: int, gpus_per_node: int, has_averages: bool, precision: str
+) -> dict[str, RankMemory]:
+    """Bytes of a rank under DDP, FSDP2 over all ranks, and FSDP2 over the ranks of a node with copies on others.
+
+    A sharded rank gathers the weights of two blocks at a time, the second ahead, and keeps those outside the blocks
+    from the beginning to the end of a step; the gradients of one group are whole before they are scattered.
+    """
+    blocks = [_size(block) for block in model.blocks()]  # type: ignore[operator]
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    rest = numbers - sum(blocks)
+    width = 2 if precision in ("bfloat16", "float16") else 4
+    in_flight = (min(len(blocks), 2) * max(blocks, default=0) + rest) * width + 4 * max([*blocks, rest])
+    averages = 4 * numbers if has_averages else 0
+    temporary = max(step.activations, step.update)
+    found = {"ddp": RankMemory(step.weights, step.gradients, step.optimizer, averages, temporary, 0)}
+    for name, shards in (("fsdp2", num_ranks), ("hsdp", min(num_ranks, gpus_per_node))):
+        if shards > 1:
+            # Autocast keeps a copy of each weight in the format it computes in, which sharding gathers anyway.
+            copies = (numbers - rest) * width if width == 2 else 0
+            found[name] = RankMemory(
+                step.weights / shards,
+                step.gradients / shards,
+                step.optimizer / shards,
+                averages / shards,
+                max(temporary - copies, temporary / 2),
+                in_flight,
+            )
+    return found
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _builder(recipe: Any, config: Any) -> Any:
+    import torch
+
+    def build() -> nn.Module:
+        with torch.device("meta"):
+            model: nn.Module = recipe.build_model(config)
+            return model
+
+    return build
+
+
+def _with_steps(recipe: Any, config: Any) -> Any:
+    loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
+    return with_num_steps(config, loader)
+
+
+def _measure(
+    recipe: Any, config: Any, per_microbatch: int, device: str, *, is_alone: bool
+) -> tuple[StepMemory, float, float]:
+    """Memory of a step with one microbatch of that many examples; FLOPs and tokens of one example."""
+    from dataclasses import replace
+
+    sizes: Sequence[int] = _MEASURED_EXAMPLES if per_microbatch > _MEASURED_EXAMPLES[-1] else (per_microbatch,)
+    found = [_measure_size(recipe, config, size, device, is_alone) for size in sizes]
+    costs = [cost for _, cost in found]
+    examples = sum(cost.examples for cost in costs)
+    flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
+    memory, cost = found[-1]
+    if len(found) == 2:
+        (small, small_cost), slots = found[0], cost.slots * per_microbatch / sizes[-1]
+        slope = (memory.activations - small.activations) / max(1, cost.slots - small_cost.slots)
+        memory = replace(memory, activations=int(memory.activations + slope * (slots - cost.slots)))
+    return memory, flops, tokens
+
+
+def _measure_size(recipe: Any, config: Any, num_examples: int, device: str, is_alone: bool) -> tuple[StepMemory, Cost]:
+    import torch
+
+    from pretrainkit.training.fake_step import faked, step_memory
+    from pretrainkit.training.precision import Precision, resolve_precision
+
+    data = config.data.model_copy(
+        update={"batch_size": num_examples, "microbatch_size": None}
+        | ({"microbatch_tokens": None} if "microbatch_tokens" in type(config.data).model_fields else {})
+    )
+    small = config.model_copy(update={"data": data})
+    loader = build_loader(
+        small.model_copy(update={"num_steps": 1}), recipe.open_data(small, "train"), rank=0, world_size=1
+    )
+    _, (host_batch, *_), _ = next(iter(loader.iterate(loader.first_step, loader.first_step + 1)))
+    objective = recipe.build_objective(small)
+    here = torch.device("cpu")
+    precision = resolve_precision(config.precision, here)
+    if device != "cpu" and config.precision.compute == "auto":
+        precision = Precision(here, torch.bfloat16, False, None)
+    batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
+    model = faked(_builder(recipe, small)())
+    return step_memory(
+        model, objective, [batch] if is_alone else [batch, batch], config.optimizer, precision
+    ), objective.cost(host_batch)
+
+
+def _laid_out(build: Any, num_ranks: int) -> dict[str, dict[int, int]]:
+    from pretrainkit.training.dry_run import numbers_per_rank
+
+    ranks = min(num_ranks, _MAX_DRY_RANKS)
+    return {
+        strategy: numbers_per_rank(build, ParallelConfig(strategy=strategy, compile="off"), ranks)
+        for strategy in (("ddp", "fsdp2") if ranks > 1 else ("ddp",))
+    }

@@ -1,0 +1,139 @@
+"""One update of a model whose numbers do not exist: what it would allocate, without the memory or the time.
+
+Parameters are fake tensors: they have shapes and devices, and computing with them gives fake tensors. The batch is
+real, because its lengths decide shapes; what is computed from it alone is computed. A dispatch mode sees every result,
+and adds up the storages that are alive.
+"""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pretrainkit.training.accumulate import accumulate
+from pretrainkit.training.objective import AnyObjective, Batch
+from pretrainkit.training.optim import build_optimizer
+from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.precision import Precision
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of one process that has the whole model."""
+
+    weights: int
+    """Parameters and buffers."""
+    gradients: int
+    optimizer: int
+    """State between updates."""
+    activations: int
+    """What forward and backward pass hold at their peak beyond weights and all gradients, the batch included. Of a
+    first microbatch less than its activations, which go while gradients come; later ones find all gradients there."""
+    update: int
+    """What the update holds at its peak beyond weights, gradients and state."""
+
+    @property
+    def peak(self) -> int:
+        """All of it at the worst moment of a step after the first."""
+        return self.weights + self.gradients + self.optimizer + max(self.activations, self.update)
+
+
+def faked(model: nn.Module) -> nn.Module:
+    """`model`, built on "meta", with fake tensors of the CPU in place of its parameters and buffers. In place."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    known: dict[int, Tensor] = {}
+
+    def fake(tensor: Tensor) -> Tensor:
+        if id(tensor) not in known:
+            with mode:
+                empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            is_parameter = isinstance(tensor, nn.Parameter)
+            known[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
+        return known[id(tensor)]
+
+    for module in model.modules():
+        for store in (module._parameters, module._buffers):
+            for name, tensor in store.items():
+                if tensor is not None:
+                    store[name] = fake(tensor)  # type: ignore[assignment]
+    return model
+
+
+def step_memory(
+    model: nn.Module,
+    objective: AnyObjective,
+    microbatches: Sequence[Batch],
+    optimizer_config: OptimizerConfig,
+    precision: Precision,
+) -> StepMemory:
+    """What an update of `model` with these microbatches would hold.
+
+    Args:
+        model: From `faked`, or a real one, which is then trained for one step.
+        objective: Its objective.
+        microbatches: Of one rank, real tensors.
+        optimizer_config: Whose state and update are counted.
+        precision: Of forward and backward pass.
+    """
+    weights = _bytes([*model.parameters(), *model.buffers()])
+    optimizer = build_optimizer(model, optimizer_config)
+    with _Tracker() as tracker:
+        accumulate(objective, model, microbatches, precision=precision)
+        gradients = _bytes([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+        activations = tracker.peak - gradients + _bytes(next(iter(microbatches)).values())
+        tracker.start_anew()
+        optimizer.step()
+        state = _bytes(
+            value for state in optimizer.state.values() for value in tree_leaves(state) if isinstance(value, Tensor)
+        )
+        update = max(0, tracker.peak - tracker.at_start - state)
+    return StepMemory(weights, gradients, state, activations, update)
+
+
+class _Tracker(TorchDispatchMode):
+    """Adds up the storages that are made while it is on, and lets go of those that die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current = self.peak = self.at_start = 0
+        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def start_anew(self) -> None:
+        """Take the peak from here on."""
+        self.at_start = self.peak = self.current
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {id(_storage(leaf)) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._add(leaf, given)
+        self.peak = max(self.peak, self.current)
+        return result
+
+    def _add(self, tensor: Tensor, given: set[int]) -> None:
+        storage = _storage(tensor)
+        if storage in self._known or id(storage) in given:
+            return
+        size = storage.nbytes()
+        self._known[storage] = size
+        self.current += size
+        weakref.finalize(storage, self._gone, size)
+
+    def _gone(self, size: int) -> None:
+        self.current -= size
+
+
+def _storage(tensor: Tensor) -> Any:
+    return tensor.untyped_storage()
+
+
+def _bytes(tensors: Any) -> int:
+    """Of their storages, each counted once."""
+    return sum({storage._cdata: storage.nbytes() for storage in map(_storage, tensors)}.values())

@@ -1,0 +1,138 @@
+"""Task files of SkyPilot: what is laid over them, and what their script runs on every machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pretrainkit.config.loader import config_of_words
+from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.errors import ConfigError, MissingPackageError
+from pretrainkit.launch import cloud
+from pretrainkit.launch.cloud_config import CloudConfig
+from pretrainkit.launch.folder import Launch
+
+TASKS = get_args(CloudConfig.model_fields["task"].annotation)
+FIELDS = {"name", "num_nodes", "resources", "envs", "setup", "run", "file_mounts", "workdir"}
+VALIDATE = "import sys, sky\nfor path in sys.argv[1:]: print(sky.Task.from_yaml(path).num_nodes)"
+
+
+def task_of(*words: str, **options):
+    config = config_of_words(CloudConfig, words, "--cloud")
+    return cloud.task_of(config, **{"name": "try", "command": ["doctor"], **options})
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_file_is_complete_and_its_scripts_are_shell(name):
+    task = task_of(f"task={name}")
+    assert task.keys() <= FIELDS
+    assert task["envs"]["COMMAND"] == "doctor"
+    assert ("accelerators" in task["resources"]) == (name != "corpus")
+    for part in ("setup", "run"):
+        done = subprocess.run(["bash", "-n"], input=task[part], text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_settings_are_laid_over_the_file():
+    words = [
+        "task=nodes",
+        "accelerators=A100:4",
+        "use_spot=true",
+        "bucket=gs://mine",
+        "setup=[echo ready]",
+        "disk_size=99",
+    ]
+    task = task_of(*words, num_nodes=3, command=["corpus", "stats", "my corpus"])
+    assert task["num_nodes"] == 3
+    assert task["resources"]["accelerators"] == "A100:4"
+    assert task["resources"]["disk_size"] == 99
+    assert task["resources"]["use_spot"] is True
+    assert task["file_mounts"] == {"/bucket": {"source": "gs://mine", "mode": "MOUNT_CACHED"}}
+    assert task["setup"].endswith("echo ready\n")
+    assert task["envs"]["COMMAND"] == "corpus stats 'my corpus'"
+
+
+@pytest.mark.parametrize(("machines", "processes", "has_ranks"), [(1, 1, False), (1, 2, True), (2, 1, True)])
+def test_the_script_starts_one_rank_per_gpu_of_every_machine(tmp_path, machines, processes, has_ranks):
+    """With a Python that says what it was asked."""
+    binaries = tmp_path / "pretrainkit-venv/bin"
+    binaries.mkdir(parents=True)
+    (binaries / "activate").write_text(f"export PATH={binaries}:$PATH\n")
+    (binaries / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (binaries / "python").chmod(0o755)
+    ranks = {"NUM_NODES": machines, "NODE_RANK": machines - 1, "NUM_GPUS_PER_NODE": processes}
+    sky = ranks | {"NODE_IPS": "10.0.0.1\n10.0.0.2"}
+    environment = {f"SKYPILOT_{name}": str(value) for name, value in sky.items()}
+    environment |= {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "COMMAND": "train '~/a b' --out ~/c"}
+    done = subprocess.run(["bash", "-c", task_of()["run"]], env=environment, text=True, capture_output=True, check=True)
+    words = done.stdout.splitlines()
+    assert words[-5:] == ["pretrainkit", "train", "~/a b", "--out", f"{tmp_path}/c"]
+    assert ("torch.distributed.run" in words) == has_ranks
+    if has_ranks:
+        given = dict(pairwise(words))
+        assert given["--nnodes"] == str(machines)
+        assert given["--node-rank"] == str(machines - 1)
+        assert given["--nproc-per-node"] == str(processes)
+        assert given["--master-addr"] == "10.0.0.1"
+
+
+def launch(**settings) -> Launch:
+    return Launch("cloud", (), (), 2, 8, 8, 5, CloudConfig(**settings).model_dump(mode="json"))
+
+
+def test_a_run_travels_with_its_config_and_its_code_and_writes_to_the_bucket(tmp_path):
+    run = tmp_path / "my-run"
+    (command,) = cloud.launch_run(run, launch(task="nodes", bucket="s3://mine", use_spot=True), dry_run=True)
+    assert command[:3] == ["sky", "jobs", "launch"]
+    task = parse_yaml(Path(command[-1]).read_text(), "task.yaml")
+    assert "--out /bucket/runs/my-run --resume" in task["envs"]["COMMAND"]
+    assert "--max-restarts 5" in task["run"]
+    assert task["resources"]["accelerators"] == "H100:8"
+    assert {"~/pretrainkit-run/config.yaml", "~/pretrainkit-run/code", "/bucket"} <= task["file_mounts"].keys()
+    assert (run / "launch/code/pretrainkit/cli/main.py").is_file()
+    requirements = (run / "launch/requirements.txt").read_text()
+    assert "torch" in requirements
+    assert "extra ==" not in requirements
+    assert not (run / "launch/launches.json").exists()
+
+
+def test_a_run_without_a_bucket_would_be_lost(tmp_path):
+    with pytest.raises(ConfigError, match="bucket"):
+        cloud.launch_run(tmp_path / "run", launch(), dry_run=True)
+
+
+def test_machines_become_git_remotes_that_are_pushed_to_together(tmp_path):
+    task = task_of("task=nodes", num_nodes=2)
+    commands = cloud.provision("pod", task, CloudConfig(), tmp_path, dry_run=True)
+    pushes = [command[-1] for command in commands if "--push" in command]
+    assert pushes == ["pod:checkout", "pod-worker1:checkout"]
+    assert [command[1] for command in commands if command[0] == "ssh"] == ["pod", "pod-worker1"]
+    assert ["git", "remote", "add", "pod", "pod:checkout"] in commands
+
+
+def test_without_skypilot_the_install_line_is_given(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingPackageError, match=r"pretrainkit\[cloud\]"):
+        cloud.delete("pod", dry_run=False)
+
+
+def test_skypilot_takes_every_task_file(tmp_path):
+    """With the real package, of this interpreter or of the one that PRETRAINKIT_SKYPILOT_PYTHON names; no account."""
+    python = os.environ.get("PRETRAINKIT_SKYPILOT_PYTHON") or (sys.executable if find_spec("sky") else None)
+    if python is None or shutil.which(python) is None:
+        pytest.skip("skypilot is not installed: set PRETRAINKIT_SKYPILOT_PYTHON to a Python that has it")
+    paths = [cloud.write_task(task_of(f"task={name}"), tmp_path / f"{name}.yaml") for name in TASKS]
+    (command,) = cloud.launch_run(
+        tmp_path / "run", launch(task="nodes", bucket="s3://mine", use_spot=True), dry_run=True
+    )
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    command = [python, "-c", VALIDATE, *map(str, paths), command[-1]]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split()[-1] == "2"

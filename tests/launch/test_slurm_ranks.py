@@ -1,0 +1,92 @@
+"""Jobs through submitit's processes on this machine: ranks find each other; a warning has the job go on."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pretrainkit.launch.folder import Launch, LaunchFolder
+from pretrainkit.launch.slurm_rank import RankJob
+
+submitit = pytest.importorskip("submitit")
+
+RANK_MODULE = """
+import os, signal, sys, time
+from pathlib import Path
+folder, mode = Path(sys.argv[1]), sys.argv[2]
+rank = os.environ["RANK"]
+with open(folder / f"seen-{rank}", "a") as file:
+    names = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    file.write(" ".join(os.environ[name] for name in names) + "\\n")
+attempts = len((folder / f"seen-{rank}").read_text().splitlines())
+checkpoint = folder / "run/checkpoints" / f"step-{attempts:08d}"
+if mode == "wait" and attempts == 1:
+    stopped = []
+    signal.signal(signal.SIGUSR2, lambda *_: stopped.append(1))
+    (folder / f"ready-{rank}").touch()
+    deadline = time.monotonic() + 30
+    while not stopped and time.monotonic() < deadline:
+        time.sleep(0.05)
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    sys.exit(130)
+if mode == "refuse":
+    sys.exit(2)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "slurm_trivial_rank.py").write_text(RANK_MODULE)
+    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(source)]))
+    return tmp_path
+
+
+def submit(folder: Path, mode: str):
+    run = folder / "run"
+    LaunchFolder(run).add(Launch("slurm", (), (), 1, 2))
+    executor = submitit.AutoExecutor(folder=str(run / "launch/jobs"), cluster="local")
+    executor.update_parameters(tasks_per_node=2, timeout_min=2, stderr_to_stdout=True)
+    return executor.submit(RankJob((str(folder), mode), str(run), 3, 9, module="slurm_trivial_rank"))
+
+
+def wait_for(*paths: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, f"waited in vain for {paths}"
+        time.sleep(0.05)
+
+
+def ended(folder: Path, count: int) -> list[tuple[int, str]]:
+    deadline = time.monotonic() + 60
+    while len(rows := LaunchFolder(folder / "run").attempts()) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return [(row["code"], row["then"]) for row in rows]
+
+
+def test_two_tasks_are_two_ranks_that_know_one_address(folder: Path) -> None:
+    job = submit(folder, "done")
+    assert job.results() == [0, 0]
+    (first,), (second,) = ((folder / f"seen-{rank}").read_text().splitlines() for rank in (0, 1))
+    assert first.split()[:2] == ["2", "0"]
+    assert second.split()[:2] == ["2", "1"]
+    assert first.split()[2:] == second.split()[2:]
+    assert ended(folder, 1) == [(0, "ended")]
+
+
+def test_after_the_warning_of_a_time_limit_the_job_runs_again(folder: Path) -> None:
+    job = submit(folder, "wait")
+    wait_for(folder / "ready-0", folder / "ready-1")
+    job._process.terminate()  # the controller hands it on to all tasks
+    assert ended(folder, 2) == [(130, "requeued"), (0, "ended")]
+    assert len((folder / "seen-1").read_text().splitlines()) == 2
+
+
+def test_what_is_refused_is_not_tried_again(folder: Path) -> None:
+    job = submit(folder, "refuse")
+    assert ended(folder, 1) == [(2, "ended")]
+    job._process.wait(30)
+    assert len((folder / "seen-0").read_text().splitlines()) == 1
