@@ -1,5 +1,5 @@
-"""The compiled parts: word counts, span corruption, span masks. Optional: without a compiler Python does it, with equal
-results."""
+"""The compiled parts: word counts, span corruption, span masks, spans of 4M. Optional: without a compiler Python does
+it, with equal results."""
 
 from setuptools import Extension, setup
 
@@ -13,6 +13,6 @@ setup(
             extra_compile_args=["-O3"],
             optional=True,
         )
-        for name in ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks")
+        for name in ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
     ]
 )

@@ -1,13 +1,15 @@
 """From tokens and texts to masked batches of 4M: ours against sample by sample. One core, CPU seconds.
 
-    python benchmarks/fourm_masking.py [--rounds 5] [--batch 128] [--quick]
+    [ML4M=FOLDER] python benchmarks/fourm_masking.py [--rounds 5] [--batch 128] [--quick]
 
-The peer follows the published description of 4M's masking step by step with the tools that the original takes: torch's
-Dirichlet distributions and permutations, the tokenizers library for each text, Python lists for spans, one sample after
-another, and stacking at the end. Both get image tokens as arrays and everything else as texts of ordinary lengths; the
-mixtures are the published ones. Ours is measured as it trains (slots packed) and with the original's rule (slots
-padded). A useful token is one in a slot that is not padding. All engines take turns in each round; the figure is the
-best round. A last table says how full the slots are, and how far the shares of modalities differ between the rules.
+With the sources of the original, apple/ml-4m (`ml4m.py` says how to get them), the peer is its own `UnifiedMasking`,
+one sample after another, and stacking at the end, as its loader does. Without them the peer follows the published
+description of 4M's masking step by step with the tools that the original takes: torch's Dirichlet distributions and
+permutations, the tokenizers library for each text, Python lists for spans, one sample after another, and stacking at
+the end. All get image tokens as arrays and everything else as texts of ordinary lengths; the mixtures are the published
+ones. Ours is measured as it trains (slots packed) and with the original's rule (slots padded). A useful token is one in
+a slot that is not padding. All engines take turns in each round; the figure is the best round. A last table says how
+full the slots are, and how far the shares of modalities differ between the rules.
 """
 
 import argparse
@@ -19,7 +21,9 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.utils.data import default_collate
 
+import ml4m
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import centre_square
 from pretrainkit.recipes.fourm.bound_mixture import Bound
@@ -68,6 +72,28 @@ def content(modality: Modality, generator: np.random.Generator) -> Any:
             return ["none"] if (people := generator.integers(0, 4)) == 0 else numbers(generator, "0" * 39 * people)
         case _:
             return numbers(generator, "0" * (22 + 21 * int(generator.integers(3, 13))))
+
+
+class Original:
+    """Masking by the original's own code."""
+
+    def __init__(self, modalities: list[Modality], bound: Bound, tokens: int, tokenizer: Tokenizer) -> None:
+        self.masking = ml4m.make_masking(modalities, bound, tokens, tokenizer)
+        self.names = [modality.name for modality in modalities]
+
+    def __call__(self, samples: list[dict[str, Any]]) -> dict[int, dict[str, Tensor]]:
+        return dict(enumerate(default_collate([self.masking(sample) for sample in samples]).values()))
+
+
+def for_the_original(modality: Modality, content: Any) -> Any:
+    """Texts as texts, chunks as texts, arrays as tensors."""
+    if modality.kind == "pixels":
+        return torch.zeros(3, 1, 1)
+    if isinstance(content, np.ndarray):
+        return torch.from_numpy(content if modality.kind == "vectors" else content.astype(np.int64))
+    if isinstance(content, Chunks):
+        return [" ".join(words) for words in content.words]
+    return content if isinstance(content, str) else " ".join(content)
 
 
 class SampleBySample:
@@ -225,8 +251,14 @@ def compare(title: str, names: tuple[str, ...], mixture: str, tokens: int, optio
     }
     source = object.__new__(FourMSource)
     source.modalities, source.vocabulary, source.data = tuple(modalities), vocabulary, FourMDataConfig(batch_size=1)
-    peer = SampleBySample(modalities, bound, tokens, Tokenizer.from_str(text))
-    turns = [0]
+    tokenizer = Tokenizer.from_str(text)
+    peer: Callable[[Any], dict[int, dict[str, Tensor]]] = SampleBySample(modalities, bound, tokens, tokenizer)
+    given: Any = samples
+    if ml4m.find_sources() is not None:
+        peer = Original(modalities, bound, tokens, tokenizer)
+        pairs = [zip(modalities, sample, strict=True) for sample in samples]
+        given = [{modality.name: for_the_original(modality, content) for modality, content in pair} for pair in pairs]
+    turns, base_name = [0], "sample by sample" if ml4m.find_sources() is None else "apple/ml-4m"
 
     def ours(unused: str) -> tuple[int, int]:
         turns[0] += 1
@@ -234,10 +266,10 @@ def compare(title: str, names: tuple[str, ...], mixture: str, tokens: int, optio
         return len(kept), useful(batch)
 
     def peers() -> tuple[int, int]:
-        return len(samples), useful_of_peer(peer(samples), modalities)
+        return len(samples), useful_of_peer(peer(given), modalities)
 
     engines: dict[str, Callable[[], tuple[int, int]]] = {
-        "sample by sample": peers,
+        base_name: peers,
         "ours, padded": lambda: ours("pad"),
         "ours, packed": lambda: ours("pack"),
     }
@@ -251,7 +283,7 @@ def compare(title: str, names: tuple[str, ...], mixture: str, tokens: int, optio
             seconds = time.process_time() - began
             rates[name].append((num / seconds, num_tokens / seconds))
     best = {name: np.array(found[1:]).max(axis=0) for name, found in rates.items()}
-    base = best["sample by sample"]
+    base = best[base_name]
     rows = []
     for name, found in best.items():
         samples_of, tokens_of = found / base

@@ -1,22 +1,27 @@
 """One training step of our PIXEL against `ViTMAEForPreTraining` of transformers, on the same rendered texts and masks.
 
-    python benchmarks/pixel_step.py [--texts full,documents] [--patches 144,529] [--rounds 7] [--threads 1] [--quick]
+    python benchmarks/pixel_step.py [--texts rendered,full,documents] [--patches 144,529] [--corpus FILE ...]
+                                    [--rounds 7] [--threads 1] [--quick]
 
 The model of pixel/tiny, 4 layers of width 128 and a decoder of 2 x 96, on texts of up to 144 and of up to 529 patches
 of 16 x 16 pixels, a quarter of them hidden. Both: forward, backward, clip to norm 1, fused AdamW, float32, no dropout;
 transformers gets the texts wrapped into squares of 12 x 12 or 23 x 23 patches in three colours, as float32, which is
-what it takes. Each contestant has a process of its own, and they take turns in each round; what counts is the median
-CPU time of a step. Before timing, all get the same weights and, of full texts, must give the same loss and the same
-gradients.
+what it takes. On one thread, and on as many as there are cores, as torch does by itself. Each contestant has a process
+of its own, and they take turns in each round; what counts is the median CPU time of a step. Before timing, all get the
+same weights and, of full texts, must give the same loss and the same gradients.
 
-full: every text fills its canvas. documents: of 16 % to 100 % of that. transformers computes the blank after a text,
-and its loss counts it; ours does neither.
+rendered: rows of real prose by PIXEL's own rule, whole paragraphs while they fit: of text files, else of the
+documentation of Python on this machine, which has more short documents than books have. full: strokes like letters that
+fill every canvas. documents: the same on 16 % to 100 % of it. transformers computes the blank after a text, and its
+loss counts it; ours does neither.
 """
 
 import argparse
+import itertools
 import math
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from contestants import Batch, add_options, measure, parse_options, serve, stepper
+from pretrainkit.demo.prose import plain_text_documents, standard_library_documents
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelObjectiveConfig, PixelRun
@@ -34,13 +40,21 @@ from pretrainkit.recipes.pixel.masking import draw_masks
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.objective import PixelObjective
 from pretrainkit.recipes.pixel.presets import tiny
+from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.render_chunk import pieces
+from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rng import fold
 from pretrainkit.training.memory import freed_memory_kept
+from rendering import default_font
 
 PATCH = 16
 OURS, THEIRS, THEIRS_KEPT = "ours", "theirs", "theirs, memory kept"
+RATE = "useful patches / CPU-s"
 NUM_BATCHES = 3
+NUM_ROWS = 400
+"""Of real prose; batches are draws of them."""
 Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
+Rendered = tuple[np.ndarray, np.ndarray]
 
 
 def run_config(num_patches: int) -> PixelRun:
@@ -54,9 +68,20 @@ def run_config(num_patches: int) -> PixelRun:
     return config.model_copy(update={"model": model, "data": data, "objective": objective})
 
 
-def make_texts(kind: str, num: int, num_patches: int, seed: int) -> Texts:
-    """Grey canvases with strokes like letters, patches before each end patch, and masks."""
+def make_texts(kind: str, num: int, num_patches: int, seed: int, rendered: Rendered | None = None) -> Texts:
+    """Grey canvases, patches before each end patch, and masks."""
     rng = np.random.default_rng(seed)
+    if rendered is None:
+        pixels, num_text = draw_strokes(kind, num, num_patches, rng)
+    else:
+        chosen = rng.choice(len(rendered[1]), num, replace=False)
+        pixels, num_text = (part[chosen] for part in rendered)
+    masks = draw_masks(run_config(num_patches).objective, fold(seed, np.arange(num)), num_text, num_patches)
+    return pixels, num_text, masks
+
+
+def draw_strokes(kind: str, num: int, num_patches: int, rng: np.random.Generator) -> Rendered:
+    """Strokes like letters, and patches before each end patch."""
     share = np.ones(num) if kind == "full" else rng.uniform(0.16, 1, num)
     num_text = np.minimum((num_patches * share).astype(np.int32), num_patches - 1)
     ink = rng.random((num, PATCH, num_patches * PATCH)) < 0.3
@@ -65,8 +90,23 @@ def make_texts(kind: str, num: int, num_patches: int, seed: int) -> Texts:
     for row, length in enumerate(num_text.tolist()):
         pixels[row, :, length * PATCH :] = 255
         pixels[row, :, length * PATCH : (length + 1) * PATCH] = 0
-    masks = draw_masks(run_config(num_patches).objective, fold(seed, np.arange(num)), num_text, num_patches)
-    return pixels, num_text, masks
+    return pixels, num_text
+
+
+def render_rows(corpus: Sequence[Path], num_patches: int, num: int) -> Rendered:
+    """The first rows of the documents, by the original's rule."""
+    documents = [part for path in corpus for part in plain_text_documents(path)] or standard_library_documents()
+    with tempfile.TemporaryDirectory() as folder:
+        config = RendererConfig(
+            font_file=default_font(Path(folder)), max_seq_length=num_patches, parity=True, on_missing="ignore"
+        )
+        renderer = Renderer(config)
+        rows = (renderer(row) for _, text in documents for row in pieces(renderer, text, "original") if row)
+        encodings = list(itertools.islice(rows, num))
+    if len(encodings) < num:
+        raise SystemExit(f"{len(encodings)} rows of {num_patches} patches in {corpus}, at least {num} are needed")
+    pixels = np.stack([encoding.pixel_values for encoding in encodings])
+    return pixels, np.array([encoding.num_text_patches for encoding in encodings], np.int32)
 
 
 def to_squares(texts: Texts) -> Batch:
@@ -104,10 +144,13 @@ def make_theirs(weights: Path, num_patches: int) -> tuple[nn.Module, Callable[[B
     return model, lambda batch: model(**batch).loss
 
 
-def contend(name: str, kind: str, num_patches: int, batch_size: int, threads: int, folder: Path) -> None:
+def contend(
+    name: str, kind: str, num_patches: int, batch_size: int, threads: int, folder: Path, corpus: Sequence[Path]
+) -> None:
     """A contestant: writes its gradients, says its loss, then makes a step for every line that it reads."""
     torch.set_num_threads(threads)
-    texts = [make_texts(kind, batch_size, num_patches, seed) for seed in range(NUM_BATCHES)]
+    rendered = render_rows(corpus, num_patches, NUM_ROWS) if kind == "rendered" else None
+    texts = [make_texts(kind, batch_size, num_patches, seed, rendered) for seed in range(NUM_BATCHES)]
     is_theirs = name != OURS
     batches = [to_squares(part) if is_theirs else to_streams(part) for part in texts]
     with nullcontext() if name == THEIRS else freed_memory_kept():
@@ -157,7 +200,7 @@ def compare(
             if kind == "full":
                 refuse_different_maths({name: first["loss"] for name, first in said.items()}, num_patches, folder)
 
-        given = ["--texts", kind, "--patches", num_patches]
+        given = ["--texts", kind, "--patches", num_patches, "--corpus", *options.corpus]
         said, speeds = measure(__file__, names, given, options, folder, check)
     fill = sum(said[names[0]]["useful"]) / (NUM_BATCHES * options.batch_size * num_patches)
     return {name: (speed, fill) for name, speed in speeds.items()}
@@ -166,23 +209,28 @@ def compare(
 def main() -> None:
     """Print a table with a row per comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", default="full,documents")
+    parser.add_argument("--texts", default="rendered,full,documents")
     parser.add_argument("--patches", default="144,529")
+    parser.add_argument("--corpus", type=Path, nargs="*", default=[])
     add_options(parser, batch_size=16)
+    parser.set_defaults(threads=0)
     options = parse_options(parser)
     if options.contestant:
         size, threads = options.batch_size, options.threads
-        contend(options.contestant, options.texts, int(options.patches), size, threads, options.folder)
+        contend(options.contestant, options.texts, int(options.patches), size, threads, options.folder, options.corpus)
         return
-    columns = ("texts", "patches", "canvas filled", "contestant", "useful patches / CPU-s", "times transformers")
+    columns = ("texts", "patches", "threads", "canvas filled", "contestant", RATE, "times transformers")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for num_patches in map(int, options.patches.split(",")):
-        for kind in options.texts.split(","):
-            names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, THEIRS]
-            found = compare(kind, num_patches, names, options)
-            for name, (speed, fill) in found.items():
-                row = [kind, num_patches, f"{fill:.0%}", name, f"{speed:,.0f}", f"{speed / found[THEIRS][0]:.2f}"]
-                print(f"| {' | '.join(map(str, row))} |", flush=True)
+    all_threads = [options.threads] if options.threads else sorted({1, os.cpu_count() or 1})
+    for num_patches, kind, threads in itertools.product(
+        map(int, options.patches.split(",")), options.texts.split(","), all_threads
+    ):
+        names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, THEIRS]
+        options.threads = threads
+        found = compare(kind, num_patches, names, options)
+        for name, (speed, fill) in found.items():
+            numbers = [f"{fill:.0%}", name, f"{speed:,.0f}", f"{speed / found[THEIRS][0]:.2f}"]
+            print(f"| {' | '.join(map(str, [kind, num_patches, threads, *numbers]))} |", flush=True)
 
 
 if __name__ == "__main__":

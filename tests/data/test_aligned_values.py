@@ -20,6 +20,14 @@ def test_depth_loses_scale_and_offset_and_outliers_do_not_count():
     np.testing.assert_allclose(standardised(spoiled)[3:7], found[3:7])
 
 
+def test_few_things_on_a_flat_ground_are_far_but_not_thousands_of_deviations_away():
+    ground = np.full((20, 20), 255, np.float32)
+    ground[4:8, 4:8] = 40
+    found = standardised(ground)
+    assert found[4:8, 4:8].tolist() == [[-10.0] * 4] * 4
+    assert not found[8:].any()
+
+
 def test_maps_keep_all_their_bits():
     values = np.array([[1, 300], [65535, 7]], np.uint16)
     picture, stored = io.BytesIO(), io.BytesIO()

@@ -18,8 +18,11 @@ import pretrainkit as pk
 from pretrainkit.errors import Interrupted
 from pretrainkit.training.checkpoint import read_weights
 from pretrainkit.training.watch import Watcher
+from two_processes import run_two
+from warm_python import Ended, run_warm
 
 EMA = "ema_decay=0.9"
+ONE_COMMAND = Path(__file__).with_name("one_command.py")
 
 
 def last_checkpoint(run: Path) -> Path:
@@ -46,14 +49,8 @@ def copy_until(run: Path, step: int, target: Path) -> Path:
     return target
 
 
-def stop_training(name: str, step: int, *words: object) -> subprocess.CompletedProcess[str]:
-    script = Path(__file__).with_name("stopped_training.py")
-    return subprocess.run(
-        [sys.executable, str(script), name, str(step), *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def stop_training(name: str, step: int, *words: object) -> Ended:
+    return run_warm(Path(__file__).with_name("stopped_training.py"), name, step, *words)
 
 
 class StopAfter(Watcher):
@@ -154,10 +151,7 @@ def test_the_warning_of_a_torn_checkpoint_is_printed(finished: Path, tmp_path: P
     """Python prints warnings of the logging module that nothing handles; pytest handles them, hence a new process."""
     run = copy_until(finished, 8, tmp_path / "run")
     torn_by_truncation(run / "checkpoints" / "step-00000008")
-    code = "from pretrainkit.cli.main import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", code, "evaluate", str(run)], capture_output=True, text=True, timeout=300
-    )
+    ended = run_warm(ONE_COMMAND, "evaluate", run)
     assert ended.returncode == 0, ended.stderr
     assert "step-00000008" in ended.stderr
     assert "bytes instead of" in ended.stderr
@@ -336,17 +330,6 @@ def test_every_way_to_train_resumes_exactly(settings: list[str], tmp_path: Path,
     assert_same_ending(run, tmp_path / "whole")
 
 
-def launched(*words: object) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "pretrainkit", *map(str, words), "--launch", "local", "--nproc", "2"],
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert ended.returncode == 0, ended.stderr
-
-
-@pytest.mark.slow
 def test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped(
     settings: list[str], finished_without_dropout: Path, tmp_path: Path
 ) -> None:
@@ -354,7 +337,7 @@ def test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped(
     both = tmp_path / "two-ranks"
     # So little room that one rank often needs more microbatches than the other, whose last ones hold no example.
     words = (*NO_DROPOUT, "data.microbatch_tokens=33", "checkpoint.keep_last=9")
-    launched("train", *settings, *words, "--out", both)
+    run_two(ONE_COMMAND, "train", *settings, *words, "--out", str(both))
     assert losses(both) == pytest.approx(expected, rel=1e-5)
     alone = copy_until(both, 8, tmp_path / "alone")
     succeed("resume", alone)
@@ -369,7 +352,10 @@ def test_two_ranks_with_a_sharded_model_go_on_where_one_stopped(
     run = copy_until(finished_without_dropout, 4, tmp_path / "run")
     (run / "samples.json").unlink()
     # Three batches of held-out examples, the last one smaller: one for each rank, and then one for both to go through.
-    launched("resume", run, "parallel.strategy=fsdp2", "evaluate.num_examples=31", "evaluate.batch_size=11")
+    changes = ("parallel.strategy=fsdp2", "evaluate.num_examples=31", "evaluate.batch_size=11")
+    command = [sys.executable, "-m", "pretrainkit", "resume", str(run), *changes, "--launch", "local", "--nproc", "2"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stderr
     assert (run / "samples.json").is_file()
     held_out = json.loads((run / "eval.jsonl").read_text().splitlines()[-1])
     assert held_out == pytest.approx({"step": 12, **pk.evaluate(run)}, rel=1e-6)

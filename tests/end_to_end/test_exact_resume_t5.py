@@ -5,8 +5,6 @@ In every phase: span corruption on shards, a mixture of tasks in packed rows, fi
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from command_line import succeed
 
 from pretrainkit.data.task import REGISTRY
 from pretrainkit.training.checkpoint import read_weights
+from warm_python import run_warm
 
 TASKS = '''
 """Two tasks on generated rows, one of them drawn anew in every epoch, and a mixture of both."""
@@ -149,12 +148,7 @@ def assert_resumes_exactly(settings: Sequence[str], whole: Path, tmp_path: Path)
     """Train until kill -9 between two checkpoints, resume, and compare every step and every tensor."""
     run = tmp_path / "killed"
     script = Path(__file__).with_name("stopped_training.py")
-    ended = subprocess.run(
-        [sys.executable, str(script), "SIGKILL", str(KILLED_AFTER), "train", *settings, "--out", str(run)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    ended = run_warm(script, "SIGKILL", KILLED_AFTER, "train", *settings, "--out", run)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert checkpoints(run) == ["step-00000001", "step-00000004"]
     assert exact_lines(run) == exact_lines(whole)[:KILLED_AFTER]

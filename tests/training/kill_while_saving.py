@@ -54,7 +54,7 @@ def main() -> None:
             save_for_ever(folder)
         if not life_seconds:  # the first one shows how fast this machine is
             started = time.monotonic()
-            while 3 not in files.step_folders(folder):
+            while max(files.step_folders(folder), default=0) < 3:  # number 3 itself may be pruned by now
                 time.sleep(0.001)
             life_seconds = time.monotonic() - started
         else:
@@ -67,6 +67,8 @@ def main() -> None:
             step = files.read_checkpoint(newest).step
             assert all((weight == step).all() for weight in read_weights(newest).values())
         assert step >= reached, (step, reached)
+        if step == reached:
+            life_seconds *= 1.2  # the machine has become slower
         reached = step
     assert reached > 3, "no life after the first one saved anything"
     print(f"{reached} steps in {NUM_LIVES} lives")

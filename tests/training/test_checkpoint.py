@@ -5,8 +5,6 @@ import logging
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from pretrainkit.training import checkpoint_tensors
 from pretrainkit.training.checkpoint import CheckpointStore, load, read_weights
 from pretrainkit.training.checkpoint_tensors import named_state
 from pretrainkit.training.run import CheckpointConfig
+from warm_python import run_warm
 
 ALONE = World()
 
@@ -362,11 +361,7 @@ def test_leftovers_of_a_dead_run_go_and_a_step_can_be_saved_again(folder: Path) 
 
 
 def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("kill_while_saving.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, script, tmp_path / "checkpoints"], env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = run_warm(Path(__file__).with_name("kill_while_saving.py"), tmp_path / "checkpoints")
     assert done.returncode == 0, done.stderr
     assert "steps in 20 lives" in done.stdout
     assert "skipping checkpoint" not in done.stderr  # none was even torn

@@ -28,6 +28,8 @@ _NEAREST, _FARTHEST = 2.0, 8.0
 """Distance of the floor at the lower edge and of the wall."""
 _MOST_FOG = 0.45
 """How much of the wall's colour a thing at the wall has."""
+_BOX_STEPS = 32
+"""Of the width and the height of a picture."""
 VIEWS = ("rgb", "depth", "seg", "caption", "det")
 
 
@@ -49,10 +51,11 @@ class Thing(NamedTuple):
 
     @property
     def box(self) -> list[float]:
-        """xmin, ymin, xmax, ymax, inside the picture."""
+        """xmin, ymin, xmax, ymax, inside the picture, to the nearest of `_BOX_STEPS` steps: few different numbers,
+        which a short training can learn."""
         half = self.size / 2
         edges = (self.across - half, self.foot - self.size, self.across + half, self.foot)
-        return [min(max(edge, 0.0), 1.0) for edge in edges]
+        return [round(min(max(edge, 0.0), 1.0) * _BOX_STEPS) / _BOX_STEPS for edge in edges]
 
 
 class Room(NamedTuple):

@@ -37,8 +37,8 @@ def evaluate(
         num_counted: Only so many of the batches count; the others keep this rank in step. None: all.
 
     Returns:
-        Metric name to value, sorted by name, the same on all ranks; 0 where nothing was counted. With `loss`: the
-        training loss on this data, if the metrics hold all its terms.
+        Metric name to value, sorted by name, the same on all ranks; what nothing was counted of is left out. With
+        `loss`: the training loss on this data, if the metrics hold all its terms; one without weight counts as 0.
 
     Raises:
         DataError: No rank had a batch.
@@ -68,9 +68,9 @@ def evaluate(
             before = totals.get(name, (0.0, 0.0))
             totals[name] = (before[0] + total, before[1] + weight)
 
-    values = {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
-    if "loss" not in values and objective.scales.keys() <= values.keys():
-        values["loss"] = sum(scale * values[name] for name, scale in objective.scales.items())
+    values = {name: total / weight for name, (total, weight) in totals.items() if weight}
+    if "loss" not in values and objective.scales.keys() <= totals.keys():
+        values["loss"] = sum(scale * values.get(name, 0.0) for name, scale in objective.scales.items())
     return dict(sorted(values.items()))
 
 

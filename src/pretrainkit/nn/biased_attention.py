@@ -8,7 +8,8 @@ layers; all layouts compute the same numbers:
 
 * `RowPairs`: rows and `scaled_dot_product_attention` with one additive mask; runs everywhere and is the reference.
 * `TiledPairs`: on a CPU. Each example for itself, some heads and queries at a time, so that scores stay in the cache
-  and keys that a causal query does not see cost nothing.
+  and keys that a causal query does not see cost nothing. Many short examples without bias or dropout are stacked:
+  see `pretrainkit.nn.stacked_attention`.
 * `FlexPairs`: rows on a GPU; FlexAttention reads the bias by distance, so no (H, Q, P) is ever made.
 
 Scores are plain dot products where no scale is given: T5 has it in the initial weights of the queries.
@@ -16,16 +17,18 @@ Scores are plain dot products where no scale is given: T5 has it in the initial 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.nn.dropout import keep_factors
 from pretrainkit.nn.relative_bias import RelativeBias
+from pretrainkit.nn.stacked_attention import Lengths, Stacks, are_short, stack
 
 _QUERIES_PER_TILE = 128
 _SCORES_AT_A_TIME = 1 << 17
@@ -147,6 +150,7 @@ class TiledPairs(PairLayout):
     """T."""
     is_causal: bool = False
     """Self-attention in which a token sees itself and those before it."""
+    _made: dict[tuple[int, int, bool], Stacks] = field(default_factory=dict, init=False, repr=False)
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
         if bias is None:
@@ -157,8 +161,39 @@ class TiledPairs(PairLayout):
     def attend(
         self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
     ) -> Tensor:
-        tiles = _tiles(self.pairs, self.is_causal)
-        return _TiledAttention.apply(q_THK, kv, prepared, tiles, self.num_tokens, dropout_rate, scale)
+        is_plain = prepared is None and not dropout_rate and kv.dtype in (torch.float32, torch.float64)
+        if is_plain and self._lengths is not None:
+            return self._stacks(len(kv), kv.shape[2], has_queries=q_THK is None).attend(q_THK, kv, scale)
+        return _TiledAttention.apply(q_THK, kv, prepared, self._tiles, self.num_tokens, dropout_rate, scale)
+
+    @cached_property
+    def _tiles(self) -> "list[_Tile]":
+        return _tiles(self.pairs, self.is_causal)
+
+    @cached_property
+    def _lengths(self) -> Lengths | None:
+        """Of examples that are better stacked; None: tiles are better."""
+        ends = [
+            (pair.queries.start, pair.queries.stop, pair.keys.start, pair.keys.stop, pair.num_prefix)
+            for pair in self.pairs
+            if pair.keys.stop > pair.keys.start and pair.queries.stop > pair.queries.start
+        ]
+        ends_E5 = np.array(sorted(ends, key=lambda one: one[2]), np.int64).reshape(-1, 5)
+        found = Lengths(
+            ends_E5[:, 0], ends_E5[:, 1] - ends_E5[:, 0], ends_E5[:, 2], ends_E5[:, 3] - ends_E5[:, 2], ends_E5[:, 4]
+        )
+        shares_keys = (ends_E5[1:, 2] < ends_E5[:-1, 3]).any()
+        return found if are_short(found) and not shares_keys else None
+
+    def _stacks(self, num_asked: int, num_heads: int, *, has_queries: bool) -> Stacks:
+        """Made once for all layers."""
+        assert self._lengths is not None
+        key = num_asked, num_heads, has_queries
+        if key not in self._made:
+            self._made[key] = stack(
+                self._lengths, self.num_tokens, num_asked, num_heads, is_causal=self.is_causal, has_queries=has_queries
+            )
+        return self._made[key]
 
 
 @lru_cache(maxsize=16)

@@ -1,8 +1,5 @@
 """The model whatever wraps it: DDP, FSDP2, recomputed blocks, compiled blocks."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,16 +9,11 @@ from clip_models import captions, images, random_model, run_config, text, tiny_b
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import parallelize
 from pretrainkit.training.run import ParallelConfig
+from two_processes import run_two
 
 
-@pytest.mark.slow
 def test_ddp_and_fsdp2_have_the_gradient_of_one_process():
-    script = Path(__file__).with_name("clip_model_ranks.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_two(Path(__file__).with_name("clip_model_ranks.py"))
 
 
 def gradients(model):

@@ -1,9 +1,5 @@
 """One rank = two ranks for the contrastive losses. One pair of processes does all checks."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,33 +8,13 @@ from clip_two_ranks import GRADIENTS, RUNS, STRATEGIES, checks
 from toy_pairs import relative_error
 
 from pretrainkit.dist.env import World
+from two_processes import run_two
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("two-ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    script = Path(__file__).with_name("clip_two_ranks.py")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(folder)],
-            env=os.environ
-            | place
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": os.pathsep.join(sys.path)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
+    run_two(Path(__file__).with_name("clip_two_ranks.py"), str(folder))
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
 
 

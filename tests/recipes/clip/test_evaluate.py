@@ -1,10 +1,7 @@
 """Held-out metrics are exact: every row once, whatever the number of ranks, and nothing of the model changes."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
+from pathlib import Path
 
 import evaluate_ranks
 import numpy as np
@@ -17,6 +14,7 @@ from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.retrieval import Rows, retrieval
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipEvaluateConfig, class_set_name
 from pretrainkit.recipes.clip.evaluate import held_out_metrics
+from two_processes import run_ranks
 
 CONFIG = ClipEvaluateConfig(batch_size=7, ranks=True)
 
@@ -77,30 +75,11 @@ def test_several_sets_have_names_of_their_own_and_a_mean():
     assert found["one_RSUM"] != found["two_RSUM"]
 
 
-def run_ranks(folder, strategy, num):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    for rank in range(num):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-        environment = os.environ | {name: str(value) for name, value in place.items()} | {"OMP_NUM_THREADS": "1"}
-        ranks.append(
-            subprocess.Popen([sys.executable, evaluate_ranks.__file__, str(folder), strategy], env=environment)
-        )
-    try:
-        assert [process.wait(timeout=120) for process in ranks] == [0] * num
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(num)]
-
-
 @pytest.mark.parametrize(("strategy", "num"), [("ddp", 2), ("fsdp2", 3)])
 def test_fact_39_metrics_are_the_same_on_any_number_of_ranks(tmp_path, strategy, num):
     alone = metrics_of(ToyEncoder())
-    found = run_ranks(tmp_path, strategy, num)
+    run_ranks(num, Path(evaluate_ranks.__file__), str(tmp_path), strategy)
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(num)]
     for one in found:
         assert one["metrics"] == alone
     passes = [one["counted"][0] for one in found]

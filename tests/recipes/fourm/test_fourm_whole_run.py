@@ -1,7 +1,6 @@
 """Whole runs on a generated set: training, exact resume, published files and back, two processes as one."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ from fourm_data import write_set, write_tokenizer
 
 import pretrainkit
 from pretrainkit.recipes.fourm.recipe import RECIPE
-from pretrainkit.training.checkpoint import read_weights
-from two_processes import run_two
+from whole_runs import assert_goes_on_exactly, assert_two_processes_train_as_one, weights
 
 STEPS = 4
 SETTINGS = (
@@ -50,17 +48,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "whole"
 
 
-def weights(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
-    return read_weights(next((run / "checkpoints").glob(f"step-*{step}")))
-
-
 def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "half")
-    shutil.rmtree(next((tmp_path / "half" / "checkpoints").glob(f"step-*{STEPS}")))
-    pretrainkit.resume(tmp_path / "half")
-    whole, resumed = weights(run), weights(tmp_path / "half")
-    assert whole.keys() == resumed.keys()
-    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
+    assert_goes_on_exactly(run, tmp_path / "half")
 
 
 def test_losses_of_all_modalities_are_logged_and_evaluated(run: Path) -> None:
@@ -98,11 +87,4 @@ def test_a_run_becomes_a_published_file_and_comes_back(run: Path, tmp_path: Path
 
 
 def test_two_processes_train_as_one(run: Path, tmp_path: Path) -> None:
-    here = Path(__file__).with_name("fourm_two_ranks.py")
-    run_two(here, str(run / "config.yaml"), str(tmp_path))
-    alone = weights(run)
-    for strategy in ("ddp", "fsdp2"):
-        together = weights(tmp_path / strategy)
-        assert together.keys() == alone.keys()
-        for name, tensor in alone.items():
-            torch.testing.assert_close(together[name], tensor, rtol=1e-4, atol=1e-5)
+    assert_two_processes_train_as_one(run, tmp_path, "data.microbatch_size=1")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.recipes.fourm.generation.draw import draw, filtered
+from pretrainkit.recipes.fourm.generation.draw import draw, filtered, middle
 
 
 def by_hand(logits: np.ndarray, top_k: float, top_p: float) -> set[int]:
@@ -57,6 +57,29 @@ def test_draws_have_the_probabilities_of_the_softmax(seed: int, heat: float, top
     share /= share.sum()
     np.testing.assert_allclose(np.bincount(ids.numpy(), minlength=7) / num, share, atol=1.01 / num)
     np.testing.assert_allclose(sure.numpy(), share[ids.numpy()], rtol=1e-9)
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 2**31), heat=st.floats(0.2, 4), numbers=st.sampled_from([1, 3]), top_k=st.sampled_from([0, 9])
+)
+def test_the_middle_of_numbers_is_that_of_each_by_itself(seed: int, heat: float, numbers: int, top_k: int) -> None:
+    steps = {1: 23, 3: 4}[numbers]
+    logits = np.random.default_rng(seed).normal(size=steps**numbers)
+    share = np.array([np.exp(v / heat) if one in by_hand(logits, top_k, 0) else 0.0 for one, v in enumerate(logits)])
+    share = (share / share.sum()).reshape((steps,) * numbers)
+    given_logits, heats = torch.from_numpy(logits)[None], torch.full((1,), heat, dtype=torch.float64)
+    for which in ("mean", "median"):
+        ids, sure = middle(given_logits, heats, which, numbers, top_k=top_k)
+        found = np.unravel_index(int(ids), share.shape)
+        for axis, place in enumerate(found):
+            own = share.sum(axis=tuple(other for other in range(numbers) if other != axis))
+            if which == "mean":
+                assert abs(place - own @ np.arange(steps)) <= 0.5 + 1e-9
+            else:
+                assert own[: place + 1].sum() >= 0.5 - 1e-9
+                assert own[place:].sum() >= 0.5 - 1e-9
+        np.testing.assert_allclose(float(sure), share[found], rtol=1e-9)
 
 
 def test_without_temperature_the_likeliest_token_is_as_sure_as_it_is_likely() -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.fourm.generation.figures import together
+from pretrainkit.recipes.fourm.generation.figures import figures, guessed, together
 from pretrainkit.recipes.fourm.generation.generate import generate
 from pretrainkit.recipes.fourm.generation.given import Example, Given
 from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
@@ -87,6 +87,15 @@ def test_what_is_written_is_read_again_as_the_same_tokens(setup: Setup, tmp_path
     assert again[0]["given"] == {"seg": f"{out}/0000/seg@64.png", "colors": f"{out}/0000/colors@64.png"}
     with pytest.raises(InputError, match="not an empty folder"):
         setup("a red ball", to=["depth"], out=out)
+
+
+def test_a_median_is_the_same_for_all_variations_and_for_every_seed(setup: Setup) -> None:
+    settings = ["depth.take=median", "depth.num_steps=1"]
+    options = {"given": [f"rgb={setup.photo}"], "to": ["depth"], "num": 2}
+    found = [one["outputs"]["depth@64"] for seed in (1, 2) for one in setup(seed=seed, settings=settings, **options)]
+    assert found == [found[0]] * 4
+    drawn = [one["outputs"]["depth@64"] for one in setup(seed=1, settings=settings[1:], **options)]
+    assert drawn[0] != drawn[1]
 
 
 def test_samples_of_the_data_are_compared_with_the_truth(setup: Setup) -> None:
@@ -197,6 +206,8 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
         ({"to": ["depth"], "settings": ["depth.scheme=autoregressive"]}, "it is an image"),
         ({"to": ["caption"], "settings": ["caption.scheme=roar"]}, "it is a sequence"),
         ({"to": ["depth"], "settings": ["depth.schedule=[4, 4]"]}, "schedule of 8 tokens, but it has 64"),
+        ({"to": ["seg"], "settings": ["seg.take=mean"]}, "seg@64 has take=mean, but its tokens are no numbers"),
+        ({"to": ["depth"], "settings": ["depth.take=mean"], "temperature": 0}, "set temperature=1"),
         ({"to": ["depth"], "settings": ["depth.temperature=-1"]}, "greater than or equal to 0"),
         ({"to": ["depth"], "given": ["caption=x"], "from_data": 2}, "nothing else can be given"),
     ],
@@ -231,6 +242,62 @@ def test_boxes_and_figures_are_what_was_serialised(setup: Setup) -> None:
     figures = named["boxes"].model_copy(update={"reader": "metadata"})
     ids = np.array(vocabulary.encode_words(["v1=0", "v0=7", "v1=10", "v0=49"]), np.int32)
     assert structure(figures, ids, vocabulary) == {"original_width": 224, "brightness": 255.0}
+
+
+def test_pictures_of_an_image_tokenizer_are_compared_as_pictures(setup: Setup) -> None:
+    depth = next(one for one in setup.config.model.modalities if one.name == "depth@64")
+    tokens = depth.model_copy(update={"reader": "tokens"})
+    found, truth = np.full(64, 3, np.int32), np.full(64, 5, np.int32)
+
+    class Depth:
+        vocab_size = 64
+
+        def decode(self, ids: np.ndarray) -> np.ndarray:
+            return ids.reshape(-1, 8, 8).astype(np.float32) / 10
+
+        def pictures(self, ids: np.ndarray) -> np.ndarray:
+            return np.repeat(ids.reshape(-1, 1, 8, 8), 3, axis=1).astype(np.uint8)
+
+    class Classes(Depth):
+        def decode(self, ids: np.ndarray) -> np.ndarray:
+            return (ids.reshape(-1, 8, 8) // 2).astype(np.uint8)
+
+    assert figures(tokens, [found], [truth], None) == {"accuracy": 0}
+    assert figures(tokens, [found], [truth], None, Depth()) == {"accuracy": 0, "error": pytest.approx(0.2)}
+    assert guessed(tokens, [found, truth], [truth], None, Depth())["error"] == pytest.approx(0.1)
+    # 3, 5 and 5 together: 4.33 of depth, and the class of 5.
+    assert together(tokens, [[found, truth, truth]], [truth], Depth())["error"] == pytest.approx(0.2 / 3)
+    assert figures(tokens, [found], [found + 1], None, Classes()) == {"accuracy": 0, "pixels": 0}
+    assert together(tokens, [[found, truth, truth]], [truth], Classes()) == {"accuracy": 1, "pixels": 1}
+    assert guessed(tokens, [found, truth, truth], [truth], None, Classes())["pixels"] == 1
+
+
+def test_figures_of_each_data_set_are_told_apart(setup: Setup) -> None:
+    sets = {
+        split: tuple(
+            one.model_copy(update={"name": name})
+            for name in ("here", "there")
+            for one in getattr(setup.config.data, split)
+        )
+        for split in ("train", "valid")
+    }
+    data = setup.config.data.model_copy(update=sets)
+    config = setup.config.model_copy(update={"data": data})
+    answers = generate(
+        config,
+        setup.model,
+        setup.tokenizer,
+        [],
+        given=["rgb"],
+        from_data=4,
+        to=["depth"],
+        settings=["depth.num_steps=1"],
+    )
+    summary = answers[-1]["summary"]
+    assert summary.keys() == {"depth@64", "depth@64 of here", "depth@64 of there"}
+    for part, own in (("here", answers[:2]), ("there", answers[2:])):
+        mean = np.mean([one["figures"]["depth@64"]["error"] for one in own])
+        assert summary[f"depth@64 of {part}"]["error"] == pytest.approx(mean)
 
 
 def test_variations_together_are_their_mean_and_their_majority(setup: Setup) -> None:

@@ -17,7 +17,7 @@ from pretrainkit.api import decode_tokens, open_image_tokenizer, tokenize_images
 from pretrainkit.cli.main import app
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.training.checkpoint import read_weights
-from two_processes import run_two
+from whole_runs import assert_goes_on_exactly, assert_two_processes_train_as_one, weights
 
 STEPS = 4
 SETTINGS = (
@@ -67,19 +67,8 @@ def run(images: Path) -> Path:
     return train(images, images / "whole")
 
 
-def weights(run: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
-    return read_weights(next((run / "checkpoints").glob(f"step-*{step}")))
-
-
 def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights_and_codes(run: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    for step in range(STEPS // 2 + 1, STEPS + 1):
-        for folder in (copy / "checkpoints").glob(f"step-*{step}"):
-            shutil.rmtree(folder)
-    pretrainkit.resume(copy)
-    again = weights(copy)
-    assert all(torch.equal(tensor, again[name]) for name, tensor in weights(run).items())
+    assert_goes_on_exactly(run, tmp_path / "copy")
 
 
 def test_everything_is_trained_and_codes_are_in_the_checkpoint(run: Path) -> None:
@@ -103,13 +92,7 @@ def test_a_run_says_what_images_lost_and_how_codes_are_used(run: Path) -> None:
 
 
 def test_two_processes_train_as_one(run: Path, tmp_path: Path) -> None:
-    run_two(Path(__file__).with_name("tokenizer_two_ranks.py"), str(run / "config.yaml"), str(tmp_path))
-    alone = weights(run)
-    for name in ("ddp", "fsdp2"):
-        together = weights(tmp_path / name)
-        assert together.keys() == alone.keys()
-        for key, tensor in alone.items():
-            torch.testing.assert_close(together[key], tensor, rtol=1e-4, atol=1e-5)
+    assert_two_processes_train_as_one(run, tmp_path, "data.microbatch_size=2")
 
 
 MORE = {

@@ -161,6 +161,19 @@ def test_parity_draws_follow_pythons_random_numbers(seed: int) -> None:
     assert (ours == original_by_hand(seed)).all()
 
 
+def test_no_run_hides_a_whole_row() -> None:
+    """Of runs of 4 patches, none is taken in a row of 4, and one in a row of 5."""
+    shares = (0.0, 0.0, 0.0, 1.0)
+    for size, hidden in ((4, 0), (5, 4)):
+        sizes = {"num_patches": size, "num_masking_patches": 4, "num_text_patches": size, "max_span_length": 4}
+        mask = original_mask(random.Random(0), **sizes, spacing=0, cumulative_span_weights=shares)
+        assert mask.sum() == hidden
+        of_row = np.full(3, size)
+        for draw in (draw_spans, _draw_spans):
+            masks = draw(SpanRule(shares, 0), keys(8, 3), of_row, of_row, np.full(3, 4), size)
+            assert masks.sum(1).tolist() == [hidden] * 3
+
+
 def test_a_batch_of_256_takes_milliseconds() -> None:
     pytest.importorskip("pretrainkit.recipes.pixel._masks", reason="built without a compiler")
     seconds = []

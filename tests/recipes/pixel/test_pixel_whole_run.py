@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 import pretrainkit
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.report.page import write_report
-from pretrainkit.training.checkpoint import read_weights
+from whole_runs import assert_goes_on_exactly, weights
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -67,18 +66,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "half")
-    shutil.rmtree(next((tmp_path / "half" / "checkpoints").glob(f"step-*{STEPS}")))
-    pretrainkit.resume(tmp_path / "half")
-    whole, resumed = (
-        read_weights(next((folder / "checkpoints").glob(f"step-*{STEPS}"))) for folder in (run, tmp_path / "half")
-    )
-    assert whole.keys() == resumed.keys()
-    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
+    assert_goes_on_exactly(run, tmp_path / "half")
 
 
 def test_positions_stay_as_they_are_and_all_else_is_trained(run: Path) -> None:
-    first, last = (read_weights(next((run / "checkpoints").glob(f"step-*{step}"))) for step in (3, STEPS))
+    first, last = weights(run, 3), weights(run)
     for name, tensor in last.items():
         assert torch.equal(tensor, first[name]) == ("position_embedding" in name), name
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.blocks import LayerNorm
+from pretrainkit.nn.gated_gelu import is_fused
+from pretrainkit.nn.gated_swish import gated_swish
 from pretrainkit.nn.linear import linear
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 
@@ -78,7 +80,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: FourMModelConfig) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[config.activation]
-        self.gated = config.gated
+        self.gated, self.is_swish = config.gated, config.activation == "swish"
         num_halves = 2 if config.gated else 1
         self.up = PlainLinear(config.hidden_size, num_halves * config.intermediate_size, bias=config.biases)
         self.down = PlainLinear(config.intermediate_size, config.hidden_size, bias=config.biases)
@@ -87,6 +89,8 @@ class FeedForward(nn.Module):
         """(T, D) to (T, D)."""
         if not self.gated:
             return self.down(self.activation(self.up(x_TD)))
+        if self.is_swish and self.up.bias is None and is_fused(x_TD, self.up.weight):
+            return gated_swish(x_TD, self.up.weight, self.down.weight)
         gate_TF, up_TF = self.up(x_TD).chunk(2, dim=-1)
         return self.down(self.activation(gate_TF) * up_TF)
 

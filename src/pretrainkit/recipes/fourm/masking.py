@@ -71,17 +71,19 @@ class Masking:
     def __call__(self, contents: Contents, keys_B: rng.Keys) -> dict[str, np.ndarray]:
         """A batch without what is no token, such as pixels: see `slots`. A pure function of its arguments."""
         N, M = self.config.num_input_tokens, self.config.num_target_tokens
-        out = _Slots(contents.num, N, M)
+        out, images = _Slots(contents.num, N, M), self._images(contents)
         for segment in range(self.config.max_packed if self.config.unused == "pack" else 1):
             left_in, left_out = N - out.length_B, M - out.target_length_B
             least = self.config.min_packed_tokens if segment else 1
             rows = np.flatnonzero((left_in >= least) & (left_out >= least))
             if not len(rows):
                 break
-            self._draw_segment(contents, rows, rng.fold(keys_B[rows], segment), out)
+            self._draw_segment(contents, images, rows, rng.fold(keys_B[rows], segment), out)
         return out.batch
 
-    def _draw_segment(self, contents: Contents, rows: NDArray[np.int64], keys: rng.Keys, out: "_Slots") -> None:
+    def _draw_segment(
+        self, contents: Contents, images: Sequence[Ids], rows: NDArray[np.int64], keys: rng.Keys, out: "_Slots"
+    ) -> None:
         config = self.config
         component = component_of(rng.fold(keys, _COMPONENT), self._mixture.weights_K)
         num_in = np.minimum(
@@ -95,7 +97,7 @@ class Masking:
             rng.fold(keys, _TARGETS), component, num_out, np.where(self._is_image_D, most - inputs, most)
         )
         pieces = [
-            *self._draw_images(contents, rows, keys, inputs, targets),
+            *self._draw_images(images, rows, keys, inputs, targets),
             *self._draw_sequences(contents, rows, keys, component, inputs, targets),
         ]
         given = [piece for piece, _ in pieces]
@@ -133,31 +135,37 @@ class Masking:
 
     def _draw_images(
         self,
-        contents: Contents,
+        images: Sequence[Ids],
         rows: NDArray[np.int64],
         keys: rng.Keys,
         inputs: NDArray[np.int64],
         targets: NDArray[np.int64],
     ) -> "list[tuple[_Piece, _Piece | None]]":
         found: list[tuple[_Piece, _Piece | None]] = []
-        for size, own in self._by_size:
+        for (size, own), tokens_OBP in zip(self._by_size, images, strict=True):
             row_R, column_R = np.nonzero(inputs[:, own] + targets[:, own])
             if not len(row_R):
                 continue
             number_R = own[column_R]
             num_in, num_out = inputs[row_R, number_R], targets[row_R, number_R]
-            state_RP = _pick(rng.fold(rng.fold(keys[row_R], _PLACES), number_R), size, num_in, num_out)
-            ids_RP = np.zeros((len(row_R), size), np.int32)
-            for number in np.unique(number_R).tolist():
-                at = np.flatnonzero(number_R == number)
-                is_tokens = self.modalities[number].kind == "image"
-                ids_RP[at] = contents.images[number][rows[row_R[at]]] if is_tokens else np.arange(size)
+            chosen = _pick(rng.fold(rng.fold(keys[row_R], _PLACES), number_R), size, num_in, num_out)
+            begin_R = (column_R * tokens_OBP.shape[1] + rows[row_R]) * size
             pieces = []
-            for state, length_R in ((1, num_in), (2, num_out)):
-                pair_F, place_F = np.nonzero(state_RP == state)
-                ids_F = ids_RP[pair_F, place_F]
+            for place_F, length_R in zip(chosen, (num_in, num_out), strict=True):
+                ids_F = tokens_OBP.reshape(-1)[np.repeat(begin_R, length_R) + place_F]
                 pieces.append(_Piece(row_R, number_R, length_R, place_F.astype(np.int32), ids_F, ids_F))
             found.append((pieces[0], pieces[1]))
+        return found
+
+    def _images(self, contents: Contents) -> list[Ids]:
+        """For each size of image (O, B, P): the tokens of its O modalities; of pixels the numbers of places."""
+        found = []
+        for size, own in self._by_size:
+            tokens_OBP = np.empty((len(own), contents.num, size), np.int32)
+            for tokens_BP, number in zip(tokens_OBP, own.tolist(), strict=True):
+                is_tokens = self.modalities[number].kind == "image"
+                tokens_BP[:] = contents.images[number] if is_tokens else np.arange(size)
+            found.append(tokens_OBP)
         return found
 
     def _draw_sequences(
@@ -269,38 +277,56 @@ class _Slots:
         start: NDArray[np.int64],
         is_sequence_D: NDArray[np.bool_],
     ) -> None:
-        pair_F = np.repeat(np.arange(len(piece.row_R)), piece.length_R)
-        own_F = np.flatnonzero(is_used[piece.row_R[pair_F]])
-        pair_F = pair_F[own_F]
-        row_F, number_F = piece.row_R[pair_F], piece.number_R[pair_F]
-        begin_F = start[row_F, number_F]
-        slot_F = begin_F + _within(piece.length_R)[own_F]
-        at = rows[row_F], slot_F
-        self.batch[f"{side}_segment"][at] = self._num_segments_B[at[0]]
-        self.batch[f"{side}_modality"][at] = number_F
-        self.batch[f"{side}_position"][at] = piece.position_F[own_F]
-        is_text_F = is_sequence_D[number_F]
+        # Of pairs first, then of tokens.
+        is_used_R = is_used[piece.row_R]
+        length_R = piece.length_R * is_used_R
+        row_R = rows[piece.row_R]
+        begin_R = start[piece.row_R, piece.number_R]
+        is_text_R = is_sequence_D[piece.number_R]
+        first_R = row_R * self.batch[f"{side}_segment"].shape[1] + begin_R
+        at = spans(first_R, length_R)
+        own_F = slice(None) if is_used_R.all() else np.repeat(is_used_R, piece.length_R)
+        self._put(f"{side}_segment", at, np.repeat(self._num_segments_B[row_R], length_R))
+        self._put(f"{side}_modality", at, np.repeat(piece.number_R, length_R))
+        self._put(f"{side}_position", at, piece.position_F[own_F])
         if side == "encoder":
-            self.batch["encoder_ids"][at] = piece.ids_F[own_F]
+            self._put("encoder_ids", at, piece.ids_F[own_F])
             return
-        self.batch["decoder_ids"][at] = np.where(is_text_F, piece.ids_F[own_F], 0)
-        self.batch["decoder_target"][at] = piece.target_F[own_F]
-        self.batch["decoder_start"][at] = begin_F
-        self.batch["decoder_end"][at] = np.where(is_text_F, slot_F + 1, begin_F + piece.length_R[pair_F])
+        is_text_F = np.repeat(is_text_R, length_R)
+        slot_F = np.repeat(begin_R, length_R)
+        self._put("decoder_start", at, slot_F)
+        self._put("decoder_ids", at, piece.ids_F[own_F] * is_text_F)
+        self._put("decoder_target", at, piece.target_F[own_F])
+        ends_F = np.repeat(begin_R + length_R, length_R)
+        self._put("decoder_end", at, np.where(is_text_F, at - np.repeat(first_R - begin_R, length_R) + 1, ends_F))
+
+    def _put(self, name: str, at: NDArray[np.int64], values: NDArray[np.generic]) -> None:
+        self.batch[name].reshape(-1)[at] = values
 
 
-def _pick(keys_R: rng.Keys, size: int, num_in: NDArray[np.int64], num_out: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """(R, P): 1 at `num_in` random places of each row, 2 at `num_out` others, 0 elsewhere."""
+def _pick(
+    keys_R: rng.Keys, size: int, num_in: NDArray[np.int64], num_out: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of `num_in` random ones of each row's `size`, end to end and rising, and of `num_out` others."""
     draws_RP = rng.bits(keys_R, size)
     draws_RP &= ~_PLACE
     draws_RP |= np.arange(size, dtype=np.uint64)  # no two are the same
     ordered_RP = np.sort(draws_RP, axis=1)
-    rows = np.arange(len(keys_R))
-    state_RP = np.zeros(draws_RP.shape, np.uint8)
-    for state, end in ((2, num_in + num_out), (1, num_in)):
-        last_R = ordered_RP[rows, np.maximum(end - 1, 0)]
-        state_RP[(draws_RP <= last_R[:, None]) & (end > 0)[:, None]] = state
-    return state_RP
+    rows, whole = np.arange(len(keys_R)), num_in + num_out
+    is_in_RP, is_whole_RP = (_smallest(draws_RP, ordered_RP[rows, np.maximum(n - 1, 0)], n) for n in (num_in, whole))
+    is_out_RP = is_whole_RP & ~is_in_RP
+    begin_R = rows * size
+    found = []
+    for is_chosen_RP, num_R in ((is_in_RP, num_in), (is_out_RP, num_out)):
+        found.append(np.flatnonzero(is_chosen_RP) - np.repeat(begin_R, num_R))
+    return found[0], found[1]
+
+
+def _smallest(draws_RP: NDArray[np.uint64], last_R: NDArray[np.uint64], num_R: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Draws up to the last of the `num_R` smallest, or none."""
+    is_small_RP = draws_RP <= last_R[:, None]
+    is_small_RP[num_R == 0] = False
+    return is_small_RP
 
 
 def _keep_probability(keys_R: rng.Keys, keep_R: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ _FADED = _FADE ** np.arange(1000.0)
 """By the number of the attempt."""
 _FAR = 14.0
 """Attempts that succeed with a chance of less than exp(-14) are not made."""
-_TOKENS_AT_ONCE, _MOST_TRIES = 40_000, 64
+_TOKENS_AT_ONCE, _MOST_TRIES = 10_000, 16
 _KEPT, _CUT = range(2)
 
 
@@ -146,10 +146,41 @@ def _keep(
 ) -> NDArray[np.bool_]:
     """(F,) True where a token is kept; the inputs of every sequence fit its budget.
 
-    Several attempts are made at once, the more the fewer tokens are left; the first that fits counts.
+    The first attempt that fits counts. A compiled helper (`_keep.c`) makes the same, where there is one.
     """
-    is_kept_F = np.zeros(len(sequences.ids_F), np.bool_)
     attempt_R = _hopeless_attempts(sequences, keep_R, budget_R)
+    try:
+        import pretrainkit.recipes.fourm._keep as compiled
+    except ImportError:
+        return _kept_by_numpy(sequences, keys_R, keep_R, budget_R, attempt_R)
+    is_kept_F = np.zeros(len(sequences.ids_F), np.bool_)
+    units_F = np.empty(0, np.int32) if sequences.unit_F is None else sequences.unit_F
+    compiled.keep(
+        np.ascontiguousarray(keys_R, np.uint64),
+        np.ascontiguousarray(keep_R, np.float64),
+        np.ascontiguousarray(budget_R, np.int64),
+        np.ascontiguousarray(attempt_R, np.int64),
+        np.ascontiguousarray(sequences.length_R, np.int64),
+        _FADED,
+        np.ascontiguousarray(units_F, np.int32),
+        is_kept_F,
+    )
+    return is_kept_F
+
+
+def _kept_by_numpy(
+    sequences: Ragged,
+    keys_R: rng.Keys,
+    keep_R: NDArray[np.float64],
+    budget_R: NDArray[np.int64],
+    attempt_R: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Several attempts are made at once, the more the fewer tokens are left.
+
+    Args:
+        attempt_R: The number of the first attempt.
+    """
+    is_kept_F, attempt_R = np.zeros(len(sequences.ids_F), np.bool_), attempt_R.copy()
     whole_start_R, pending = sequences.start_R, np.flatnonzero((budget_R > 0) & (sequences.length_R > 0))
     while len(pending):
         num_tries = min(max(_TOKENS_AT_ONCE // int(sequences.length_R[pending].sum()), 1), _MOST_TRIES)

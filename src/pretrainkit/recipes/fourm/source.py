@@ -136,13 +136,21 @@ class SampleSet:
         if self._has_parts:
             name = self.samples.name(CROP_SETTINGS, index)
             table = crop_table(self.samples.read(CROP_SETTINGS, index), name)
-            number = int(rng.generator(key).integers(len(table))) if is_training and len(table) else 0
+            number = _drawn_row(table, rng.generator(key), may_flip=data.crop.flip > 0) if is_training else 0
             return stored_part(table, number, size, name)
         if size is None:
             return centre_square(_UNKNOWN_SIZE, _UNKNOWN_SIZE)
         if not is_training or self._is_of_parts:
             return centre_square(*size)
         return draw_part(data.crop, *size, rng.generator(key))
+
+
+def _drawn_row(table: NDArray[np.integer], drawn_from: np.random.Generator, *, may_flip: bool) -> int:
+    """Number of a stored part; of a broken table, which `stored_part` refuses, 0."""
+    if may_flip or table.ndim != 2 or table.shape[1] != 5:
+        return int(drawn_from.integers(len(table))) if len(table) else 0
+    rows = np.flatnonzero(table[:, 4] == 0)
+    return int(drawn_from.choice(rows)) if len(rows) else 0
 
 
 class FourMSource(BatchSource):
@@ -238,10 +246,7 @@ class FourMSource(BatchSource):
         for number, modality in enumerate(self.modalities):
             found = [sample.contents.get(number) for sample in samples]
             if modality.kind == "image":
-                images[number] = np.zeros((num, modality.max_tokens), np.int32)
-                for row, ids in zip(images[number], found, strict=True):
-                    if ids is not None:
-                        row[:] = _checked_image(ids, modality)
+                images[number] = _images(found, modality)
             elif modality.kind == "vectors":
                 lengths = np.array([0 if one is None else len(np.asarray(one)) for one in found], np.int64)
                 sequences[number] = Ragged(_counted(lengths), lengths)
@@ -277,7 +282,8 @@ class FourMSource(BatchSource):
     def _sequences(self, found: Sequence[Content | None], modality: Modality) -> Ragged:
         vocabulary = self.vocabulary
         assert vocabulary is not None
-        texts = iter(vocabulary.encode([one for one in found if isinstance(one, str)]))
+        strings = [one for one in found if isinstance(one, str)]
+        texts = iter(vocabulary.encode(strings) if strings else ())
         ids: list[int] = []
         units: list[int] = []
         lengths = np.zeros(len(found), np.int64)
@@ -285,7 +291,7 @@ class FourMSource(BatchSource):
         for row, one in enumerate(found):
             begin = len(ids)
             if isinstance(one, Chunks):
-                _add_chunks(ids, units, [*map(vocabulary.encode_words, one.words), [vocabulary.eos]], modality)
+                _add_chunks(ids, units, [*vocabulary.encode_chunks(one.words), [vocabulary.eos]], modality)
             elif one is not None:
                 if isinstance(one, str):
                     own = next(texts)
@@ -452,15 +458,25 @@ def bind(config: Any) -> Any:
     return config
 
 
-def _checked_image(ids: Content, modality: Modality) -> Ids:
-    found = np.asarray(ids)
+def _images(found: Sequence[Content | None], modality: Modality) -> Ids:
+    """(B, P) tokens; zeros where a sample has none."""
     assert modality.vocab_size is not None
-    if found.shape != (modality.max_tokens,) or found.min() < 0 or found.max() >= modality.vocab_size:
-        raise DataError(
-            f"the reader of {modality.name} gave {found.shape} from {found.min()} to {found.max()}; it has "
-            f"({modality.max_tokens},) tokens from 0 to {modality.vocab_size - 1}\n  mend the reader {modality.reader}"
-        )
-    return found
+    nothing = np.zeros(modality.max_tokens, np.int32)
+    rows = [nothing if ids is None else np.asarray(ids) for ids in found]
+    if all(row.shape == nothing.shape for row in rows):
+        stacked = np.stack(rows) if rows else np.zeros((0, modality.max_tokens), np.int32)
+        if not stacked.size or (stacked.min() >= 0 and stacked.max() < modality.vocab_size):
+            return stacked.astype(np.int32, copy=False)
+    wrong = next(row for row in rows if not _is_image(row, modality))
+    raise DataError(
+        f"the reader of {modality.name} gave {wrong.shape} from {wrong.min()} to {wrong.max()}; it has "
+        f"({modality.max_tokens},) tokens from 0 to {modality.vocab_size - 1}\n  mend the reader {modality.reader}"
+    )
+
+
+def _is_image(ids: NDArray[Any], modality: Modality) -> bool:
+    assert modality.vocab_size is not None
+    return ids.shape == (modality.max_tokens,) and ids.min() >= 0 and ids.max() < modality.vocab_size
 
 
 def _counted(lengths: NDArray[np.int64]) -> Ids:

@@ -5,6 +5,7 @@ v0=999, v1=0 …, then class names (several words are one token), then what was 
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -79,8 +80,43 @@ class TextVocabulary:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without any mark of its beginning or end."""
+        if self._splits_at_spaces:
+            return [self.encode_words(text.split()) if self._is_plain(text) else self._encode(text) for text in texts]
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in found]
+
+    def encode_chunks(self, chunks: Iterable[Iterable[str]]) -> list[list[int]]:
+        """`encode_words` of each chunk."""
+        find = self._words.__getitem__
+        return [[one for word in chunk for one in find(word)] for chunk in chunks]
+
+    def _encode(self, text: str) -> list[int]:
+        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return found
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether its words have the ids that they have alone: nothing but spaces parts them, and no reserved token of
+        several words can begin in it."""
+        is_simple = text.isascii() and text.isprintable()
+        return is_simple and (self._several is None or self._several.search(text) is None)
+
+    @cached_property
+    def _splits_at_spaces(self) -> bool:
+        """Whether words have their ids whatever stands around them, as in a vocabulary that we trained."""
+        parts = json.loads(self._tokenizer.to_str())
+        kinds = (
+            parts["model"]["type"],
+            (parts["pre_tokenizer"] or {}).get("type"),
+            (parts["normalizer"] or {}).get("type"),
+        )
+        return kinds == ("WordPiece", "BertPreTokenizer", "BertNormalizer")
+
+    @cached_property
+    def _several(self) -> re.Pattern[str] | None:
+        """Finds the first words of reserved tokens that have several; None: there are none."""
+        added = (str(token.content) for token in self._tokenizer.get_added_tokens_decoder().values())
+        first = sorted({token.split()[0] for token in added if " " in token})
+        return re.compile("|".join(map(re.escape, first)), re.IGNORECASE) if first else None
 
     def encode_words(self, words: Iterable[str]) -> list[int]:
         """Ids of words with spaces between them; a reserved token such as "wine glass" is one word."""

@@ -197,7 +197,7 @@ def _of_folders(work: _Work, path: str, fingerprint: str, progress: Progress) ->
         table = _file(root, CROP_SETTINGS, samples.keys[index])
         stored = read_array(table.read_bytes(), str(table)) if table.is_file() else None
         jobs.append((samples, index, stored, str(table)))
-    progress.stage(f"tokenizing {path} into {work.out}", len(jobs), "images")
+    progress.stage(f"tokenizing {path} into {work.out}", len(jobs), "image")
     for job, (ids, parts) in zip(jobs, work.tokens(jobs), strict=True):
         key = samples.keys[job[1]]
         if work.has_parts and job[2] is None:
@@ -218,7 +218,7 @@ def _of_archives(work: _Work, path: str, fingerprint: str, progress: Progress) -
     number, num = work.settings.shard
     mine = range(number, len(images), num)
     wanted = [place for place in mine if not Path(out[place]).is_file()]
-    progress.stage(f"tokenizing {path} into {work.out}", len(wanted), "archives")
+    progress.stage(f"tokenizing {path} into {work.out}", len(wanted), "archive")
     for place in wanted:
         samples = TarSamples(images[place], {work.folder: suffixes_of(work.model.domain)})
         stored = _stored_tables(tables[place], len(samples))

@@ -17,6 +17,7 @@ from pretrainkit.recipes.fourm.generation.known import Known, Places
 from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, require_target, the_target
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.sampler import Sampler
+from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
 from pretrainkit.recipes.fourm.text import TextVocabulary
@@ -137,6 +138,11 @@ def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
         )
     if is_image and target.max_tokens is not None:
         raise InputError(f"{modality.name} is an image, which has no max_tokens\n  leave it out")
+    if target.take != "draw" and not (is_image and numbers_of(modality)):
+        raise InputError(
+            f"{modality.name} has take={target.take}, but its tokens are no numbers that could be between others\n"
+            "  leave it out; it is for depth and colours that are read without an image tokenizer"
+        )
     scheme = target.scheme or ("roar" if is_image else "autoregressive")
     return TargetConfig(**{**target.model_dump(), "modality": modality.name, "scheme": scheme})
 

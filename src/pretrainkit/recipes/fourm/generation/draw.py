@@ -1,7 +1,9 @@
-"""One token from logits.
+"""One token from logits: drawn, or the middle of what is likely.
 
-Dimensions: N tokens, V vocabulary.
+Dimensions: N tokens, V vocabulary, S steps of a number.
 """
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,14 +33,61 @@ def draw(
     """
     logits_NV = filtered(logits_NV.double(), top_k=top_k, top_p=top_p)
     is_greedy_N = temperature_N < _GREEDY
-    scale_N = torch.where(is_greedy_N, torch.ones_like(temperature_N), temperature_N)
-    share_NV = torch.softmax(logits_NV / scale_N[:, None], -1)
+    share_NV = _shares(logits_NV, is_greedy_N, temperature_N)
     ends_NV = share_NV.cumsum(-1)
     drawn_N = torch.searchsorted(ends_NV, (uniform_N * ends_NV[:, -1])[:, None], right=True)[:, 0]
     best_N = logits_NV.argmax(-1)
     # A number that rounds up to the sum lies behind all tokens.
     drawn_N = torch.where(is_greedy_N | (drawn_N == logits_NV.shape[1]), best_N, drawn_N)
     return drawn_N, share_NV.gather(1, drawn_N[:, None])[:, 0]
+
+
+def middle(
+    logits_NV: Tensor,
+    temperature_N: Tensor,
+    which: Literal["mean", "median"],
+    num_numbers: int,
+    *,
+    top_k: float = 0.0,
+    top_p: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The tokens nearest to the mean or the median of what could be drawn, of tokens that stand for numbers.
+
+    Args:
+        logits_NV: Of any float type.
+        temperature_N: float64, above 0.
+        which: mean has the smallest expected squared error, median the smallest absolute error.
+        num_numbers: How many numbers a token stands for, each in S equal steps, V = S ** num_numbers, the last one
+            changing fastest. Each has a mean and a median of its own.
+        top_k: See `TargetConfig`.
+        top_p: See `TargetConfig`.
+
+    Returns:
+        As `draw`.
+    """
+    logits_NV = filtered(logits_NV.double(), top_k=top_k, top_p=top_p)
+    is_greedy_N = temperature_N < _GREEDY
+    share_NV = _shares(logits_NV, is_greedy_N, temperature_N)
+    num_steps = round(logits_NV.shape[1] ** (1 / num_numbers))
+    step_S = torch.arange(num_steps, dtype=torch.float64, device=logits_NV.device)
+    share_NS = share_NV.unflatten(1, (num_steps,) * num_numbers)
+    found_N = torch.zeros(len(logits_NV), dtype=torch.int64, device=logits_NV.device)
+    for number in range(num_numbers):
+        others = [axis + 1 for axis in range(num_numbers) if axis != number]
+        own_NS = share_NS.sum(others) if others else share_NS
+        if which == "mean":
+            place_N = (own_NS * step_S).sum(-1).round().long()
+        else:
+            place_N = (own_NS.cumsum(-1) < 0.5).sum(-1)
+        found_N = found_N * num_steps + place_N.clamp(max=num_steps - 1)
+    found_N = torch.where(is_greedy_N, logits_NV.argmax(-1), found_N)
+    return found_N, share_NV.gather(1, found_N[:, None])[:, 0]
+
+
+def _shares(logits_NV: Tensor, is_greedy_N: Tensor, temperature_N: Tensor) -> Tensor:
+    """float64 probabilities; where the likeliest token is taken anyway, those at a temperature of 1."""
+    scale_N = torch.where(is_greedy_N, torch.ones_like(temperature_N), temperature_N)
+    return torch.softmax(logits_NV / scale_N[:, None], -1)
 
 
 def filtered(logits_NV: Tensor, *, top_k: float = 0.0, top_p: float = 0.0) -> Tensor:

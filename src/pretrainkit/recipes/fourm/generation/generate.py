@@ -103,7 +103,7 @@ def generate(
             for place, (row, number) in enumerate(some)
         ]
     answers = [result.answer() for result in results]
-    summary = _summary(chain, results)
+    summary = _summary(chain, results, decoders)
     if out is not None:
         _write(Path(out), wanted, results, answers, summary)
     if summary:
@@ -242,41 +242,72 @@ def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
             )
 
 
-def _summary(chain: Chain, results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Of targets whose truth is known: means over all results, of the best guess that looks at nothing, and of all
-    variations of an example together."""
+def _summary(
+    chain: Chain, results: Sequence[Result], decoders: Mapping[str, ImageDecoder]
+) -> dict[str, dict[str, float]]:
+    """Of targets whose truth is known: means over all results, and over those of each data set, where there are
+    several; of the best guess that looks at nothing, and of all variations of an example together."""
     found = {}
     for number, modality in chain.targets:
-        link, made, true = chain.links[number], list[Ids](), list[Ids]()
-        groups: dict[str, tuple[list[Ids], Ids]] = {}
-        for result in results:
-            ids, truth = result.ids(number, modality), result.truth(number, modality)
-            if truth is not None:
-                made.append(ids)
-                true.append(truth)
-                groups.setdefault(result.example.key, ([], truth))[0].append(ids)
-        if not made:
+        link, own = chain.links[number], [one for one in results if one.truth(number, modality) is not None]
+        if not own:
             continue
-        values = figures(modality, made, true, link.vocabulary)
         known = _training_contents(link, modality)
-        guess = guessed(modality, known, true, link.vocabulary) if known else {}
-        values |= {f"guessed_{name}": value for name, value in guess.items()}
-        if modality.kind == "image" and len(made) > len(groups):
-            both = together(modality, [own for own, _ in groups.values()], [truth for _, truth in groups.values()])
-            values |= {f"together_{name}": value for name, value in both.items()}
-        found[modality.name] = values
+        decoder = decoders.get(modality.name)
+        everything = [ids for contents in known.values() for ids in contents]
+        found[modality.name] = _compared(own, number, modality, everything, link.vocabulary, decoder)
+        sets = dict.fromkeys(one.example.data_set for one in own)
+        for name in sets if len(sets) > 1 else ():
+            some = [one for one in own if one.example.data_set == name]
+            found[f"{modality.name} of {name}"] = _compared(
+                some, number, modality, known.get(name, everything), link.vocabulary, decoder
+            )
     return found
 
 
-def _training_contents(link: Link, modality: Modality) -> list[Ids]:
-    """Of samples spread over the training data; none where they are not on this machine."""
+def _compared(
+    results: Sequence[Result],
+    number: int,
+    modality: Modality,
+    known: Sequence[Ids],
+    vocabulary: TextVocabulary | None,
+    decoder: ImageDecoder | None,
+) -> dict[str, float]:
+    """Figures of results of one target, whose truth is known.
+
+    Args:
+        known: What guesses are made of; nothing: there are none.
+    """
+    groups: dict[str, tuple[list[Ids], Ids]] = {}
+    made, true = [], []
+    for result in results:
+        ids, truth = result.ids(number, modality), result.truth(number, modality)
+        assert truth is not None
+        made.append(ids)
+        true.append(truth)
+        groups.setdefault(result.example.key, ([], truth))[0].append(ids)
+    values = figures(modality, made, true, vocabulary, decoder)
+    guess = guessed(modality, known, true, vocabulary, decoder) if known else {}
+    values |= {f"guessed_{name}": value for name, value in guess.items()}
+    if modality.kind == "image" and len(made) > len(groups):
+        variations, truths = zip(*groups.values(), strict=True)
+        both = together(modality, variations, truths, decoder)
+        values |= {f"together_{name}": value for name, value in both.items()}
+    return values
+
+
+def _training_contents(link: Link, modality: Modality) -> dict[str | None, list[Ids]]:
+    """By data set, of samples spread over the training data; none where they are not on this machine."""
     try:
         source = open_source(link.config, "train")
     except DataError:
-        return []
-    examples = data_examples(source, spread(source.sizes, _MOST_KNOWN), ())
-    contents = [link.given.truth(example, modality) for example in examples]
-    return [content for content in contents if content is not None]
+        return {}
+    found: dict[str | None, list[Ids]] = {}
+    for example in data_examples(source, spread(source.sizes, _MOST_KNOWN), ()):
+        content = link.given.truth(example, modality)
+        if content is not None:
+            found.setdefault(example.data_set, []).append(content)
+    return found
 
 
 def _told(name: str, values: Mapping[str, float]) -> str:

@@ -20,7 +20,7 @@ from pretrainkit.recipes.fourm.generation.names import inputs_named
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, crop_table, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids
-from pretrainkit.recipes.fourm.source import FourMSource
+from pretrainkit.recipes.fourm.source import FourMSource, set_name
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _UNKNOWN_SIZE = 224
@@ -47,6 +47,8 @@ class Example:
     """Files of a sample of data, by whole name of a modality, whether they are given or not."""
     crop_settings: File | None = None
     """Of a sample whose tokens were made before."""
+    data_set: str | None = None
+    """Name of the data set of a sample."""
 
 
 def from_words(words: Sequence[str]) -> dict[str, str]:
@@ -116,7 +118,8 @@ def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names
             crops = File(one.samples.read(CROP_SETTINGS, index), one.samples.name(CROP_SETTINGS, index))
         given = {name: file for name, file in files.items() if name in names}
         key = one.samples.keys[index].replace("/", "_")
-        found.append(Example(f"{number}_{key}" if len(source.sets) > 1 else key, given, files, crops))
+        key = f"{number}_{key}" if len(source.sets) > 1 else key
+        found.append(Example(key, given, files, crops, set_name(one.config)))
     return found
 
 

@@ -33,6 +33,10 @@ class TargetConfig(Config):
     """Draw from so many likeliest tokens, or, below 1, from this share of the vocabulary; 0: from all."""
     top_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Draw from the likeliest tokens that have more than this probability together; 0: from all."""
+    take: Literal["draw", "mean", "median"] = "draw"
+    """Images of depth and colours without an image tokenizer only, whose tokens are numbers. draw: a token at random by
+    its probability. mean, median: the token in the middle of what could be drawn, nearest to the truth in square or
+    absolute error; with num_steps=1 an estimate rather than an invention."""
     guidance: float | dict[str, float] = 1.0
     """How much the conditions count: 1 as they are, 0 not at all, above 1 more than that (classifier-free guidance).
     By name of a condition: a weight for each, and what is not named is always seen."""
@@ -51,6 +55,11 @@ class TargetConfig(Config):
             raise ValueError("scheme roar fills about equally many places in each step; set schedule=linear")
         if self.top_k > 1 and self.top_k != int(self.top_k):
             raise ValueError(f"top_k {self.top_k} is neither a number of tokens nor a share below 1; round it")
+        if self.take != "draw" and not self.temperature:
+            raise ValueError(
+                f"take {self.take} is that of the probabilities, of which temperature 0 leaves the likeliest token "
+                "alone; set temperature=1"
+            )
         if isinstance(self.guidance, dict) and self.guided_by is not None:
             raise ValueError("guided_by is not read where guidance has a weight for each condition; leave it out")
         if self.temperature_schedule not in ("constant", "linear"):

@@ -74,7 +74,8 @@ class Result:
             truth = self.truth(number, modality)
             if truth is not None:
                 vocabulary = self.chain.links[number].vocabulary
-                known[modality.name] = figures(modality, [self.ids(number, modality)], [truth], vocabulary)
+                decoder = self.decoders.get(modality.name)
+                known[modality.name] = figures(modality, [self.ids(number, modality)], [truth], vocabulary, decoder)
         if known:
             found["figures"] = known
         shown = [self._told(number, modality, outputs[modality.name]) for number, modality in self.chain.targets]

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import HostBatch
-from pretrainkit.recipes.fourm.generation.draw import draw
+from pretrainkit.recipes.fourm.generation.draw import draw, middle
 from pretrainkit.recipes.fourm.generation.guidance import Guided, guided
 from pretrainkit.recipes.fourm.generation.known import Known, Places, decoder_rows, encoder_rows, whole
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.schedules import COLDEST, temperatures, token_counts
+from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.generation.token_by_token import TokenByToken
 from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.modality import Modality
@@ -132,7 +133,7 @@ class Sampler:
             heat_N = np.array([heat_B[row][step] for row in row_N])
             logits_NV = self._image_logits(modality, known, rows, [own.astype(np.int32) for own in asked], guidance)
             keys_N = rng.fold(rng.fold(rng.fold(keys_B, _TOKENS), step)[row_N], place_N)
-            ids_N, sure_N = self._drawn(logits_NV, keys_N, heat_N, target)
+            ids_N, sure_N = self._taken(logits_NV, keys_N, heat_N, target, modality)
             if not is_roar:
                 noise_N = _gumbel(rng.fold(keys_N, _NOISE)) * target.confidence_noise
                 chosen = surest(np.log(np.maximum(sure_N, 1e-300)) + noise_N, [len(own) for own in asked], counts)
@@ -173,6 +174,23 @@ class Sampler:
         for row, own in zip(rows, written, strict=True):
             merged = vocabulary.merge(_of(given, row), np.array(own, np.int32))
             given[row] = ended(merged, vocabulary.eos)[: modality.max_tokens]
+
+    def _taken(
+        self,
+        logits_NV: Tensor,
+        keys_N: rng.Keys,
+        heat_N: NDArray[np.float64],
+        target: TargetConfig,
+        modality: Modality,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Tokens of an image, and how sure they are."""
+        if target.take == "draw":
+            return self._drawn(logits_NV, keys_N, heat_N, target)
+        heat = torch.from_numpy(heat_N).to(logits_NV.device)
+        ids_N, sure_N = middle(
+            logits_NV, heat, target.take, numbers_of(modality), top_k=target.top_k, top_p=target.top_p
+        )
+        return ids_N.cpu().numpy(), sure_N.cpu().numpy()
 
     def _drawn(
         self, logits_NV: Tensor, keys_N: rng.Keys, heat_N: NDArray[np.float64], target: TargetConfig

@@ -58,10 +58,19 @@ def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
     if modality.reader == "depth":
         return (ids_P + 0.5) / modality.vocab_size * 2 * DepthMap.reach - DepthMap.reach
     if modality.reader == "colors":
-        steps = round(modality.vocab_size ** (1 / 3))
+        steps = round(modality.vocab_size ** (1 / numbers_of(modality)))
         digits = np.stack([ids_P // steps**2, ids_P // steps % steps, ids_P % steps], axis=-1)
         return (digits + 0.5) * 256 / steps
     return ids_P.astype(np.float64)
+
+
+def numbers_of(modality: Modality) -> int:
+    """How many numbers in equal steps a token of an image stands for, the last changing fastest; 0: it is a name."""
+    return _NUMBERS.get(modality.reader, 0)
+
+
+_NUMBERS: Mapping[str, int] = {"depth": 1, "colors": 3}
+"""By the reader of a modality."""
 
 
 def _colors(modality: Modality, grid: Ids) -> Pixels:

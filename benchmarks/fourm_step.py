@@ -1,0 +1,180 @@
+"""One training step of our 4M against the original's own model, apple/ml-4m, on the same tokens.
+
+    ML4M=FOLDER python benchmarks/fourm_step.py [--mixtures tiny,21] [--rounds 7] [--threads 1] [--quick]
+
+The original is no package: `ml4m.py` says how to get it. The model of fourm/tiny, 4 + 4 layers of width 192, on what
+its preset reads (tiny: 64 input and 64 target slots of an example) and on the published mixture of 21 modalities (256
+and 256). Both: forward, backward, clip to norm 1, fused AdamW, float32. Each contestant has a process of its own, and
+they take turns in each round; what counts is the median CPU time of a step. Before timing, all get the same weights and
+must give the same loss and the same gradients.
+
+ours and theirs compute the same examples, masked by the original's rule, which leaves slots empty. packed is how ours
+trains: as many rows, with empty slots filled by further draws. A useful token is one in a slot that is not empty.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import ml4m
+from contestants import Batch, add_options, measure, parse_options, serve, stepper
+from fourm_contents import make_contents
+from pretrainkit import rng
+from pretrainkit.recipes.fourm.batch import with_places
+from pretrainkit.recipes.fourm.bound_mixture import Bound
+from pretrainkit.recipes.fourm.catalogue import MOD21, published
+from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.data_config import MaskingConfig
+from pretrainkit.recipes.fourm.masking import Masking
+from pretrainkit.recipes.fourm.mixtures import PUBLISHED
+from pretrainkit.recipes.fourm.model import FourM, build
+from pretrainkit.recipes.fourm.objective import FourMObjective
+from pretrainkit.recipes.fourm.original_names import to_original
+from pretrainkit.recipes.fourm.presets import tiny
+from pretrainkit.training.memory import freed_memory_kept
+
+OURS, PACKED, THEIRS, THEIRS_KEPT = "ours", "packed", "theirs", "theirs, memory kept"
+NUM_BATCHES = 3
+VOCAB_SIZE, FIRST_SENTINEL, NUM_RESERVED = 5_400, 5, 4_300
+EXAMPLES = {"tiny": 32, "21": 16}
+
+
+def run_config(mixture: str) -> FourMRun:
+    """fourm/tiny with a vocabulary of small data; with 21 modalities, those and their budgets."""
+    config = tiny()
+    modalities = config.model.modalities
+    masking = config.masking
+    if mixture == "21":
+        modalities = tuple(published(name) for name in MOD21)
+        law = PUBLISHED["mod21-all2allmix-rgb2all-capT5bias"]
+        masking = MaskingConfig(num_input_tokens=256, num_target_tokens=256, mixture=law)
+    sized = tuple(
+        modality.model_copy(update={"vocab_size": VOCAB_SIZE}) if modality.kind == "sequence" else modality
+        for modality in modalities
+    )
+    model = config.model.model_copy(update={"modalities": sized})
+    return config.model_copy(update={"model": model, "masking": masking})
+
+
+def make_batch(mixture: str, unused: str, num: int, seed: int) -> dict[str, np.ndarray]:
+    """Random contents of ordinary lengths, masked, as our data plane gives them."""
+    config = run_config(mixture)
+    modalities, names = config.model.modalities, [modality.name for modality in config.model.modalities]
+    masking = config.masking.model_copy(update={"unused": unused})
+    contents, values = make_contents(modalities, num, (NUM_RESERVED, VOCAB_SIZE), np.random.default_rng(seed))
+    mask = Masking(masking, modalities, Bound(masking.mixture, modalities, names), FIRST_SENTINEL)
+    return with_places(mask(contents, rng.fold(seed, np.arange(num))) | values, modalities)
+
+
+def make_ours(mixture: str) -> tuple[FourM, Callable[[Batch], Tensor]]:
+    """Our model, always with the same weights, and its loss."""
+    config = run_config(mixture)
+    torch.manual_seed(0)
+    model, objective = build(config.model), FourMObjective(config)
+    scales = objective.scales
+
+    def loss(batch: Batch) -> Tensor:
+        sums = objective.losses(model, batch)
+        return torch.stack(
+            [sums[name].total * scale / sums[name].weight.clamp(min=1) for name, scale in scales.items()]
+        ).sum()
+
+    return model, loss
+
+
+def make_theirs(mixture: str) -> tuple[nn.Module, Callable[[Any], Tensor]]:
+    """The original's model with the same weights, and its loss."""
+    config = run_config(mixture)
+    model = ml4m.make_model(config.model)
+    model.load_state_dict(to_original(make_ours(mixture)[0]))
+    budgets = config.masking.num_input_tokens, config.masking.num_target_tokens
+    return model.train(), lambda views: model(views, *budgets)[0]
+
+
+def contend(name: str, mixture: str, batch_size: int, threads: int, folder: Path) -> None:
+    """A contestant: writes its gradients, says its loss, then makes a step for every line that it reads."""
+    torch.set_num_threads(threads)
+    is_theirs, unused = name not in (OURS, PACKED), "pack" if name == PACKED else "pad"
+    host = [make_batch(mixture, unused, batch_size, seed) for seed in range(NUM_BATCHES)]
+    modalities = run_config(mixture).model.modalities
+    batches: list[Any] = [
+        ml4m.to_views(batch, modalities)
+        if is_theirs
+        else {key: torch.from_numpy(array) for key, array in batch.items()}
+        for batch in host
+    ]
+    with nullcontext() if name == THEIRS else freed_memory_kept():
+        model, loss_of = make_theirs(mixture) if is_theirs else make_ours(mixture)
+        loss = loss_of(batches[0])
+        loss.backward()
+        torch.save(_gradients(model, mixture), folder / f"{name}.pt")
+        model.zero_grad(set_to_none=True)
+        useful = [int(batch["encoder_length"].sum() + batch["decoder_length"].sum()) for batch in host]
+        serve({"loss": loss.item(), "useful": useful}, stepper(model, loss_of), batches)
+
+
+def _gradients(model: nn.Module, mixture: str) -> dict[str, Tensor]:
+    """By the original's names."""
+    grads = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in model.named_parameters()}
+    if not isinstance(model, FourM):
+        return grads
+    holder, _ = make_ours(mixture)
+    for key, parameter in holder.named_parameters():
+        parameter.data = grads[key]
+    return to_original(holder)
+
+
+def refuse_different_maths(losses: dict[str, float], folder: Path) -> None:
+    """Every gradient of the same loss must be the same, up to rounding."""
+    if max(losses.values()) - min(losses.values()) > 1e-5:
+        raise SystemExit(f"not the same maths: losses {losses}")
+    ours = torch.load(folder / f"{OURS}.pt", weights_only=True)
+    for name in set(losses) - {OURS}:
+        for key, theirs in torch.load(folder / f"{name}.pt", weights_only=True).items():
+            error = float((ours[key] - theirs).norm() / theirs.norm().clamp(min=1e-9))
+            if error > 1e-3:
+                raise SystemExit(f"not the same maths: the gradient of {key} is off by {error:.1e} of its norm")
+
+
+def main() -> None:
+    """Print a table with a row per comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mixtures", default=",".join(EXAMPLES))
+    add_options(parser, batch_size=0)
+    options = parse_options(parser)
+    if options.contestant:
+        contend(options.contestant, options.mixtures, options.batch_size, options.threads, options.folder)
+        return
+    ml4m.sources()
+    names, given_size = [OURS, PACKED, THEIRS, THEIRS_KEPT], options.batch_size
+    columns = ("mixture", "contestant", "slots filled", "examples / CPU-s", "times theirs", "useful tokens / CPU-s")
+    print(f"| {' | '.join(columns)} | times their tokens |\n|{'---|' * (len(columns) + 1)}")
+    for mixture in options.mixtures.split(","):
+        options.batch_size = given_size or EXAMPLES[mixture]
+        config = run_config(mixture)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+
+            def check(said: dict[str, Any], folder: Path = folder) -> None:
+                losses = {name: first["loss"] for name, first in said.items() if name != PACKED}
+                refuse_different_maths(losses, folder)
+
+            said, speeds = measure(__file__, names, ["--mixtures", mixture], options, folder, check)
+        slots = NUM_BATCHES * options.batch_size * config.example_tokens
+        filled = {name: sum(said[name]["useful"]) / slots for name in names}
+        rates = {name: speeds[name] / filled[name] / config.example_tokens for name in names}
+        for name in names:
+            row = [mixture, name, f"{filled[name]:.0%}", f"{rates[name]:,.1f}", f"{rates[name] / rates[THEIRS]:.2f}"]
+            row += [f"{speeds[name]:,.0f}", f"{speeds[name] / speeds[THEIRS]:.2f}"]
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
