@@ -30,6 +30,7 @@ BENCHMARKS = (
     "tokenizing",
     "sentences",
     "words",
+    "wikipedia",
     "shuffle",
     "images",
     "rendering",
