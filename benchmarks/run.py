@@ -25,6 +25,7 @@ BENCHMARKS = (
     "step",
     "t5_step",
     "pixel_step",
+    "fourm_step",
     "contrast",
     "accumulation",
     "tokenizing",
