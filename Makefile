@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/pretrainkit demo
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

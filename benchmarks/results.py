@@ -117,6 +117,11 @@ def _pixel_ratio(rows: list[Row], kind: str, num_patches: int, threads: int) -> 
     return cell(own, kind, "times transformers")
 
 
+def _fourm_step(rows: list[Row], mixture: str, contestant: str, column: str) -> float:
+    own = [row for row in rows if row.get("contestant") == contestant]
+    return cell(own, mixture, column)
+
+
 _RATE, _RATIO = "examples / CPU-s, best", "first engine is faster by"
 _AUGMENTED, _PEER = "random_resize_crop 224, autoaug", "Pillow and torchvision v1, tensor"
 _TIMES_PEER = "times Pillow and torchvision v1, pixels"
@@ -215,7 +220,19 @@ TARGETS = (
         least=1.5,
     ),
     Target(
-        "4M masking, 7 modalities, slots packed: samples per CPU-second, times one by one",
+        "4M step, fourm/tiny, the original's padded examples: times apple/ml-4m",
+        "fourm_step",
+        lambda rows: _fourm_step(rows, "tiny", "ours", "times theirs"),
+        least=1.5,
+    ),
+    Target(
+        "4M step, 21 modalities, slots packed: useful tokens per CPU-second, times apple/ml-4m",
+        "fourm_step",
+        lambda rows: _fourm_step(rows, "21", "packed", "times their tokens"),
+        least=1.4,
+    ),
+    Target(
+        "4M masking, 7 modalities, slots packed: samples per CPU-second, times apple/ml-4m",
         "fourm_masking",
         lambda rows: cell(rows, "7 modalities, ours, packed", "times the samples"),
         least=10,
@@ -340,6 +357,20 @@ TARGETS = (
         "words",
         lambda rows: cell(rows, "ours, the whole command", "times Counter") * RUST_TOOL_SLOWER_THAN_COUNTER,
         least=2.3,
+    ),
+    Target(
+        "Wikipedia's dumps to text, without bz2: MB of wikitext per CPU-second",
+        "wikipedia",
+        lambda rows: cell(rows, "ours, from XML", "MB of wikitext per CPU-s"),
+        least=20,
+        form="{:.1f}",
+    ),
+    Target(
+        "Wikipedia's dumps to text, with bz2: MB of wikitext per CPU-second",
+        "wikipedia",
+        lambda rows: cell(rows, "ours, from bz2", "MB of wikitext per CPU-s"),
+        least=11,
+        form="{:.1f}",
     ),
     Target("shuffle: peak memory, MB", "shuffle", lambda rows: cells(rows, "peak RSS MB")[0], most=300, form="{:.0f}"),
     Target("shuffle: written / corpus", "shuffle", lambda rows: cells(rows, "written / corpus")[0], most=2.2),

@@ -1,5 +1,6 @@
 """What all tests share: time limits of hypothesis off (busy machines), sample data found, and no network."""
 
+import gc
 import os
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 settings.register_profile("pretrainkit", deadline=None)
 settings.load_profile("pretrainkit")
+
+
+def pytest_collection() -> None:
+    """Nothing that is loaded from here on to the first test goes again, and looking for it takes seconds."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector goes through what tests leave, not through all that was loaded for them."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -109,7 +109,8 @@ def check_settings(names: list[str], arguments: dict, folder: Path) -> None:
     if given.endswith((".yaml", ".yml")):
         given = str(folder / given)
     config = load_config(given, settings)
-    assert config.problems(arguments.get("nproc", 1)) == []
+    ranks = (arguments.get("nproc") or arguments.get("gpus_per_node") or 1) * arguments.get("nodes", 1)
+    assert config.problems(ranks) == []
 
 
 @pytest.fixture

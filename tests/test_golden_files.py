@@ -12,6 +12,7 @@ from pretrainkit.recipes.registry import Recipes
 
 GOLDEN = Path(__file__).with_name("golden")
 CONFIGS = runpy.run_path(str(GOLDEN / "configs.py"))
+RESOLVED = CONFIGS["resolved"]()
 RUNS = runpy.run_path(str(GOLDEN / "bert_runs.py"))
 LOSS_TOLERANCE = 2e-5
 """Relative. Ten steps differ by less than 2e-7 between AVX2 and SSE kernels, between rows and packed, and between one
@@ -30,16 +31,16 @@ def shards(tmp_path_factory):
 
 
 def test_every_preset_has_its_resolved_config_and_no_file_is_left_over():
-    assert {path.name for path in CONFIGS["FOLDER"].iterdir()} == set(CONFIGS["resolved"]()), how_to_refresh("configs")
+    assert {path.name for path in CONFIGS["FOLDER"].iterdir()} == set(RESOLVED), how_to_refresh("configs")
 
 
-@pytest.mark.parametrize("name", CONFIGS["resolved"]())
+@pytest.mark.parametrize("name", RESOLVED)
 def test_resolved_configs_are_golden(name):
     golden = (CONFIGS["FOLDER"] / name).read_text(encoding="utf-8")
-    assert CONFIGS["resolved"]()[name] == golden, how_to_refresh("configs")
+    assert RESOLVED[name] == golden, how_to_refresh("configs")
 
 
-@pytest.mark.parametrize("name", CONFIGS["resolved"]())
+@pytest.mark.parametrize("name", RESOLVED)
 def test_golden_configs_load_as_the_preset_they_are_of(name):
     path = CONFIGS["FOLDER"] / name
     preset = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")

@@ -22,6 +22,7 @@ from two_processes import run_two
 from warm_python import Ended, run_warm
 
 EMA = "ema_decay=0.9"
+ONE_COMMAND = Path(__file__).with_name("one_command.py")
 
 
 def last_checkpoint(run: Path) -> Path:
@@ -150,10 +151,7 @@ def test_the_warning_of_a_torn_checkpoint_is_printed(finished: Path, tmp_path: P
     """Python prints warnings of the logging module that nothing handles; pytest handles them, hence a new process."""
     run = copy_until(finished, 8, tmp_path / "run")
     torn_by_truncation(run / "checkpoints" / "step-00000008")
-    code = "from pretrainkit.cli.main import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", code, "evaluate", str(run)], capture_output=True, text=True, timeout=300
-    )
+    ended = run_warm(ONE_COMMAND, "evaluate", run)
     assert ended.returncode == 0, ended.stderr
     assert "step-00000008" in ended.stderr
     assert "bytes instead of" in ended.stderr
@@ -339,7 +337,7 @@ def test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped(
     both = tmp_path / "two-ranks"
     # So little room that one rank often needs more microbatches than the other, whose last ones hold no example.
     words = (*NO_DROPOUT, "data.microbatch_tokens=33", "checkpoint.keep_last=9")
-    run_two(Path(__file__).with_name("one_rank.py"), "train", *settings, *words, "--out", str(both))
+    run_two(ONE_COMMAND, "train", *settings, *words, "--out", str(both))
     assert losses(both) == pytest.approx(expected, rel=1e-5)
     alone = copy_until(both, 8, tmp_path / "alone")
     succeed("resume", alone)
@@ -347,6 +345,7 @@ def test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped(
     assert losses(alone)[:8] == losses(both)[:8]
 
 
+@pytest.mark.slow
 def test_two_ranks_with_a_sharded_model_go_on_where_one_stopped(
     settings: list[str], finished_without_dropout: Path, tmp_path: Path
 ) -> None:

@@ -2,22 +2,38 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
+from pretrainkit.cli.corpus_options import (
+    Compress,
+    CompressionName,
+    Format,
+    FormatName,
+    Inputs,
+    Memory,
+    NumShards,
+    Out,
+    Seed,
+    byte_count,
+    echo_skipped,
+    named,
+    report_corpus,
+    shown_progress,
+)
+from pretrainkit.cli.corpus_refine import compress_shards, dedup, filter_documents, split
+from pretrainkit.cli.corpus_wikipedia import wikipedia
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
-from pretrainkit.cli.stages import amount, shown_stages
+from pretrainkit.cli.stages import amount
 from pretrainkit.cli.tokenize_images import tokenize_images
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
-    from pretrainkit.corpus.parallel import Progress
-    from pretrainkit.corpus.sources import SourceFile
+    pass
 
 app = typer.Typer(
     help="Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",
@@ -25,18 +41,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("wikipedia")(wikipedia)
+app.command("filter")(filter_documents)
+app.command("dedup")(dedup)
+app.command("split")(split)
+app.command("compress")(compress_shards)
+app.command("pack")(pack)
+app.command("unpack")(unpack)
+app.command("bert-text")(bert_text)
 app.command("tokenize-images")(tokenize_images)
-
-
-class FormatName(StrEnum):
-    """Formats of input files."""
-
-    auto = "auto"
-    jsonl = "jsonl"
-    text = "text"
-    book = "book"
-    wiki = "wiki"
-    parquet = "parquet"
 
 
 class AttackName(StrEnum):
@@ -55,13 +68,6 @@ class AttackName(StrEnum):
     segmentation = "segmentation"
 
 
-class CompressionName(StrEnum):
-    """Compression of shards."""
-
-    none = "none"
-    zst = "zst"
-
-
 class OrderName(StrEnum):
     """Orders of word counts."""
 
@@ -75,23 +81,6 @@ class Compat(StrEnum):
 
     none = "none"
     sabertooth = "sabertooth"
-
-
-Inputs = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="INPUT...",
-        help="Files, folders, globs (in quotes) or fsspec addresses: .jsonl, .jsonl.zst, .jsonl.gz, .parquet; "
-        "everything else is text with one sentence per line and blank lines between documents.",
-        show_default=False,
-    ),
-]
-Out = Annotated[Path, typer.Option(help="Output folder.", show_default=False)]
-Format = Annotated[FormatName, typer.Option(help="Read every INPUT as this, whatever its name.")]
-NumShards = Annotated[int, typer.Option(help="Number of shards.")]
-Compress = Annotated[CompressionName, typer.Option(help="Compression of the shards.")]
-Seed = Annotated[int, typer.Option(help="Seed of the order.")]
-Memory = Annotated[str, typer.Option(help="Memory over all processes, such as 300MB or 4GB.")]
 
 
 @app.command()
@@ -150,9 +139,9 @@ def shards(
             text_key=text_key,
             max_bad=max_bad,
         )
-        with _shown_progress(sources) as progress:
+        with shown_progress(sources) as progress:
             manifests = build_corpus(
-                sources, out, settings, workers=workers, memory_bytes=_bytes(memory), progress=progress
+                sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
             )
     except EmptyCorpus as error:
         if not is_compat:
@@ -164,7 +153,7 @@ def shards(
             raise
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
-    _report(out, manifests, json_output)
+    report_corpus(out, manifests, json_output)
 
 
 @app.command()
@@ -186,15 +175,15 @@ def books(
     from pretrainkit.corpus.shards import BuildSettings, build_corpus
     from pretrainkit.corpus.sources import find_sources
 
-    sources = find_sources(_named(inputs), "book", dataset="Books")
+    sources = find_sources(named(inputs), "book", dataset="Books")
     settings = BuildSettings(
         num_shards=num_shards, seed=None, compress=compress.value, split_folders=False, max_bad=max_bad
     )
-    with _shown_progress(sources) as progress:
+    with shown_progress(sources) as progress:
         manifests = build_corpus(
-            sources, out, settings, workers=workers, memory_bytes=_bytes(memory), progress=progress
+            sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
         )
-    _report(out, manifests, json_output)
+    report_corpus(out, manifests, json_output)
 
 
 @app.command()
@@ -219,7 +208,7 @@ def shuffle(
     from pretrainkit.corpus.shards import BuildSettings, build_corpus
     from pretrainkit.corpus.sources import find_sources
 
-    sources = find_sources(_named(inputs), format.value)
+    sources = find_sources(named(inputs), format.value)
     settings = BuildSettings(
         num_shards=num_shards,
         seed=seed,
@@ -228,11 +217,11 @@ def shuffle(
         text_key=text_key,
         max_bad=max_bad,
     )
-    with _shown_progress(sources) as progress:
+    with shown_progress(sources) as progress:
         manifests = build_corpus(
-            sources, out, settings, workers=workers, memory_bytes=_bytes(memory), progress=progress
+            sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
         )
-    _report(out, manifests, json_output)
+    report_corpus(out, manifests, json_output)
 
 
 @app.command("count-words")
@@ -272,8 +261,8 @@ def count_words(
             wanted = (wanted - {"sabertooth"}) | SABERTOOTH_PILE_SETS
     if out == "-" and json_output:
         raise InputError("--json and the table would both go to standard output\n  name a file by --out")
-    sources = find_sources(_named(inputs))
-    with tempfile.TemporaryDirectory() as folder, _shown_progress(sources) as progress:
+    sources = find_sources(named(inputs))
+    with tempfile.TemporaryDirectory() as folder, shown_progress(sources) as progress:
         target = Path(folder) / "words.tsv" if out == "-" else Path(out)
         manifest = count_words(
             sources,
@@ -283,7 +272,7 @@ def count_words(
             text_key=text_key,
             max_bad=max_bad,
             workers=workers,
-            memory_bytes=_bytes(memory),
+            memory_bytes=byte_count(memory),
             progress=progress,
         )
         if out == "-":
@@ -295,7 +284,7 @@ def count_words(
         typer.echo(json.dumps(manifest, ensure_ascii=False))
     else:
         typer.echo(f"{out}: {manifest['num_distinct_words']:,} different words, {manifest['num_words']:,} in all")
-    _echo_skipped(manifest["skipped"])
+    echo_skipped(manifest["skipped"])
 
 
 @app.command()
@@ -312,8 +301,8 @@ def stats(
     from pretrainkit.corpus.sources import find_sources
     from pretrainkit.corpus.stats import corpus_stats
 
-    sources = find_sources(_named(inputs), format.value)
-    with _shown_progress(sources) as progress:
+    sources = find_sources(named(inputs), format.value)
+    with shown_progress(sources) as progress:
         result = corpus_stats(sources, text_key=text_key, max_bad=max_bad, workers=workers, progress=progress)
     if json_output:
         typer.echo(json.dumps(result, ensure_ascii=False))
@@ -326,52 +315,7 @@ def stats(
         typer.echo(f"{key.replace('_', ' '):<24}  {line}")
     for name, count in result["datasets"].items():
         typer.echo(f"  {name:<22}{count:>16,} documents")
-    _echo_skipped(result["skipped"])
-
-
-def _named(inputs: list[str] | None) -> list[str]:
-    if not inputs:
-        raise InputError("nothing to read\n  name INPUT files; --help tells more")
-    return inputs
-
-
-def _bytes(memory: str) -> int:
-    from pretrainkit.corpus.parallel import parse_bytes
-
-    return parse_bytes(memory)
-
-
-def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
-    if json_output:
-        typer.echo(json.dumps(manifests, ensure_ascii=False))
-        return
-    for split, manifest in manifests.items():
-        folder = out / split if len(manifests) > 1 or (out / split).is_dir() else out
-        typer.echo(
-            f"{folder}: {amount(manifest['num_documents'], 'document')}, {amount(len(manifest['shards']), 'shard')}, "
-            f"{manifest['num_bytes'] / 1e6:,.1f} MB, fingerprint {manifest['fingerprint'][:12]}"
-        )
-    _echo_skipped(next(iter(manifests.values()))["skipped"])
-
-
-def _echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
-    for reason, entry in skipped.items():
-        typer.echo(
-            f"skipped: {entry['count']:,} {reason.replace('_', ' ')}, such as {'; '.join(entry['examples'][:2])}",
-            err=True,
-        )
-
-
-@contextmanager
-def _shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
-    """A bar where standard error is a terminal, else plain lines. An interrupt says how to go on."""
-    total = sum(source.num_bytes for source in sources)
-    if sources:
-        typer.echo(
-            f"{amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
-        )
-    with shown_stages() as progress:
-        yield progress
+    echo_skipped(result["skipped"])
 
 
 @app.command("corrupt")

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from pretrainkit.cli.options import Device, GoOn, JsonLines, Launch, NumProcesses
+from pretrainkit.cli.options import (
+    Device,
+    GoOn,
+    GpusPerNode,
+    JsonLines,
+    Launch,
+    MaxRestarts,
+    NumNodes,
+    NumProcesses,
+    SlurmSettings,
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -42,7 +52,11 @@ def finetune(
     device: Device = None,
     resume: GoOn = False,
     launch: Launch = "none",
-    nproc: NumProcesses = 1,
+    nodes: NumNodes = 1,
+    nproc: NumProcesses = None,
+    gpus_per_node: GpusPerNode = 0,
+    max_restarts: MaxRestarts = 3,
+    slurm: SlurmSettings = None,
     json: JsonLines = False,
 ) -> None:
     """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
@@ -53,4 +67,17 @@ def finetune(
     if data:
         words.append(f"data.task_folders={dumps(task_folders(data))}")
     out = out or Path("runs") / f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
-    train(f"glue/{task}", [*words, *(settings or [])], out, device, resume, launch, nproc, json)
+    train(
+        f"glue/{task}",
+        [*words, *(settings or [])],
+        out=out,
+        device=device,
+        resume=resume,
+        launch=launch,
+        nodes=nodes,
+        nproc=nproc,
+        gpus_per_node=gpus_per_node,
+        max_restarts=max_restarts,
+        slurm=slurm,
+        json=json,
+    )

@@ -58,7 +58,7 @@ def status(
         print(f"  ended with {row['code']} ({row['cause']}) after {row['checkpoint']}: {row['then']}")
 
 
-def _state(folder, kind: str, job_id: str) -> str:  # type: ignore[no-untyped-def]
+def _state(folder: Any, kind: str, job_id: str) -> str:
     if kind == "local":
         return "RUNNING" if folder.is_held else "ended"
     if kind == "slurm":

@@ -15,6 +15,7 @@ from typing import Any
 from pretrainkit.corpus.books import WHITE_SPACE, book_text, wiki_articles
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import OnBytes, SourceFile, open_source, plain_chunks, split_lines
+from pretrainkit.corpus.wikipedia.documents import dump_documents
 from pretrainkit.errors import DataError
 
 SENTENCE_LINES = {"lines": "sentences"}
@@ -81,6 +82,8 @@ def _texts(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     if source.format == "parquet":
         return _parquet(source, skips, text_key, on_bytes)
+    if source.format == "dump":
+        return dump_documents(source, skips, on_bytes)
     chunks = plain_chunks(source, on_bytes)
     match source.format:
         case "jsonl":

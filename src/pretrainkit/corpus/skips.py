@@ -25,12 +25,16 @@ class Skips:
         self.warnings: list[str] = []
         self._warned: set[tuple[str, str]] = set()
 
-    def skip(self, reason: str, source: str, place: str, detail: str = "") -> None:
-        """Counts one legal skip at `place` (such as "line 3") of `source`."""
+    def leave_out(self, reason: str, source: str, place: str) -> None:
+        """Counts what was never meant to be taken, at `place` (such as "line 3") of `source`."""
         self.counts[reason] += 1
         examples = self.examples.setdefault(reason, [])
         if len(examples) < _NUM_EXAMPLES:
             examples.append(f"{source}, {place}")
+
+    def skip(self, reason: str, source: str, place: str, detail: str = "") -> None:
+        """Counts one legal skip, and warns of it once per file."""
+        self.leave_out(reason, source, place)
         if (reason, source) not in self._warned:
             self._warned.add((reason, source))
             self.warnings.append(

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from pretrainkit.corpus.manifest import MANIFEST_NAME, verify
+from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
 
-Format = Literal["auto", "jsonl", "text", "book", "wiki", "parquet", "tsv"]
+Format = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet", "tsv"]
 """jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
-whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. tsv: word counts (only for
-counting)."""
+whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. dump: pages of a
+MediaWiki XML dump. tsv: word counts (only for counting)."""
 
 FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".jsonl": "jsonl",
@@ -31,7 +32,8 @@ FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".parquet": "parquet",
     ".tsv": "tsv",
 }
-"""By the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Everything else is BERT text."""
+"""By the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Everything else is BERT text, but for dumps."""
+_DUMPS = (".xml", ".xml.bz2", ".xml.gz")
 
 _DRIVERS = {
     "s3": ("s3fs", "s3"),
@@ -61,12 +63,15 @@ class SourceFile:
     """Name that goes into `meta.dataset` of documents that bring no meta of their own."""
     begin: int | None = None
     """Of a stretch of a file: where it begins; it holds `num_bytes`."""
+    extraction: Extraction | None = None
+    """What of a dump becomes text; None: the defaults."""
 
     @property
     def identity(self) -> list[Any]:
         """What a stage remembers to notice that its input has changed."""
         stretch = [] if self.begin is None else [self.begin]
-        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset, *stretch]
+        choices = [] if self.extraction is None else [self.extraction.content()]
+        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset, *stretch, *choices]
 
     def describe(self) -> dict[str, Any]:
         """For manifests."""
@@ -74,7 +79,11 @@ class SourceFile:
 
 
 def find_sources(
-    patterns: Sequence[str | Path], format: Format = "auto", *, dataset: str | None = None
+    patterns: Sequence[str | Path],
+    format: Format = "auto",
+    *,
+    dataset: str | None = None,
+    extraction: Extraction | None = None,
 ) -> list[SourceFile]:
     """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
 
@@ -93,9 +102,13 @@ def find_sources(
             what = "matches no file" if glob.has_magic(pattern) else "does not exist or holds no file"
             raise DataError(f"input {pattern!r} {what}\n  check the spelling; patterns are relative to {os.getcwd()}")
         for address, num_bytes, stamp in matches:
-            resolved = FORMAT_OF_SUFFIX.get(Path(address).suffix, "text") if format == "auto" else format
-            found.append(SourceFile(address, resolved, num_bytes, stamp, dataset))
+            resolved = _format_of(address) if format == "auto" else format
+            found.append(SourceFile(address, resolved, num_bytes, stamp, dataset, extraction=extraction))
     return found
+
+
+def _format_of(address: str) -> Format:
+    return "dump" if address.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(address).suffix, "text")
 
 
 def _is_data(relative: str) -> bool:

@@ -1,6 +1,7 @@
-"""Cuts large JSONL files into stretches of whole lines, so that several workers can share one file.
+"""Cuts large files into stretches, so that several workers can share one file: JSONL at whole lines, dumps of Wikipedia
+where a bz2 stream begins, or anywhere if they are plain.
 
-Only files that can be cut without reading them whole: local, not compressed, one JSON object per line. Where cuts lie
+Only files that can be cut without reading them whole: local; JSONL not compressed, one object per line. Where cuts lie
 follows from the file alone, never from the workers.
 """
 
@@ -11,6 +12,7 @@ from itertools import pairwise
 from typing import BinaryIO
 
 from pretrainkit.corpus.sources import SourceFile, open_source
+from pretrainkit.corpus.wikipedia.dump import stream_start
 
 SPAN_BYTES = 64_000_000
 _TRIED_LINES = 8
@@ -23,6 +25,8 @@ def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFi
     stand between them, so no value is ever cut.
     """
     num = source.num_bytes // span_bytes
+    if num >= 2 and source.format == "dump":
+        return _cut_dump(source, num)
     if num < 2 or source.format != "jsonl" or "://" in source.address or source.address.endswith((".zst", ".gz")):
         return [source]
     with open_source(source.address) as file:
@@ -31,6 +35,24 @@ def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFi
     if len(cuts) == 2:
         return [source]
     return [replace(source, num_bytes=end - begin, begin=begin) for begin, end in pairwise(cuts)]
+
+
+def _cut_dump(source: SourceFile, num: int) -> list[SourceFile]:
+    """Stretches of a dump. A page belongs to the one in which it begins, so a plain file can be cut anywhere."""
+    if "://" in source.address or source.address.endswith(".gz"):
+        return [source]
+    places = [source.num_bytes * index // num for index in range(1, num)]
+    cuts = {0, source.num_bytes}
+    if source.address.endswith(".bz2"):
+        with open_source(source.address) as file:
+            for place, stop in pairwise([*places, source.num_bytes]):
+                start = stream_start(file, place, stop)
+                cuts |= {start} if start is not None else set()
+    else:
+        cuts |= set(places)
+    if len(cuts) == 2:
+        return [source]
+    return [replace(source, num_bytes=end - begin, begin=begin) for begin, end in pairwise(sorted(cuts))]
 
 
 def _line_start(file: BinaryIO, place: int) -> int | None:

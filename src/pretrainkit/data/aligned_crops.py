@@ -20,7 +20,7 @@ _TRIES = 10
 
 class CropConfig(Config):
     """Which part of a sample is used, the same for all of its modalities. Samples whose image tokens were made before
-    bring their own parts, in `crop_settings`, and one of those is drawn."""
+    bring their own parts, in `crop_settings`, and one of those is drawn; with flip=0 one that is not mirrored."""
 
     scale: Shares = (0.2, 1.0)
     """Smallest and largest share of the area in training; (1, 1) with ratio (1, 1): the largest centre square."""

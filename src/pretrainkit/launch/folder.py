@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -88,10 +88,7 @@ class LaunchFolder:
             return []
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))
-            return [
-                Launch(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
-                for row in rows
-            ]
+            return [Launch(**_with_tuples(row)) for row in rows]
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path} is damaged: {error}\n  remove it; the run goes on with: pretrainkit resume {self.run}"
@@ -117,10 +114,9 @@ class LaunchFolder:
             raise InputError(f"cannot write into {self.path}: {error.strerror}\n  choose another run folder") from None
 
     def discard(self) -> None:
-        """Remove what a launch made that was refused, and the run folder where nothing else is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        with suppress(OSError):
-            self.run.rmdir()
+        """Remove the run folder of a launch that was refused, where there is nothing in it but what launching left."""
+        if {path.name for path in self.run.iterdir()} <= {self.logs.name, self.path.name}:
+            shutil.rmtree(self.run, ignore_errors=True)
 
     def submitted(self, job_ids: tuple[str, ...]) -> None:
         """The newest launch got these ids."""
@@ -172,3 +168,7 @@ class LaunchFolder:
         partial = self.path / f".{name}.partial"
         partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
         os.replace(partial, self.path / name)
+
+
+def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}

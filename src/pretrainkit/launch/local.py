@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -79,8 +78,8 @@ def launch_local(
                 "a rank failed: all start again from %s (%d more times at most)", following.checkpoint, following.left
             )
             restarts, arguments = following, arguments if again is None else again
-    if code == 2 and is_new and {path.name for path in run_folder.iterdir()} <= {logs.name, folder.path.name}:
-        shutil.rmtree(run_folder, ignore_errors=True)  # refused: all was said, and nothing was made
+    if code == 2 and is_new:
+        folder.discard()  # refused: all was said, and nothing was made
     return code
 
 

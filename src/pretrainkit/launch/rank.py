@@ -46,7 +46,7 @@ def main() -> None:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
     else:
-        sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)  # type: ignore[assignment]
+        sys.stdout, sys.stderr = Tee(sys.stdout, log), Tee(sys.stderr, log)
     if (early_warning := getattr(signal.Signals, "SIGUSR2", None)) is not None:
         # Of a scheduler, repeated until it is heard: while training, StopSignal hears it.
         signal.signal(early_warning, signal.SIG_IGN)

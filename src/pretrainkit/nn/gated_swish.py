@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pretrainkit.nn.linear import product
 
-_BLOCK = 1 << 17
+_BLOCK = 1 << 18
 """Elements of the inner width that are worked on at a time."""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from aligned_files import CLASSES, NAMES, config_of, files_of, write_folders, write_tars, write_tokenizer
 
+from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.data.order import Order
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.catalogue import published
@@ -150,6 +151,9 @@ def test_stored_parts_are_drawn_once_for_all_modalities(tokenizer, tmp_path):
             assert sample.contents[1] == f"part {number}"
         seen.add(number)
     assert seen == {0, 1, 2}
+    config.data = config.data.model_copy(update={"crop": CropConfig(flip=0)})
+    source = open_source(config, "train")
+    assert {sample.part.number for sample in source.samples(records_of(source, 40))} == {0, 2}
 
 
 def test_stored_tokens_without_parts_are_of_the_middle(tokenizer, tmp_path):

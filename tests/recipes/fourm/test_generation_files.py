@@ -14,7 +14,7 @@ import pretrainkit
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.fourm.generation.figures import figures, guessed, together
 from pretrainkit.recipes.fourm.generation.generate import generate
-from pretrainkit.recipes.fourm.generation.given import Example, Given
+from pretrainkit.recipes.fourm.generation.given import Example, File, Given
 from pretrainkit.recipes.fourm.generation.show import picture, structure, values_of
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import tiny_modalities
@@ -134,6 +134,17 @@ def test_prompts_become_what_training_gives_the_encoder(setup: Setup) -> None:
         [a, hole],  # its end is part of what is missing
         [a, hole, ball, vocabulary.eos],
     ]
+
+
+def test_texts_of_files_are_cut_as_in_training(setup: Setup, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("red " * 40)
+    setup(given=[f"caption={tmp_path}/long.txt"], to=["depth"])
+    modality = next(one for one in setup.config.model.modalities if one.name == "caption")
+    given = Given(setup.config.data, setup.config.model.modalities, TextVocabulary(setup.tokenizer))
+    example = Example("0", {}, {"caption": File(b"red " * 40, "long.txt")})
+    truth = given.truth(example, modality)
+    assert truth is not None
+    assert len(truth) == modality.max_tokens
 
 
 def test_a_hole_in_a_text_is_filled_in(setup: Setup) -> None:

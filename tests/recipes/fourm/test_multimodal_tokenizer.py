@@ -51,6 +51,29 @@ def test_words_one_by_one_are_what_the_text_is(tmp_path):
     assert vocabulary.encode_words(words) == vocabulary.encode([" ".join(words)])[0]
 
 
+def test_words_that_are_looked_up_are_those_of_the_whole_text(tmp_path):
+    vocabulary = TextVocabulary(folder(tmp_path))
+    texts = [
+        "A DOG, sitting; and sits.",
+        "a wine glass",
+        "Wine  glass and v0=12 v1=3",
+        "wine and glass",
+        "two\tdogs\nsitting",
+        "Café! naïve",
+        "[S_1] dog[S_2] [PAD] [unk] don't",
+        "",
+        " a  dog ",
+    ]
+    whole = [one.ids for one in vocabulary._tokenizer.encode_batch(texts, add_special_tokens=False)]
+    assert vocabulary._splits_at_spaces
+    assert [vocabulary._is_plain(text) for text in texts[:6]] == [True, False, False, False, False, False]
+    assert vocabulary.encode(texts) == whole
+    assert vocabulary.encode_chunks([["v0=1", "sitting"], ["wine glass"]]) == [
+        vocabulary.encode_words(["v0=1", "sitting"]),
+        vocabulary.encode_words(["wine glass"]),
+    ]
+
+
 def test_text_comes_back_without_sentinels(tmp_path):
     vocabulary = TextVocabulary(folder(tmp_path))
     ids = [5, *vocabulary.encode(["a dog sits"])[0], 6, 3, 0]

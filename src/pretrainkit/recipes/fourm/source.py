@@ -136,13 +136,21 @@ class SampleSet:
         if self._has_parts:
             name = self.samples.name(CROP_SETTINGS, index)
             table = crop_table(self.samples.read(CROP_SETTINGS, index), name)
-            number = int(rng.generator(key).integers(len(table))) if is_training and len(table) else 0
+            number = _drawn_row(table, rng.generator(key), may_flip=data.crop.flip > 0) if is_training else 0
             return stored_part(table, number, size, name)
         if size is None:
             return centre_square(_UNKNOWN_SIZE, _UNKNOWN_SIZE)
         if not is_training or self._is_of_parts:
             return centre_square(*size)
         return draw_part(data.crop, *size, rng.generator(key))
+
+
+def _drawn_row(table: NDArray[np.integer], drawn_from: np.random.Generator, *, may_flip: bool) -> int:
+    """Number of a stored part; of a broken table, which `stored_part` refuses, 0."""
+    if may_flip or table.ndim != 2 or table.shape[1] != 5:
+        return int(drawn_from.integers(len(table))) if len(table) else 0
+    rows = np.flatnonzero(table[:, 4] == 0)
+    return int(drawn_from.choice(rows)) if len(rows) else 0
 
 
 class FourMSource(BatchSource):

@@ -156,7 +156,10 @@ class Given:
             if all(content is None for content in contents):
                 continue
             if modality.kind == "sequence":
-                found.sequences[modality.name] = [self._ids(one, modality) for one in contents]
+                found.sequences[modality.name] = [
+                    self._ids(one, modality, may_cut=isinstance(self._value(example, modality), File))
+                    for one, example in zip(contents, examples, strict=True)
+                ]
             elif modality.kind == "image":
                 found.images[modality.name] = _places(contents, modality)
             elif modality.kind == "pixels":
@@ -175,13 +178,17 @@ class Given:
         if file is None:
             return None
         content = self._read(file, modality, self._part(example))
-        return self._ids(content, modality) if modality.kind == "sequence" else np.asarray(content, np.int32)
+        if modality.kind == "sequence":
+            return self._ids(content, modality, may_cut=True)
+        return np.asarray(content, np.int32)
 
     def _content(self, example: Example, modality: Modality) -> Content | None:
-        for name, value in example.values.items():
-            if modality in inputs_named(name, self.modalities):
-                return value if isinstance(value, str) else self._read(value, modality, self._part(example))
-        return None
+        value = self._value(example, modality)
+        return self._read(value, modality, self._part(example)) if isinstance(value, File) else value
+
+    def _value(self, example: Example, modality: Modality) -> str | File | None:
+        named = (value for name, value in example.values.items() if modality in inputs_named(name, self.modalities))
+        return next(named, None)
 
     def _read(self, file: File, modality: Modality, part: Part) -> Content:
         return reader_of(modality).read(
@@ -201,20 +208,21 @@ class Given:
             return stored_part(crop_table(settings.content, settings.name), 0, size, settings.name)
         return centre_square(*(size or (_UNKNOWN_SIZE, _UNKNOWN_SIZE)))
 
-    def _ids(self, content: Content | None, modality: Modality) -> Ids | None:
+    def _ids(self, content: Content | None, modality: Modality, *, may_cut: bool) -> Ids | None:
+        """Of files what is too long is cut, as in training; of what people write it is refused."""
         if content is None:
             return None
         vocabulary = self.vocabulary
         assert vocabulary is not None
         if isinstance(content, str):
-            return self._text(content, modality, vocabulary)
+            return self._text(content, modality, vocabulary, may_cut=may_cut)
         if isinstance(content, Chunks):
             ids = [token for words in content.words for token in vocabulary.encode_words(words)]
         else:
             ids = vocabulary.encode_words(content) if isinstance(content, list) else np.asarray(content).tolist()
         return np.array([*ids, vocabulary.eos][: modality.max_tokens], np.int32)
 
-    def _text(self, text: str, modality: Modality, vocabulary: TextVocabulary) -> Ids:
+    def _text(self, text: str, modality: Modality, vocabulary: TextVocabulary, *, may_cut: bool) -> Ids:
         ids = vocabulary.encode([text])[0]
         first, sentinels = vocabulary.sentinels[1], set(vocabulary.sentinels)
         holes = [token for token in ids if token in sentinels]
@@ -225,12 +233,12 @@ class Given:
             )
         # A text that ends in a hole has its end mark in it.
         ids = ids if holes and ids[-1] == holes[-1] else [*ids, vocabulary.eos]
-        if len(ids) > modality.max_tokens:
+        if len(ids) > modality.max_tokens and not may_cut:
             raise InputError(
                 f"--from {modality.name}: the text has {len(ids)} tokens with its end mark, but {modality.name} has at "
                 f"most {modality.max_tokens}: {_short(text)!r}\n  give a shorter one"
             )
-        return np.array(ids, np.int32)
+        return np.array(ids[: modality.max_tokens], np.int32)
 
 
 def _places(contents: Sequence[Any], modality: Modality) -> Places:

@@ -1,4 +1,4 @@
-"""`python one_rank.py WORDS...`: `pretrainkit WORDS...`, of which a launcher has started several."""
+"""`python one_command.py WORDS...`: `pretrainkit WORDS...`, maybe as one of several ranks."""
 
 import sys
 

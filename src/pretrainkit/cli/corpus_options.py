@@ -1,0 +1,102 @@
+"""What the commands of `pretrainkit corpus` share: their options, and what they say."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pretrainkit.cli.stages import amount, shown_stages
+from pretrainkit.errors import InputError
+
+if TYPE_CHECKING:
+    from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.corpus.sources import SourceFile
+
+
+class FormatName(StrEnum):
+    """Formats of input files."""
+
+    auto = "auto"
+    jsonl = "jsonl"
+    text = "text"
+    book = "book"
+    wiki = "wiki"
+    dump = "dump"
+    parquet = "parquet"
+
+
+class CompressionName(StrEnum):
+    """Compression of shards."""
+
+    none = "none"
+    zst = "zst"
+
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="INPUT...",
+        help="Files, folders, globs (in quotes) or fsspec addresses: .jsonl, .jsonl.zst, .jsonl.gz, .parquet; "
+        "everything else is text with one sentence per line and blank lines between documents.",
+        show_default=False,
+    ),
+]
+Out = Annotated[Path, typer.Option(help="Output folder.", show_default=False)]
+Format = Annotated[FormatName, typer.Option(help="Read every INPUT as this, whatever its name.")]
+NumShards = Annotated[int, typer.Option(help="Number of shards.")]
+Compress = Annotated[CompressionName, typer.Option(help="Compression of the shards.")]
+Seed = Annotated[int, typer.Option(help="Seed of the order.")]
+Memory = Annotated[str, typer.Option(help="Memory over all processes, such as 300MB or 4GB.")]
+
+
+def named(inputs: list[str] | None) -> list[str]:
+    """The inputs, of which there must be some."""
+    if not inputs:
+        raise InputError("nothing to read\n  name INPUT files; --help tells more")
+    return inputs
+
+
+def byte_count(memory: str) -> int:
+    """Of `--memory`."""
+    from pretrainkit.corpus.parallel import parse_bytes
+
+    return parse_bytes(memory)
+
+
+def report_corpus(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:
+    """Says what was written, split by split."""
+    if json_output:
+        typer.echo(json.dumps(manifests, ensure_ascii=False))
+        return
+    for split, manifest in manifests.items():
+        folder = out / split if len(manifests) > 1 or (out / split).is_dir() else out
+        typer.echo(
+            f"{folder}: {amount(manifest['num_documents'], 'document')}, {amount(len(manifest['shards']), 'shard')}, "
+            f"{manifest['num_bytes'] / 1e6:,.1f} MB, fingerprint {manifest['fingerprint'][:12]}"
+        )
+    echo_skipped(next(iter(manifests.values()))["skipped"])
+
+
+def echo_skipped(skipped: dict[str, dict[str, Any]]) -> None:
+    """Says what was left out, and why."""
+    for reason, entry in skipped.items():
+        typer.echo(
+            f"skipped: {entry['count']:,} {reason.replace('_', ' ')}, such as {'; '.join(entry['examples'][:2])}",
+            err=True,
+        )
+
+
+@contextmanager
+def shown_progress(sources: "Sequence[SourceFile]") -> "Iterator[Progress]":
+    """A bar where standard error is a terminal, else plain lines. An interrupt says how to go on."""
+    total = sum(source.num_bytes for source in sources)
+    if sources:
+        typer.echo(
+            f"{amount(len(sources), 'file')}, {total / 1e6:,.1f} MB; the first is {sources[0].address}", err=True
+        )
+    with shown_stages() as progress:
+        yield progress

@@ -1,0 +1,143 @@
+"""Wikitext to text: paragraphs as a reader sees them, one per line.
+
+Every step is linear in the size of the page: no expression backtracks over more than a line, nesting is read with a
+stack, and a closing tag that is missing is searched for once.
+"""
+
+import html
+import re
+from operator import itemgetter
+
+from pretrainkit.corpus.wikipedia.elements import BAR, strip_elements, unguard
+from pretrainkit.corpus.wikipedia.languages import INTERLANGUAGE, INTERWIKI
+from pretrainkit.corpus.wikipedia.lines import text_lines
+from pretrainkit.corpus.wikipedia.nesting import Nesting
+from pretrainkit.corpus.wikipedia.options import Extraction
+from pretrainkit.corpus.wikipedia.site import Site
+from pretrainkit.corpus.wikipedia.tables import table_rows
+from pretrainkit.corpus.wikipedia.templates import Templates
+from pretrainkit.corpus.wikipedia.word_lists import words
+
+_QUOTES = re.compile(r"'{4,}")
+_APOSTROPHE = re.compile(r"'''(?=\w)(?<=\w''')")
+_LABELLED = re.compile(r"\[(?:https?:|ftps?:|news:|mailto:|irc:|//)[^\s\[\]<>\"]*[ \t]*([^\[\]\n]*)\]", re.IGNORECASE)
+_SWITCH = re.compile(r"__[A-Z]{3,}[A-Z_]*__")
+_EMPTY_BRACKETS = re.compile(r"\([ ,;:/–-]*\)")
+_OPENED = re.compile(r"\([ ,;:]+")
+_CLOSED = re.compile(r"[ ,;:]+\)")
+_SPACES = re.compile(r"  +")
+_BEFORE_SIGN = re.compile(r" ([,.;])(?=[\s)]|$)", re.MULTILINE)
+_ENTITIES = (
+    ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
+)  # fmt: skip
+_PARENTHESIS = re.compile(r" *\([^()]*\)$")
+_GREEK = words(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi "
+    "psi omega"
+)
+
+
+class Cleaner:
+    """Reads the pages of one edition."""
+
+    def __init__(self, site: Site, options: Extraction) -> None:
+        self._options = options
+        self._hidden = site.hidden_prefixes | INTERLANGUAGE
+        self._templates = Templates(site)
+        self._nesting = Nesting(self._templates.expand, self._link, self._table)
+
+    def clean(self, wikitext: str, title: str) -> str:
+        """The text of a page, lines joined by line feeds; "" where nothing of it is text."""
+        self._templates.title = title
+        text = "\n" + wikitext
+        if "<" in text:
+            text = strip_elements(text, _formula)
+        text = self._nesting.flatten(text)
+        text = _plain(text)
+        return "\n".join(text_lines(text, self._options))
+
+    def _link(self, content: str) -> str:
+        """What `[[...]]` shows: its label, or its target; nothing of pictures, categories and other languages."""
+        target, *labels = content.split("|")
+        prefix, colon, rest = target.partition(":")
+        if colon:
+            prefix = " ".join(prefix.replace("_", " ").split()).casefold()
+            if prefix in self._hidden:
+                return ""
+            if not prefix:
+                target = rest
+            elif prefix in INTERWIKI:
+                target = rest.rpartition(":")[2]
+        if not labels:
+            return target.strip()
+        label = labels[-1]
+        return label if label.strip() else _PARENTHESIS.sub("", target)
+
+    def _table(self, content: str) -> str:
+        if not self._options.tables:
+            return "\n"
+        rows = [" | ".join(row) for row in table_rows(content)]
+        return "".join(f"\n{BAR}{_plain(row)}" for row in rows) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Quotes, addresses, switches and references of characters to text; gaps that templates left are closed."""
+    if "''" in text:
+        if "''''" in text:
+            text = _QUOTES.sub(lambda found: "'" * max(0, len(found[0]) - 5) + "'" * (len(found[0]) == 4), text)
+        if "'''" in text:
+            text = _without_bold(text)
+        text = text.replace("''", "")
+    if "[" in text:
+        text = _LABELLED.sub(itemgetter(1), text)
+    if "__" in text:
+        text = _SWITCH.sub("", text)
+    if "&" in text:
+        for entity, sign in _ENTITIES:
+            text = text.replace(entity, sign)
+        if "&" in text:
+            text = html.unescape(text)
+    text = unguard(text)
+    if "\xa0" in text:
+        text = text.replace("\xa0", " ")
+    if "\t" in text:
+        text = text.replace("\t", " ")
+    if "(" in text:
+        text = _OPENED.sub("(", text)
+        if " )" in text or ",)" in text or ";)" in text or ":)" in text:
+            text = _CLOSED.sub(")", text)
+        text = _EMPTY_BRACKETS.sub("", text)
+    if "  " in text:
+        text = _SPACES.sub(" ", text)
+    return _BEFORE_SIGN.sub(itemgetter(1), text) if " ," in text or " ." in text or " ;" in text else text
+
+
+def _without_bold(text: str) -> str:
+    """Takes out ''' but for the apostrophe in lines such as `''L'''amour''`, where both kinds of marks are odd."""
+    if not _APOSTROPHE.search(text):
+        return text.replace("'''", "")
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        bold = line.count("'''")
+        if bold % 2 and line.replace("'''", "").count("''") % 2:
+            line = _APOSTROPHE.sub("'", line, count=1)
+        lines[number] = line.replace("'''", "") if bold else line
+    return "\n".join(lines)
+
+
+_COMMAND = re.compile(r"\\([a-zA-Z]+)")
+_LETTERS = {name: chr(0x3B1 + index + (index > 16)) for index, name in enumerate(_GREEK)}
+_SIGNS = {
+    "times": "×", "cdot": "·", "pm": "±", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
+    "approx": "≈", "infty": "∞", "to": "→", "rightarrow": "→", "in": "∈", "sum": "∑", "int": "∫", "partial": "∂",
+    "nabla": "∇", "ldots": "…", "dots": "…", "cdots": "⋯", "left": "", "right": "", "quad": " ", "qquad": " ",
+    "displaystyle": "", "textstyle": "", "hbar": "ℏ", "Delta": "Δ", "Omega": "Ω", "Sigma": "Σ", "Phi": "Φ",
+    "Gamma": "Γ", "Lambda": "Λ", "Psi": "Ψ", "Theta": "Θ", "Pi": "Π", "circ": "°", "sin": "sin", "cos": "cos",
+    "ln": "ln", "log": "log", "exp": "exp", "lim": "lim", "max": "max", "min": "min", "forall": "∀", "exists": "∃",
+}  # fmt: skip
+
+
+def _formula(tex: str) -> str:
+    """TeX on one line, with letters and signs for the commands that are no more than that."""
+    text = _COMMAND.sub(lambda found: _LETTERS.get(found[1], _SIGNS.get(found[1], found[0])), tex)
+    return " ".join(text.replace("~", " ").replace("\\,", " ").replace("\\;", " ").replace("\\!", "").split())

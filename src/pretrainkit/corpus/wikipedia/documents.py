@@ -1,0 +1,49 @@
+"""Documents of a dump: pages that are articles, as text."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pretrainkit.corpus.skips import Skips
+from pretrainkit.corpus.sources import OnBytes, SourceFile
+from pretrainkit.corpus.wikipedia.clean import Cleaner
+from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
+from pretrainkit.corpus.wikipedia.dump import read_pages, read_site
+from pretrainkit.corpus.wikipedia.options import Extraction
+
+_DISAMBIGUATION = re.compile(r"^\{\{(?:disambig|hndis|geodis|dab\b|surname\b|пояснение)|^__DISAMBIG__", re.I | re.M)
+
+
+def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Text and `meta` (dataset, id, title) of the articles that begin in `source`, in the order of the dump.
+
+    Redirects, pages of other namespaces and pages without text are counted and left out.
+
+    Raises:
+        DataError: The file cannot be read, or has bad input beyond the budget.
+    """
+    options = source.extraction or Extraction()
+    cleaner = Cleaner(read_site(source), options)
+    last_id = None
+    for page in read_pages(source, skips, on_bytes):
+        if page.namespace != 0:
+            skips.leave_out("page_of_another_namespace", source.address, f"page {page.title!r}")
+            continue
+        if page.redirect is not None:
+            skips.leave_out("redirect", source.address, f"page {page.title!r}")
+            continue
+        if page.id == last_id:
+            skips.leave_out("page_again", source.address, f"page {page.title!r}")
+            continue
+        last_id = page.id
+        if not options.disambiguations and _DISAMBIGUATION.search(page.text):
+            skips.leave_out("disambiguation", source.address, f"page {page.title!r}")
+            continue
+        if options.compat == "wikiextractor":
+            text = wikiextractor_text(page.text, page.title)
+        else:
+            text = cleaner.clean(page.text, page.title)
+        if not text and options.compat == "none":
+            skips.leave_out("page_without_text", source.address, f"page {page.title!r}")
+            continue
+        yield text, {"dataset": source.dataset or "Wikipedia", "id": page.id, "title": page.title}

@@ -1,0 +1,142 @@
+"""HTML and extension tags of wikitext: what they hold is dropped, kept as text, or kept from further reading.
+
+Linear time: a tag is looked at once, and a closing tag that is missing is searched for once per kind.
+"""
+
+import re
+from collections.abc import Callable
+
+from pretrainkit.corpus.wikipedia.word_lists import words
+
+_TAG = re.compile(r"<(?:!--|/?([a-zA-Z][a-zA-Z0-9]*)\b[^<>]*>)")
+_DROPPED = frozenset(
+    words(
+        "ref references gallery timeline score imagemap syntaxhighlight source graph mapframe maplink templatedata "
+        "inputbox categorytree indicator hiero table form input select option textarea style script templatestyles "
+        "noinclude pre ce chem listing charinsert section languages dynamicpagelist quiz rss math"
+    )
+)
+"""Whose content is no running text. `math` and `pre` are looked at before."""
+_BREAKS = {
+    "br": "\n\n",
+    "hr": "\n\n",
+    "p": "\n\n",
+    "div": "\n\n",
+    "blockquote": "\n\n",
+    "center": "\n\n",
+    "poem": "\n\n",
+    "li": "\n* ",
+    "dd": "\n: ",
+    "dt": "\n; ",
+    "ul": "\n\n",
+    "ol": "\n\n",
+    "dl": "\n\n",
+}
+_KEPT = frozenset(
+    words(
+        "abbr b bdi bdo big cite code del dfn em font h1 h2 h3 h4 h5 h6 i ins kbd mark nobr nowiki onlyinclude "
+        "includeonly q rb rp rt ruby s samp small span strike strong sub sup tt u var wbr noindex tr td th caption "
+        "thead tbody tfoot col colgroup main article time data a"
+    )
+)
+"""Whose tags go and whose content stays."""
+_SHIFT = 0xF0000 - 0x20
+_GUARDED = {ord(sign): _SHIFT + ord(sign) for sign in "{}[]|'<>=&*#:;!_-~\n "}
+_GUARD = chr(0xF0101)
+"""Says that something is guarded."""
+_UNGUARDED = {guard: chr(sign) for sign, guard in _GUARDED.items()} | {ord(_GUARD): ""}
+BAR = chr(0xF0100)
+"""At the start of a line that is kept as it is."""
+
+_SUPERSCRIPTS = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
+_SUBSCRIPTS = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
+_RAISED = re.compile(r"<(su[bp])\b[^<>]*>([^<>\n]{1,40})</su[bp]>", re.IGNORECASE)
+_SIGNS = re.compile(r"[0-9+\-−=()]+|n")
+
+
+def guard(text: str) -> str:
+    """The text with its markup made harmless; `unguard` gives it back."""
+    return text.translate(_GUARDED) + _GUARD
+
+
+def unguard(text: str) -> str:
+    """Undoes `guard`."""
+    return text.translate(_UNGUARDED) if _GUARD in text else text
+
+
+def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
+    """Removes comments and tags, and the content of those that hold no text.
+
+    Args:
+        text: Wikitext.
+        on_formula: The TeX of a formula to its text.
+
+    Returns:
+        Wikitext without tags; what must not be read as markup is guarded.
+    """
+    if "<su" in text or "<SU" in text:
+        text = _RAISED.sub(_raised, text)
+    parts: list[str] = []
+    missing: set[str] = set()
+    position = 0
+    for found in _TAG.finditer(text):
+        start = found.start()
+        if start < position:
+            continue
+        name = found[1]
+        if name is None:
+            end = _end_of(text, "-->", found.end(), missing)
+            parts.append(text[position:start])
+            position = found.end() if end is None else _behind_comment(text, start, end)
+            continue
+        name = name.lower()
+        tag = found[0]
+        if name in _DROPPED or name == "nowiki":
+            parts.append(text[position:start])
+            position = found.end()
+            if tag[1] == "/" or tag[-2] == "/":
+                continue
+            end = _end_of(text, f"</{name}", position, missing)
+            if end is None:
+                continue
+            if name == "nowiki":
+                parts.append(guard(text[position:end]))
+            elif name == "math":
+                parts.append(guard(on_formula(text[position:end])))
+            closing = text.find(">", end)
+            position = len(text) if closing < 0 else closing + 1
+        elif name in _BREAKS:
+            parts += (text[position:start], _BREAKS[name] if tag[1] != "/" or name != "li" else "")
+            position = found.end()
+        elif name in _KEPT:
+            parts.append(text[position:start])
+            position = found.end()
+    parts.append(text[position:])
+    return "".join(parts)
+
+
+def _end_of(text: str, closing: str, position: int, missing: set[str]) -> int | None:
+    """Where `closing` comes next, in small letters or capitals; None: nowhere, now and for the rest of the page."""
+    if closing in missing:
+        return None
+    end = text.find(closing, position)
+    if end < 0:
+        end = text.find(closing.upper(), position) if closing != "-->" else -1
+    if end < 0:
+        missing.add(closing)
+        return None
+    return end + 3 if closing == "-->" else end
+
+
+def _behind_comment(text: str, start: int, end: int) -> int:
+    """A comment that fills its line takes the line with it, as in MediaWiki."""
+    if (start == 0 or text[start - 1] == "\n") and text[end : end + 1] == "\n":
+        return end + 1
+    return end
+
+
+def _raised(found: re.Match[str]) -> str:
+    inner = found[2].strip()
+    if not _SIGNS.fullmatch(inner):
+        return found[2]
+    return inner.translate(_SUPERSCRIPTS if found[1].lower() == "sup" else _SUBSCRIPTS)

@@ -1,0 +1,374 @@
+"""Templates whose text we know without their definitions; all others give nothing.
+
+Their definitions live in the dump and change with it; what these mean to a reader does not. Nothing here depends on the
+clock: `{{CURRENTYEAR}}` and ages give nothing.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pretrainkit.corpus.wikipedia.elements import guard
+from pretrainkit.corpus.wikipedia.site import Site
+from pretrainkit.corpus.wikipedia.units import BELOW, is_known, unit_name
+from pretrainkit.corpus.wikipedia.word_lists import words
+
+Arguments = dict[str, str]
+"""Name, or place from "1", to trimmed text."""
+
+_NUMBER = re.compile(r"[-−+±~]?[\d.,   ]*\d(?:[\d/⁄+.,]*)?(?:e[-+]?\d+)?", re.IGNORECASE)
+_BETWEEN = {
+    "to": " to ", "and": " and ", "or": " or ", "-": "–", "–": "–", "to(-)": "–", "x": " by ", "by": " by ", "+": " + ",
+    "×": " × ", "xx": " × ", "&": " and ", "±": " ± ", "+/-": " ± ", "*": " × ", "to about": " to about ",
+}  # fmt: skip
+_GROUPS = {"en": (",", "."), "": (",", "."), "de": (".", ","), "fr": ("\u202f", ","), "es": ("\u00a0", ","),
+           "it": (".", ","), "nl": (".", ","), "pt": (".", ","), "ru": ("\u00a0", ","), "pl": ("\u00a0", ","),
+           "bg": ("\u00a0", ","), "uk": ("\u00a0", ","), "cs": ("\u00a0", ","), "sv": ("\u00a0", ","),
+           "fi": ("\u00a0", ","), "tr": (".", ","), "id": (".", ","), "ca": (".", ","), "da": (".", ","),
+           "el": (".", ","), "ro": (".", ","), "sr": (".", ","), "vi": (".", ","), "no": ("\u00a0", ","),
+           "hu": ("\u00a0", ",")}  # fmt: skip
+"""Language to the signs between thousands and before decimals."""
+_MONTHS = words("January February March April May June July August September October November December")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of a template."""
+
+    name: str
+    arguments: Arguments
+    language: str
+    """Of the edition."""
+    title: str
+    """Of the page."""
+
+    def get(self, *names: str) -> str:
+        """The first of the arguments that is not empty."""
+        return next((value for name in names if (value := self.arguments.get(name))), "")
+
+    def places(self) -> list[str]:
+        """Arguments without a name, as far as they go without a gap."""
+        found = []
+        while (value := self.arguments.get(str(len(found) + 1))) is not None:
+            found.append(value)
+        return found
+
+
+Expansion = Callable[[Call], str]
+
+
+def read_arguments(parts: list[str]) -> Arguments:
+    """What stands between the pipes to arguments: `name=value` or a place of its own. The last of a name counts."""
+    arguments: Arguments = {}
+    place = 0
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals:
+            place += 1
+            name, value = str(place), part
+        arguments[name.strip()] = value.strip()
+    return arguments
+
+
+def group_digits(number: str, language: str) -> str:
+    """`1234567.8` as the language writes it; what is no plain number stays as it is."""
+    found = re.fullmatch(r"([-−+]?)(\d+)(?:\.(\d+))?", number.replace(",", ""))
+    if not found:
+        return number
+    comma, point = _GROUPS.get(language, ("\u00a0", ","))
+    grouped = f"{int(found[2]):,}".replace(",", comma) if len(found[2]) < 4000 else found[2]
+    return found[1] + grouped + (point + found[3] if found[3] else "")
+
+
+def _convert(call: Call) -> str:
+    """The measure as it was given: `10 kilometres`, `10-kilometre`, `5 km`. What it would be in other units is left
+    out: it says nothing new, and how Wikipedia rounds it is not ours to guess."""
+    places = call.places()
+    is_short = call.get("abbr") in ("on", "in", "values") or call.name == "cvt"
+    is_adjective = call.get("adj") in ("on", "mid", "1")
+    words, last, index = "", "", 0
+    while index < len(places):
+        value = places[index]
+        if value.casefold() in _BETWEEN:
+            words += _BETWEEN[value.casefold()]
+        elif _NUMBER.fullmatch(value):
+            last = value
+            words += group_digits(value.replace("/", "⁄") if "/" in value else value, "en")
+        elif words:
+            below = BELOW.get(value.casefold(), ())
+            follows = index + 2 < len(places) and places[index + 2].casefold() in below
+            words += _unit(value, last, is_short, is_adjective)
+            if not (follows and _NUMBER.fullmatch(places[index + 1])):
+                break
+            words += " "
+        else:
+            return ""
+        index += 1
+    return words.strip()
+
+
+def _unit(unit: str, number: str, is_short: bool, is_adjective: bool) -> str:
+    if is_short:
+        shown = {"C": "°C", "F": "°F", "km2": "km²", "m2": "m²", "sqmi": "sq mi", "sqft": "sq ft", "cuft": "cu ft"}
+        return " " + shown.get(unit, unit)
+    if is_adjective and is_known(unit):
+        return "-" + unit_name(unit, number, adjective=True).replace(" ", "-")
+    return " " + unit_name(unit, number)
+
+
+def _val(call: Call) -> str:
+    places = call.places()
+    if not places:
+        return ""
+    number = group_digits(places[0], call.language or "en")
+    if len(places) > 1 and places[1]:
+        number += f" ± {places[1]}" if places[1][0].isdigit() else f" {places[1]}"
+    if power := call.get("e"):
+        number += f" × 10^{power}"
+    unit = call.get("u", "ul")
+    per = call.get("up", "upl")
+    return call.get("p") + number + (f" {unit}" if unit else "") + (f"/{per}" if per else "") + call.get("s")
+
+
+def _first(call: Call) -> str:
+    return call.get("1")
+
+
+def _second(call: Call) -> str:
+    return call.get("2", "1")
+
+
+def _last(call: Call) -> str:
+    places = [place for place in call.places() if place]
+    return places[-1] if places else ""
+
+
+def _language(call: Call) -> str:
+    return call.get("2", "text", "1")
+
+
+def _circa(call: Call) -> str:
+    first, second = call.get("1"), call.get("2")
+    return f"c. {first} – c. {second}" if second else f"c. {first}".rstrip()
+
+
+def _date(call: Call) -> str:
+    places = [place for place in call.places() if place]
+    is_day_first = call.get("df", "dmy") in ("y", "yes", "true", "1") or call.language not in ("en", "")
+    if not places:
+        return ""
+    if not re.fullmatch(r"\d{1,4}", places[0]):
+        return places[0]
+    year, *rest = places[:3]
+    try:
+        month = _MONTHS[int(rest[0]) - 1] if rest else ""
+    except (ValueError, IndexError):
+        month = rest[0]
+    if not month:
+        return year
+    if len(rest) < 2 or not rest[1].isdigit():
+        return f"{month} {year}"
+    day = str(int(rest[1]))
+    return f"{day} {month} {year}" if is_day_first else f"{month} {day}, {year}"
+
+
+def _as_of(call: Call) -> str:
+    if alternative := call.get("alt"):
+        return alternative
+    word = "since" if call.get("since") else "as of"
+    word = word if call.get("lc", "lowercase") else word.capitalize()
+    return f"{word} {_date(call)}".rstrip()
+
+
+def _fraction(call: Call) -> str:
+    places = call.places()
+    match places:
+        case [below]:
+            return f"1⁄{below}"
+        case [above, below]:
+            return f"{above}⁄{below}"
+        case [whole, above, below, *_]:
+            return f"{whole} {above}⁄{below}"
+    return ""
+
+
+def _french_measure(call: Call) -> str:
+    places = call.places()
+    if not places:
+        return ""
+    number = group_digits(places[0].replace(",", ".").replace(" ", ""), call.language or "fr")
+    power = call.get("e")
+    return " ".join([number + (f" × 10^{power}" if power else ""), *places[1:]]).strip()
+
+
+def _listed(call: Call) -> str:
+    items = [item.strip("*# \n") for place in call.places() for item in place.split("\n*")]
+    return ", ".join(item for item in items if item)
+
+
+def _quotation(call: Call) -> str:
+    text = call.get("1", "text", "quote")
+    return f"\n{text}\n" if text else ""
+
+
+def _nihongo(call: Call) -> str:
+    english, native, roman = call.get("1"), call.get("2"), call.get("3")
+    inside = ", ".join(word for word in (native, roman) if word)
+    return f"{english} ({inside})" if english and inside else english or inside
+
+
+def _ship(call: Call) -> str:
+    return " ".join(word for word in (call.name.upper(), call.get("1")) if word)
+
+
+def _ship_named(call: Call) -> str:
+    return " ".join(word for word in (call.get("1"), call.get("2")) if word)
+
+
+def _money(sign: str) -> Expansion:
+    return lambda call: sign + group_digits(call.get("1"), "en")
+
+
+def _said(text: str) -> Expansion:
+    return lambda call: text
+
+
+def _formatnum(call: Call) -> str:
+    return group_digits(call.get("1"), call.language)
+
+
+def _chemistry(call: Call) -> str:
+    signs = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+    return "".join(place.translate(signs) if place.isdigit() else place for place in call.places())
+
+
+def _power(call: Call) -> str:
+    return f" × 10^{call.get('1')}"
+
+
+def _raised(call: Call) -> str:
+    return "".join(call.places()).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _lowered(call: Call) -> str:
+    return "".join(call.places()).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
+
+
+def _if(call: Call) -> str:
+    return call.get("2") if call.get("1") else call.get("3")
+
+
+def _if_equal(call: Call) -> str:
+    return call.get("3") if call.get("1") == call.get("2") else call.get("4")
+
+
+_BY_FUNCTION: list[tuple[Expansion, str]] = [
+    (
+        _first,
+        "nowrap; nobr; nowr; j; nobreak; small; smaller; big; larger; large; midsize; strong; em; b; i; u; s; bold; "
+        "italic; italics; mvar; math; var; code; tt; kbd; samp; sc; smallcaps; sc2; caps; vanchor; visible anchor; "
+        "not a typo; typo; proper name; linktext; ill; interlanguage link; interlanguage link multi; flag; "
+        "flagcountry; flagu; sic; as written; abbr; abbrv; tooltip; keypress; key press; key; highlight; "
+        "mono; monospace; script; nts; ntsh; longitem; normal; roman; hebrew; unicode; polytonic; resize; nobold; "
+        "align; underline; overline; "
+        "native phrase; bigger; lsj; no italic; noitalic; iast; iso 15919; pie; anchored; strikethrough; "
+        "tlit; asiantitle",
+    ),
+    (_second, "color; colour; font color; fontcolor; script/hebrew; angbr ipa; translation; nativename; native name"),
+    (_last, "transl; transliteration; transliterated; lang-rus"),
+    (_language, "lang; langue; lang-text"),
+    (lambda call: f"⟨{call.get('1')}⟩", "angbr; angle bracket; angular brackets"),
+    (_convert, "convert; cvt; conv"),
+    (_val, "val"),
+    (_formatnum, "formatnum; formatnum:; num; nombre; numero"),
+    (_circa, "circa; c.; ca.; ca; около"),
+    (
+        _date,
+        "birth date; bda; birth date and age; birth-date; death date; death date and age; dob; dod; start date; "
+        "end date; film date; dts; date; birth year and age; birth year; launch date; "
+        "birth-date and age; start date and age",
+    ),
+    (_as_of, "as of; asof"),
+    (_fraction, "frac; fraction; sfrac; tfrac; nicefrac"),
+    (_french_measure, "unité; unite"),
+    (_listed, "hlist; plainlist; unbulleted list; ubl; ubt; flatlist; flat list; plain list; csv"),
+    (_quotation, "quote; blockquote; cquote; bquote; quotation; rquote; quote box2; poemquote; цитат; citation bloc"),
+    (_nihongo, "nihongo; nihongo2; nihongo3; nihongo foot; nihongo krt"),
+    (_ship, "uss; hms; hmcs; hmas; rms; usns; uscgc; hmnzs; sms; mv; ms"),
+    (_ship_named, "ship; sclass; sclass2; sclass-; sclass2-"),
+    (_money("$"), "us$; usd; us dollar"),
+    (_money("€"), "€; eur; euro"),
+    (_money("£"), "£; gbp; pound sterling"),
+    (_money("₹"), "₹; inr; indian rupee"),
+    (_money("¥"), "¥; jpy"),
+    (_money("A$"), "aud; a$"),
+    (_money("C$"), "cad; c$"),
+    (_chemistry, "chem; chem2; chemical formula"),
+    (_power, "e; x10^"),
+    (_raised, "sup; superscript"),
+    (_lowered, "sub; subscript; su"),
+    (_if, "#if:"),
+    (_if_equal, "#ifeq:"),
+    (lambda call: call.get("1").lower(), "lc:"),
+    (lambda call: call.get("1").upper(), "uc:"),
+    (lambda call: call.get("1")[:1].lower() + call.get("1")[1:], "lcfirst:"),
+    (lambda call: call.get("1")[:1].upper() + call.get("1")[1:], "ucfirst:"),
+    (lambda call: call.title, "pagename; fullpagename; basepagename; subpagename; rootpagename"),
+    (_said(guard("|")), "!; pipe; vertical bar"),
+    (_said(guard("=")), "=; equals"),
+    (_said(guard("[")), "!(; bracket left"),
+    (_said(guard("]")), ")!; bracket right"),
+    (_said("\u00a0"), "nbsp; spaces; space; nb5; nb10; zwsp; nbsp2; sp; thinsp; thin space; hair space; hsp"),
+    (_said(" – "), "spaced ndash; snd; spnd; sndash; spaced en dash; ndash; dash; –"),
+    (_said("—"), "mdash; em dash; —"),
+    (_said(" · "), "·; dot; middot; bullet; •; interpunct"),
+    (_said("'"), "'; apostrophe; single+single"),
+    (_said("'s"), "'s; 's-"),
+    (_said('"'), "\"; ''"),
+    (_said(" '"), " '; '-"),
+    (_said("−"), "minus; −"),
+    (_said("×"), "times"),
+    (_said("±"), "±"),
+    (_said("°"), "deg; degree"),
+    (_said("π"), "pi; π"),
+    (_said("♯"), "sharp; music sharp"),
+    (_said("♭"), "flat; music flat"),
+    (_said("\n"), "br; break; crlf; clear; -; clr"),
+]
+
+_EXPANSIONS: dict[str, Expansion] = {name: expansion for expansion, names in _BY_FUNCTION for name in names.split("; ")}
+
+
+class Templates:
+    """Expands the templates of one page."""
+
+    def __init__(self, site: Site) -> None:
+        self._language = site.language.partition("-")[0]
+        self._prefixes = site.template_prefixes
+        self.title = ""
+
+    def expand(self, content: str) -> str:
+        """What stands between the braces, to text; "" for a template that is not known."""
+        head, *parts = content.split("|")
+        name = " ".join(head.replace("_", " ").split()).casefold()
+        expansion = _EXPANSIONS.get(name)
+        if expansion is None:
+            before, colon, after = name.partition(":")
+            if not colon:
+                expansion = self._of_a_language(name)
+            elif before in self._prefixes or before in ("subst", "safesubst"):
+                name = after.strip()
+                expansion = _EXPANSIONS.get(name)
+            elif f"{before}:" in _EXPANSIONS:
+                name = f"{before}:"
+                expansion = _EXPANSIONS[name]
+                parts.insert(0, head.partition(":")[2])
+            if expansion is None:
+                return ""
+        return expansion(Call(name, read_arguments(parts), self._language, self.title))
+
+    def _of_a_language(self, name: str) -> Expansion | None:
+        """`lang-fr` and its like hold the words in that language."""
+        if name.startswith(("lang-", "langx")):
+            return _second if name == "langx" else _first
+        return None

@@ -1,0 +1,139 @@
+"""Wikitext to text: what a reader sees stays, markup goes, and no markup is slow."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wiki_dumps import HEAD
+
+from pretrainkit.corpus.wikipedia.clean import Cleaner
+from pretrainkit.corpus.wikipedia.options import Extraction
+from pretrainkit.corpus.wikipedia.site import parse_site
+
+SITE = parse_site(HEAD)
+
+
+def clean(text, **options):
+    return Cleaner(SITE, Extraction(**options)).clean(text, "A Title")
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("''x'' and '''y''' and '''''z'''''", "x and y and z"),
+        ("L'''amour''", "L'amour"),
+        ("[[lamp]]s by [[Thomas Edison|Edison]]", "lamps by Edison"),
+        ("[[Star Trek: Voyager]] and [[Star Trek: Voyager|Voyager]]", "Star Trek: Voyager and Voyager"),
+        ("a [[:Category:Towns]] [[Category:Towns]][[Kategorie:Orte]][[de:Ding]] b", "a Category:Towns b"),
+        ("a[[File:x.jpg|thumb|with [[a link]] and {{lang|fr|mots}}]] b", "a b"),
+        ("a [[wikt:word|word]], [[s:Poem]]", "a word, Poem"),
+        ("[http://e.org t] and [http://e.org] end", "t and end"),
+        ("see http://e.org now", "see http://e.org now"),
+        ("one<ref>{{cite|x=[[y]]}}</ref> two<ref name=a /> three<!-- no -->.", "one two three."),
+        ("H<sub>2</sub>O, 10<sup>-6</sup>, 19<sup>th</sup>", "H₂O, 10⁻⁶, 19th"),
+        ("5&nbsp;km &amp;c &lt;ref>", "5 km &c <ref>"),
+        ("<nowiki>[[not]] {{a}} ''link''</nowiki>!", "[[not]] {{a}} ''link''!"),
+        ("so <math>\\alpha \\times 2</math> is", "so α × 2 is"),
+        ("{{Infobox|a=b\n|c={{d|e}}\n}}\nText", "Text"),
+        ("{{Foo}} Text stays", "Text stays"),
+        ("Boston ({{IPA|x}}; {{lang-fr|Ville}}) is", "Boston (Ville) is"),
+        ("x ({{IPA|x}}) y ({{IPA|x}}, born)", "x y (born)"),
+        ("one\ntwo\n\nthree<br>four", "one two\nthree\nfour"),
+        ("__TOC__a {{CURRENTYEAR}}b", "a b"),
+        ("a\n{|\n| b\n{|\n| c\n|}\n|}\nd", "a\nd"),
+        ("{{PAGENAME}} is {{lc:ABC}} {{#if: x |yes|no}} {{#ifeq:1|2|t|f}}", "A Title is abc yes f"),
+    ],
+)
+def test_markup_becomes_what_a_reader_sees(wikitext, text):
+    assert clean(wikitext) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("{{convert|10|km|mi}}", "10 kilometres"),
+        ("{{Convert|1|mi|km|adj=on}} road", "1-mile road"),
+        ("{{convert|5|to|7|ft|m}}", "5 to 7 feet"),
+        ("{{convert|6|ft|2|in|m}} tall", "6 feet 2 inches tall"),
+        ("{{cvt|100|C|F}}", "100 °C"),
+        ("{{convert|1500|sqmi|km2|abbr=on}}", "1,500 sq mi"),
+        ("{{formatnum:1234567.5}}", "1,234,567.5"),
+        ("{{val|1234.5|e=6|u=kg}}", "1,234.5 × 10^6 kg"),
+        ("{{lang|de|Haus}} {{nowrap|a b}} {{transl|ru|dom}} {{abbr|ca.|circa}}", "Haus a b dom ca."),
+        ("{{circa|1900}} {{frac|1|2}} {{sfrac|3|1|4}}", "c. 1900 1⁄2 3 1⁄4"),
+        ("{{birth date|1900|2|3}}; {{dob|1900|2|3|df=y}}", "February 3, 1900; 3 February 1900"),
+        ("{{as of|2001|5}}, {{as of|2001|lc=y}}", "As of May 2001, as of 2001"),
+        ("{{unité|1234,5|km}}", "1,234.5 km"),
+        ("{{nihongo|Tokyo|東京|Tōkyō}}", "Tokyo (東京, Tōkyō)"),
+        ("a{{!}}b {{=}} c", "a|b = c"),
+    ],
+)  # fmt: skip
+def test_templates_that_are_text_are_expanded(wikitext, text):
+    assert clean(wikitext) == text
+
+
+def test_titles_lists_and_tables_come_where_they_are_asked_for():
+    text = (
+        "Lead.\n== One ==\n=== Two ===\nText.\n== Empty ==\n== Three =="
+        "\n* item ''a''\n** b\n{|\n! x !! y\n|-\n| 1 || style=a | [[z]]\n|}"
+    )
+    assert clean(text) == "Lead.\nText."
+    assert clean(text, sections=True) == "Lead.\nOne\nTwo\nText."
+    assert clean(text, lists=True) == "Lead.\nText.\n- item a\n- b"
+    assert clean(text, tables=True) == "Lead.\nText.\nx | y\n1 | z"
+    assert clean(text, sections=True, lists=True).splitlines()[-3:] == ["Three", "- item a", "- b"]
+
+
+@pytest.mark.parametrize("opening", ["{{a|", "[[a|", "{|\n", "<ref>", "<!--", "[[File:", "<math>", "{{{", "<div"])
+def test_an_opening_without_an_end_swallows_no_paragraph(opening):
+    assert clean(f"one\n\n{opening} two\n\nthree is here\n\nfour").endswith("three is here\nfour")
+
+
+ATTACKS = {
+    "deep templates": lambda n: "{{nowrap|" * n + "x" + "}}" * n,
+    "deep links": lambda n: "[[a|" * n + "]]" * n,
+    "unclosed braces": lambda n: "{{" * n,
+    "unclosed brackets": lambda n: "[[a|" * n,
+    "braces around brackets": lambda n: "{{[[" * n + "}}" * n,
+    "unclosed tables": lambda n: "\n{|" * n,
+    "unclosed elements": lambda n: "<ref>a" * n,
+    "unclosed comments": lambda n: "<!--" * n,
+    "angles": lambda n: "<a " * n,
+    "quotes": lambda n: "'" * n,
+    "spaces": lambda n: (" " * 50 + "x") * (n // 10) + " " * n,
+    "addresses": lambda n: "[http://a " * n,
+    "parentheses": lambda n: "( , " * n + " )" * n,
+    "headings": lambda n: "=" * n + "\n" + "== a" * n,
+    "entities": lambda n: "&" * n,
+    "braces": lambda n: "{" * n + "}" * n,
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_malicious_markup_takes_time_in_proportion_to_its_length(attack):
+    def seconds(n):
+        start = time.process_time()
+        clean(ATTACKS[attack](n))
+        return time.process_time() - start
+
+    small, large = min(seconds(1000) for _ in range(3)), seconds(16_000)
+    # Sixteen times the length, with room for a busy machine; the square of it would be 256 times.
+    assert large < max(80 * small, 0.15)
+
+
+SIGNS = """{{ }} [[ ]] {| |} | || = '' ''' <ref> </ref> <nowiki> </nowiki> <!-- --> <br> * == : ; # & &nbsp; [http://a ]
+convert|1|km File: a b {{{ }}} <math> </math> ( ) , . __TOC__ <sup> 2 </sup> <"""
+MARKUP = st.sampled_from(["\n", "\U000f0020", "\U000f0101", *SIGNS.split()])
+
+
+@settings(max_examples=150)
+@given(st.lists(MARKUP | st.text(max_size=3), max_size=40).map("".join), st.booleans())
+def test_any_text_is_cleaned_into_lines_without_blank_ones(text, everything):
+    lines = clean(text, sections=everything, lists=everything, tables=everything)
+    assert lines == "" or all(line.strip() for line in lines.split("\n"))
+
+
+def test_text_without_markup_is_kept():
+    text = "A sentence, with signs; and (brackets).\nAnother: “quoted” – 5 % of 3·2."
+    assert clean(text.replace("\n", "\n\n")) == text
