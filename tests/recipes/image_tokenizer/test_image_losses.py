@@ -109,7 +109,7 @@ def test_networks_that_cannot_be_opened_are_told(timm, tmp_path) -> None:
     with pytest.raises(CheckpointError, match="cannot be read as weights"):
         Perceptual(PerceptualConfig(weight=1.0, **(SMALL | {"weights": str(broken)})))(A, B)
     with pytest.raises(ConfigError, match="cannot be opened"):
-        Perceptual(PerceptualConfig(weight=1.0, **(SMALL | {"network": "no_such_network"})))(A, B)
+        Perceptual(PerceptualConfig(weight=1.0, **(SMALL | {"network": "no_such_network"}))).require()
 
 
 @pytest.mark.parametrize(

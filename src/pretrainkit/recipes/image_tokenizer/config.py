@@ -50,6 +50,11 @@ class PerceptualConfig(Config):
         return self
 
     @property
+    def is_used(self) -> bool:
+        """Whether anything asks for the distance."""
+        return self.weight > 0 or self.is_measured
+
+    @property
     def is_lpips(self) -> bool:
         """Whether the network has a distance of its own, on images as they are."""
         return self.network in LPIPS
@@ -172,7 +177,7 @@ class ImageTokenizerRun(RunConfig):
         perceptual, smallest = self.objective.perceptual, self.data.min_image_size or self.model.image_size
         if perceptual.is_measured and not self.model.domain.is_flat:
             found.append("objective.perceptual compares pictures\n  set objective.perceptual.is_measured=false")
-        if perceptual.is_lpips and (perceptual.weight or perceptual.is_measured) and smallest < LPIPS_SMALLEST:
+        if perceptual.is_lpips and perceptual.is_used and smallest < LPIPS_SMALLEST:
             found.append(
                 f"objective.perceptual.network={perceptual.network} cannot read images of {smallest} pixels\n"
                 f"  use at least {LPIPS_SMALLEST}, or a transformer of timm"

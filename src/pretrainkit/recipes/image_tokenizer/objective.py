@@ -32,7 +32,7 @@ class ImageTokenizerObjective(SeparableObjective):
         )
         self._met: Met | None = None
         perceptual = config.objective.perceptual
-        self._perceptual = Perceptual(perceptual) if perceptual.weight or perceptual.is_measured else None
+        self._perceptual = Perceptual(perceptual) if perceptual.is_used else None
 
     @property
     def scales(self) -> dict[str, float]:

@@ -39,6 +39,14 @@ class Perceptual:
             wanted = self._features(network, target_BCHW)
         return torch.stack([self._distance(x, y) for x, y in zip(seen, wanted, strict=True)]).mean(0)
 
+    def require(self) -> None:
+        """Open the network, so that a run without it ends before it begins.
+
+        Raises:
+            ConfigError, CheckpointError, MissingPackageError: It cannot be.
+        """
+        self._on(torch.device("cpu"))
+
     def _on(self, device: torch.device) -> Any:
         if self._network is None:
             self._network = _open(self._config)

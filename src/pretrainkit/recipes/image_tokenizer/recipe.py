@@ -36,7 +36,12 @@ class ImageTokenizer(Recipe):
     def bind(self, config: ImageTokenizerRun) -> ImageTokenizerRun:
         from pretrainkit.recipes.image_tokenizer.source import bind
 
-        return bind(config)
+        bound = bind(config)
+        if bound.objective.perceptual.is_used:
+            from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+
+            Perceptual(bound.objective.perceptual).require()
+        return bound
 
     def open_data(self, config: ImageTokenizerRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.image_tokenizer.source import open_source
