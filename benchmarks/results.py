@@ -358,6 +358,20 @@ TARGETS = (
         lambda rows: cell(rows, "ours, the whole command", "times Counter") * RUST_TOOL_SLOWER_THAN_COUNTER,
         least=2.3,
     ),
+    Target(
+        "Wikipedia's dumps to text, without bz2: MB of wikitext per CPU-second",
+        "wikipedia",
+        lambda rows: cell(rows, "ours, from XML", "MB of wikitext per CPU-s"),
+        least=20,
+        form="{:.1f}",
+    ),
+    Target(
+        "Wikipedia's dumps to text, with bz2: MB of wikitext per CPU-second",
+        "wikipedia",
+        lambda rows: cell(rows, "ours, from bz2", "MB of wikitext per CPU-s"),
+        least=11,
+        form="{:.1f}",
+    ),
     Target("shuffle: peak memory, MB", "shuffle", lambda rows: cells(rows, "peak RSS MB")[0], most=300, form="{:.0f}"),
     Target("shuffle: written / corpus", "shuffle", lambda rows: cells(rows, "written / corpus")[0], most=2.2),
     Target(

@@ -31,6 +31,7 @@ BENCHMARKS = (
     "tokenizing",
     "sentences",
     "words",
+    "wikipedia",
     "shuffle",
     "images",
     "rendering",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
 from pretrainkit.cli.corpus_options import (
     Compress,
     CompressionName,
@@ -24,6 +25,7 @@ from pretrainkit.cli.corpus_options import (
     report_corpus,
     shown_progress,
 )
+from pretrainkit.cli.corpus_refine import compress_shards, dedup, filter_documents, split
 from pretrainkit.cli.corpus_wikipedia import wikipedia
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount
@@ -40,6 +42,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("wikipedia")(wikipedia)
+app.command("filter")(filter_documents)
+app.command("dedup")(dedup)
+app.command("split")(split)
+app.command("compress")(compress_shards)
+app.command("pack")(pack)
+app.command("unpack")(unpack)
+app.command("bert-text")(bert_text)
 app.command("tokenize-images")(tokenize_images)
 
 

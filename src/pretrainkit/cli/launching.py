@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from pretrainkit.errors import ConfigError
+from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder
 
 WAYS = ("none", "local", "slurm", "cloud")
@@ -115,6 +115,18 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
             launch_again(run, launch)
     else:
         launch_again(run, asked.as_launch(words, again, {}))
+
+
+def start_frozen(asked: Asked, resolved: Any, run: Path, device: str | None) -> None:
+    """Hand a config to a scheduler or cloud as it is now. When that refuses it, a folder made here goes again."""
+    is_new = not run.exists()
+    try:
+        words = frozen_words(resolved, run, device)
+        start(asked, words, words, run)
+    except InputError:
+        if is_new:
+            LaunchFolder(run).discard()
+        raise
 
 
 def launch_again(run: Path, launch: Launch) -> None:

@@ -57,7 +57,7 @@ def train(
     Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` goes on exactly there.
     """
     from pretrainkit import api
-    from pretrainkit.cli.launching import Asked, frozen_words, start, start_sweep
+    from pretrainkit.cli.launching import Asked, start, start_frozen, start_sweep
     from pretrainkit.cli.progress import make_watcher
 
     asked = Asked(launch, nodes, nproc, gpus_per_node, max_restarts, slurm, cloud, sweep, dry_run)
@@ -78,8 +78,7 @@ def train(
         words += ["--json"] if json else []
         start(asked, [*words, *(["--resume"] if resume else [])], [*words, "--resume"], out)
     else:
-        frozen = frozen_words(resolved, out, device)
-        start(asked, frozen, frozen, out)
+        start_frozen(asked, resolved, out, device)
 
 
 def _origins(path: Path) -> Any:

@@ -37,7 +37,9 @@ from pretrainkit.corpus.parallel import (
     num_processes,
     run_tasks,
 )
+from pretrainkit.corpus.quality import Quality
 from pretrainkit.corpus.readers import read_documents, text_hash
+from pretrainkit.corpus.selection import Selection
 from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
 from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
 from pretrainkit.corpus.skips import Skips
@@ -78,6 +80,12 @@ class BuildSettings:
     """Key or column that holds the text."""
     max_bad: int = 0
     """Pieces of bad input that may be skipped."""
+    quality: Quality | None = None
+    """What documents must be like; None: all are taken."""
+    drop_reason: str | None = None
+    """Name under which the documents of `OUT/.dropped.npy` are counted, which are left out; None: there is no list."""
+    drop_fingerprint: str | None = None
+    """Of that list."""
 
     def __post_init__(self) -> None:
         if self.num_shards < 1 or self.num_shards > 99_999:
@@ -95,8 +103,9 @@ class BuildSettings:
         return {"train": Path("train")} | ({"valid": Path("valid")} if self.heldout else {})
 
     def content(self) -> dict[str, Any]:
-        """What decides the bytes of the shards: all but the budget for bad input."""
-        return {key: value for key, value in asdict(self).items() if key != "max_bad"}
+        """What decides the bytes of the shards: all but the budget for bad input, and what is not asked for."""
+        unasked = {key for key in ("quality", "drop_reason", "drop_fingerprint") if getattr(self, key) is None}
+        return {key: value for key, value in asdict(self).items() if key not in unasked | {"max_bad"}}
 
 
 @dataclass(frozen=True)
@@ -243,14 +252,18 @@ def scatter(task: ScatterTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.settings.max_bad)
     writer = RunWriter(task.folder, task.settings.seed, int(task.memory_bytes * _MEMORY_SHARE))
+    selection = Selection(task.settings.quality, task.settings.drop_reason, task.folder.parent.parent)
     num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(task.settings)
     options: dict[str, Any] = {"text_key": task.settings.text_key, "compat": task.settings.rule == "sabertooth"}
     for file_index, source in task.sources:
         for document in read_documents([source], skips, on_bytes=on_bytes, **options):
+            number = identity(file_index, document.position)
+            if not selection.takes(document, number, skips):
+                continue
             split = held_out.split_of(document.text)
             record = encode_record(document.text, document.meta)
             num_bytes[split] += len(record)
-            writer.add(split, identity(file_index, document.position), record)
+            writer.add(split, number, record)
     writer.spill()
     return note_scattered(task.folder, task.key, writer, num_bytes, skips, held_out)
 
@@ -463,7 +476,7 @@ def write_manifests(
             "num_record_bytes": sum(result["num_bytes"][split] for result in results),
             "num_bytes": sum(shard["num_bytes"] for shard in shards),
             "shards": shards,
-            "settings": asdict(settings),
+            "settings": settings.content() | {"max_bad": settings.max_bad},
             "sources": [source.describe() for source in sources],
             "skipped": skips.for_manifest(),
         }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.running.initial import with_encoder
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_num_steps
 from pretrainkit.training.run import ParallelConfig, RunConfig
 
@@ -124,15 +125,15 @@ def make_plan(
         )
     recipe = find_recipe(config.recipe)
     problems = config.problems(num_gpus)
-    config = recipe.bind(with_extra_steps(absolute_paths(config)))
+    config = recipe.bind(with_encoder(recipe, with_extra_steps(absolute_paths(config))))
     config = _with_steps(recipe, config)
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     microbatches = -(-per_rank // per_microbatch)
     measured, flops, tokens = _measure(recipe, config, per_microbatch, device, is_alone=microbatches == 1)
     name, device_bytes = DEVICES.get(device, (device, None))
-    precision = "bfloat16" if device != "cpu" and config.precision.compute == "auto" else config.precision.compute
-    peak = peak_flops(name, "float32" if precision == "auto" else precision)
+    precision = config.precision.compute if device == "cpu" else _compute_format(config)
+    peak = peak_flops(name, "tf32" if precision == "float32" and config.precision.matmul_tf32 else precision)
     flops_per_step = flops * config.data.batch_size
     seconds = None if peak is None else config.total_steps * flops_per_step / (num_gpus * peak * mfu)
     build = _builder(recipe, config)
@@ -243,14 +244,19 @@ def _measure_size(recipe: Any, config: Any, num_examples: int, device: str, is_a
     _, (host_batch, *_), _ = next(iter(loader.iterate(loader.first_step, loader.first_step + 1)))
     objective = recipe.build_objective(small)
     here = torch.device("cpu")
-    precision = resolve_precision(config.precision, here)
-    if device != "cpu" and config.precision.compute == "auto":
-        precision = Precision(here, torch.bfloat16, False, None)
+    if device == "cpu":
+        precision = resolve_precision(config.precision, here)
+    else:  # of its number format; what it computes stays on the host
+        precision = Precision(here, getattr(torch, _compute_format(config)), False, None)
     batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
     model = faked(_builder(recipe, small)())
-    return step_memory(
-        model, objective, [batch] if is_alone else [batch, batch], config.optimizer, precision
-    ), objective.cost(host_batch)
+    batches = [batch] if is_alone else [batch, batch]
+    return step_memory(model, objective, batches, config.optimizer, precision), objective.cost(host_batch)
+
+
+def _compute_format(config: RunConfig) -> str:
+    """The number format of matrix products on a GPU of `DEVICES`."""
+    return "bfloat16" if config.precision.compute == "auto" else config.precision.compute
 
 
 def _laid_out(build: Any, num_ranks: int) -> dict[str, dict[int, int]]:

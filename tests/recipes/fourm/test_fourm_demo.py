@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import pretrainkit
+from pretrainkit.demo.fourm import CONFIG, NUM_CODES, TOKENIZERS
 from pretrainkit.demo.rooms import COLORS, KINDS, VIEWS, draw_room, paint, write_rooms
 
 
@@ -42,3 +44,18 @@ def test_rooms_are_a_function_of_the_seed(tmp_path: Path) -> None:
     boxes = json.loads((tmp_path / "0" / "det" / "00000.json").read_text("utf-8"))["instances"]
     assert {one["class_name"] for one in boxes} <= set(KINDS)
     assert np.asarray(Image.open(tmp_path / "0" / "depth" / "00000.png")).max() > 255  # 16 bits
+
+
+def test_boxes_take_few_different_numbers() -> None:
+    rng = np.random.default_rng(0)
+    edges = [edge for _ in range(50) for thing in draw_room(rng).things for edge in thing.box]
+    assert len(set(edges)) <= 33
+    assert all(0 <= edge <= 1 for edge in edges)
+
+
+def test_the_config_of_the_demo_reads_the_tokens_of_its_tokenizers(tmp_path: Path) -> None:
+    (tmp_path / "fourm.yaml").write_text(CONFIG, encoding="utf-8")
+    config = pretrainkit.load_config(tmp_path / "fourm.yaml", ["num_steps=100"])
+    sizes = {modality.name: modality.vocab_size for modality in config.model.modalities}
+    assert [sizes[f"tok_{domain}@64"] for domain in TOKENIZERS] == [NUM_CODES] * len(TOKENIZERS)
+    assert config.problems() == []

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.original_yaml import import_config
 from pretrainkit.recipes.fourm.presets import b_7
 
@@ -100,6 +102,67 @@ def test_data_sets_and_mixtures_are_read(main: Path) -> None:
     assert [source.path for source in config.data.valid] == ["held_out"]
 
 
+def test_held_out_sets_have_what_those_of_the_same_name_have(main: Path) -> None:
+    config = imported(main)
+    (train,), (valid,) = config.data.train, config.data.valid
+    assert (valid.path, train.path) == ("held_out", "shards/[rgb,caption]/shard-{00000..00009}.tar")
+    for field in ("name", "modalities", "folders", "mixture"):
+        assert getattr(valid, field) == getattr(train, field), field
+
+
+TEXTS = """    texts:
+      type: huggingface
+      in_domains: caption
+      out_domains: caption
+      input_alphas: "1.0"
+      target_alphas: "1.0"
+      alphas_config: null
+      data_path: texts
+      shuffle_buffer_load: 1_000
+  weights: [0.8, 0.2]
+"""
+
+
+def test_texts_and_the_mixture_that_the_release_lacks_are_read(main: Path) -> None:
+    data = DATA.replace("  weights: [1.0]\n", TEXTS).replace(
+        "cfgs/alphas.yaml", "cfgs/all2allmix-oldmod_rgb2all_capbias_v0.yaml"
+    )
+    (main.parent / "data.yaml").write_text(data, "utf-8")
+    found = import_config(main, (), 64)
+    assert isinstance(found.config, FourMRun)
+    pairs, texts = found.config.data.train
+    assert pairs.mixture == PUBLISHED["mod7-all2allmix-rgb2all-capbias"]
+    assert (texts.weight, texts.modalities) == (0.2, ("caption",))
+    assert texts.mixture == (Component(inputs={"caption": 1.0}, targets={"caption": 1.0}),)
+    notes = " ".join(found.notes)
+    assert "the release lacks" in notes
+    assert "not through `datasets`" in notes
+
+
+def test_budgets_may_be_said_twice(main: Path) -> None:
+    data = DATA.replace("use_wds", "min_input_tokens: 128\n      num_input_tokens: 128\n      use_wds")
+    (main.parent / "data.yaml").write_text(data, "utf-8")
+    assert imported(main).masking.num_input_tokens == 128
+    (main.parent / "data.yaml").write_text(data.replace("num_input_tokens: 128", "num_input_tokens: 64"), "utf-8")
+    with pytest.raises(ConfigError, match="make them equal"):
+        imported(main)
+
+
+def test_cuts_of_samples_without_stored_parts_are_read(main: Path) -> None:
+    cut = "hflip: 0.25\n      crop_scale: [0.5, 1.0]\n      crop_ratio: [0.8, 1.25]\n      use_wds"
+    domains = DATA.replace(DOMAINS, "rgb@224-caption").replace(DOMAINS.removeprefix("rgb@224-"), "caption")
+    (main.parent / "data.yaml").write_text(domains.replace("use_wds", cut), "utf-8")
+    assert imported(main).data.crop == CropConfig(scale=(0.5, 1.0), ratio=(0.8, 1.25), flip=0.25)
+    for wrong, message in (
+        (domains, "needs hflip, crop_scale and crop_ratio"),
+        (DATA.replace("use_wds", cut), "parts of their own"),
+        (DATA.replace("use_wds", "tok_train_aug: False\n      use_wds"), "no counterpart"),
+    ):
+        (main.parent / "data.yaml").write_text(wrong, "utf-8")
+        with pytest.raises(ConfigError, match=message):
+            imported(main)
+
+
 def test_settings_change_the_file(main: Path) -> None:
     config = imported(main, "loss_type=token", "accum_iter=2", "model=fm_large_24e_24d_swiglu_qknorm_nobias")
     assert config.objective.loss == "token_compat"
@@ -109,7 +172,8 @@ def test_settings_change_the_file(main: Path) -> None:
 
 
 def test_keys_without_effect_are_told(main: Path) -> None:
-    notes = " ".join(import_config(main, (), 1).notes)
+    notes = " ".join(import_config(main, ("cooldown_tokens=1",), 1).notes)
+    assert "cooldown_tokens has no effect" in notes
     assert "tokenizer_path has no effect" in notes
     assert "wds_n_repeats has no effect" in notes
     assert "masking.unused=pad" in notes
@@ -121,6 +185,7 @@ def test_keys_without_effect_are_told(main: Path) -> None:
         ("opt=sgd", "opt=sgd has no counterpart"),
         ("scheduler=inverse_sqrt-10000", "no counterpart"),
         ("frozen_model_tokens=1", "no counterpart"),
+        ("epochs=3", "both say how long"),
         ("model=vit", "no model 'vit'"),
         ("num_target_token=1", "nearest: num_target_tokens"),
         ("data_config=none.yaml", "neither here nor in a folder above"),

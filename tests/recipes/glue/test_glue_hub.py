@@ -1,20 +1,17 @@
 """Tasks without a folder: which data sets of the hub they ask for, and what they make of its rows.
 
-A stand-in answers instead of the network. It has the columns of the hub's data sets, and checks that the library would
-take the request.
+A stand-in answers instead of the network. It has the columns of the hub's data sets.
 """
-
-import inspect
 
 import pytest
 
+from hub_stand_in import stand_in
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueDataConfig
 from pretrainkit.recipes.glue.kinds.texts import numbered
 from pretrainkit.recipes.glue.source import read_place, rows_of, task_of, valid_splits
 from pretrainkit.recipes.glue.tasks import TASKS
 
-datasets = pytest.importorskip("datasets")
 PAIR = {"sentence1": "It rains.", "sentence2": "Wet."}
 NLI = {"premise": "It rains.", "hypothesis": "Wet."}
 RAIN = ("It rains.", "Wet.")
@@ -32,29 +29,12 @@ CASES = {
 }
 
 
-class HubStandIn:
-    """In place of `datasets.load_dataset`: rows by (path, name), without labels in test sets."""
-
-    def __init__(self, sets):
-        self.sets, self.asked = sets, []
-        self._signature = inspect.signature(datasets.load_dataset)
-
-    def __call__(self, *args, **kwargs):
-        given = self._signature.bind(*args, **kwargs).arguments
-        path, name, split = given["path"], given.get("name"), given["split"]
-        self.asked.append((path, name, split))
-        if (path, name) not in self.sets:
-            raise datasets.exceptions.DatasetNotFoundError(f"Dataset '{path}' doesn't exist on the Hub")
-        row, label = self.sets[path, name]
-        label = -1 if split.startswith("test") else label
-        return datasets.Dataset.from_list([row | {"label": label, "idx": 7 + number} for number in range(2)])
-
-
 @pytest.fixture
 def hub(monkeypatch):
-    found = HubStandIn({("nyu-mll/glue", name): (row, label) for name, (row, _, label, _) in CASES.items()})
-    monkeypatch.setattr(datasets, "load_dataset", found)
-    return found
+    rows = {
+        name: [row | {"label": label, "idx": index} for index in (7, 8)] for name, (row, _, label, _) in CASES.items()
+    }
+    return stand_in(monkeypatch, {("nyu-mll/glue", name): found for name, found in rows.items()})
 
 
 def read(name, split, *, needs_label):
@@ -89,6 +69,6 @@ def test_test_sets_of_the_hub_have_no_labels_to_train_on(hub):
 
 
 def test_where_the_hub_cannot_be_reached_it_is_told_how_to_do_without(monkeypatch):
-    monkeypatch.setattr(datasets, "load_dataset", HubStandIn({}))
+    stand_in(monkeypatch, {})
     with pytest.raises(DataError, match=r"data\.task_folders=\{glue: DIR\}"):
         read("rte", "train", needs_label=True)

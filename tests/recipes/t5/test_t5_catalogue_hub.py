@@ -1,21 +1,18 @@
 """Named tasks without a folder: which data sets of the hub they ask for, and what they make of its rows.
 
-A stand-in answers instead of the network. It has the columns of the hub's data sets, and checks that the library would
-take the request.
+A stand-in answers instead of the network. It has the columns of the hub's data sets.
 """
-
-import inspect
 
 import pytest
 
 import pretrainkit.recipes.t5.catalogue  # noqa: F401  (makes the tasks known)
+from hub_stand_in import stand_in
 from pretrainkit.data.named_data import NamedData
 from pretrainkit.data.supply import Supply
 from pretrainkit.data.task import REGISTRY
 from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.errors import DataError
 
-datasets = pytest.importorskip("datasets")
 GLUE, SUPER_GLUE = "nyu-mll/glue", "aps/super_glue"
 PAIR = {"sentence1": "It rains.", "sentence2": "Wet.", "idx": 0}
 NLI = {"premise": "It rains.", "hypothesis": "Wet.", "idx": 0}
@@ -158,22 +155,6 @@ CASES = {
 }
 
 
-class HubStandIn:
-    """In place of `datasets.load_dataset`: rows by (path, name), and what was asked for."""
-
-    def __init__(self, sets):
-        self.sets, self.asked = sets, []
-        self._signature = inspect.signature(datasets.load_dataset)
-
-    def __call__(self, *args, **kwargs):
-        given = self._signature.bind(*args, **kwargs).arguments
-        path, name, split = given["path"], given.get("name"), given["split"]
-        self.asked.append((path, name, split))
-        if (path, name) not in self.sets:
-            raise datasets.exceptions.DatasetNotFoundError(f"Dataset '{path}' doesn't exist on the Hub")
-        return datasets.Dataset.from_list(self.sets[path, name])
-
-
 def supplied(name):
     return REGISTRY.get_task(name).supplied(Supply(ByteVocabulary(), {}))
 
@@ -181,8 +162,7 @@ def supplied(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_named_task_without_a_folder_asks_the_hub_and_reads_its_columns(name, monkeypatch):
     path, configuration, row, inputs, targets = CASES[name]
-    hub = HubStandIn({(path, configuration): [row]})
-    monkeypatch.setattr(datasets, "load_dataset", hub)
+    hub = stand_in(monkeypatch, {(path, configuration): [row]})
     examples = list(supplied(name).bind("train"))
     assert set(hub.asked) == {(path, configuration, "train")}
     assert [(one["inputs_pretokenized"], one["targets_pretokenized"]) for one in examples] == [(inputs, targets)]
@@ -193,8 +173,7 @@ def test_every_named_task_has_a_data_set_of_the_hub_or_says_that_it_needs_files(
     source = REGISTRY.get_task(name).source
     if not isinstance(source, NamedData):
         pytest.skip("a task of another test")
-    hub = HubStandIn({})
-    monkeypatch.setattr(datasets, "load_dataset", hub)
+    hub = stand_in(monkeypatch, {})
     mend = rf"data\.task_folders=\{{{source.benchmark}: DIR\}}"
     with pytest.raises(DataError, match=mend):
         source.supplied(Supply(ByteVocabulary(), {})).file_sizes(source.splits[0])
@@ -205,15 +184,13 @@ def test_every_named_task_has_a_data_set_of_the_hub_or_says_that_it_needs_files(
 @pytest.mark.parametrize(("part", "configuration"), [("", "en"), ("_noclean", "en.noclean")])
 def test_text_of_c4_comes_from_the_hub(part, configuration, monkeypatch):
     rows = [{"text": f"document {number}", "timestamp": "t", "url": "u"} for number in range(3)]
-    hub = HubStandIn({("allenai/c4", configuration): rows})
-    monkeypatch.setattr(datasets, "load_dataset", hub)
+    hub = stand_in(monkeypatch, {("allenai/c4", configuration): rows})
     source = REGISTRY.get_task(f"c4{part}_v020_unsupervised").source.supplied(Supply(ByteVocabulary(), {}))
     assert source.example("validation", 2)["text"] == "document 2"
     assert hub.asked == [("allenai/c4", configuration, "validation")]
 
 
 def test_rows_of_a_test_set_without_labels_have_an_unknown_target(monkeypatch):
-    hub = HubStandIn({(GLUE, "rte"): [PAIR | {"label": -1}]})
-    monkeypatch.setattr(datasets, "load_dataset", hub)
+    hub = stand_in(monkeypatch, {(GLUE, "rte"): [PAIR | {"label": -1}]})
     assert next(iter(supplied("glue_rte_v002").bind("test")))["targets_pretokenized"] == "<unk>"
     assert hub.asked[0][2] == "test"

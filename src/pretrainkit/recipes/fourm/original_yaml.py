@@ -12,12 +12,13 @@ from typing import Any
 
 from pretrainkit.config.loader import nearest, parse_override
 from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
 from pretrainkit.recipes.fourm.lengths import LengthConfig
-from pretrainkit.recipes.fourm.mixtures import Component
+from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model
 from pretrainkit.training.evaluate_config import EvaluateConfig
@@ -52,6 +53,10 @@ _WITHOUT_EFFECT = frozenset(
     | {"log_wandb", "wandb_project", "wandb_entity", "wandb_run_name", "tokenizer_path"}
 )
 """On the examples, the model and its updates."""
+_WITH_OTHERS = frozenset(
+    {"cooldown_epochs", "cooldown_steps", "cooldown_tokens", "frozen_embedding_domain", "frozen_model_blr"}
+)
+"""Of a schedule or a first phase that is not possible here: in the original, too, nothing reads them without those."""
 _REQUIRED: dict[str, tuple[Any, ...]] = {
     "patch_size": (16,),
     "input_size": (224,),
@@ -68,8 +73,11 @@ _SET_DEFAULTS: dict[str, Any] = {
     "type": "multimodal", "in_domains": "", "out_domains": "", "input_alphas": None, "target_alphas": None,
     "alphas_config": None, "min_input_tokens": None, "num_input_tokens": None, "min_target_tokens": None,
     "num_target_tokens": None, "data_path": "", "modality_name_map": None, "aligned_captions": True,
-    "tok_train_aug": True,
+    "tok_train_aug": True, "hflip": None, "crop_scale": None, "crop_ratio": None,
 }  # fmt: skip
+_TYPES = ("multimodal", "huggingface")
+_ABSENT = {"all2allmix-oldmod_rgb2all_capbias_v0.yaml": "mod7-all2allmix-rgb2all-capbias"}
+"""Files that published configs name and the release lacks, and the mixtures that they stand for."""
 _SET_WITHOUT_EFFECT = frozenset(
     {"use_wds", "wds_n_repeats", "wds_shuffle_buffer_tar", "wds_shuffle_buffer_repeat", "main_augment_domain"}
     | {"shuffle_buffer_load", "pre_shuffle", "max_samples"}
@@ -92,6 +100,7 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
         parts, value = parse_override(setting)
         given[".".join(parts)] = value
     values, notes = _checked(given, _DEFAULTS, _WITHOUT_EFFECT, str(path))
+    notes += [f"{path}: {key} has no effect here" for key in given if key in _WITH_OTHERS]
     problems = [
         f"{path}: {key}={values[key]} has no counterpart\n  possible: {', '.join(map(str, possible))}"
         for key, possible in _REQUIRED.items()
@@ -101,6 +110,11 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
     if found is None:
         problems.append(
             f"{path}: there is no model {values['model']!r}\n  names are fm_SIZE_..._VARIANT, of {', '.join(SIZES)}"
+        )
+    if "epochs" in given and values["epochs"] > 0 and values["total_tokens"] > 0:
+        problems.append(
+            f"{path}: epochs={values['epochs']} and total_tokens={values['total_tokens']} both say how long\n"
+            "  set one of them to -1"
         )
     if values["data_config"] is None:
         problems.append(f"{path}: there is no data_config\n  give it as data_config=FILE")
@@ -166,26 +180,34 @@ def _data(
     file = _find(str(values["data_config"]), path)
     content = _read(file)
     training = content.get("train", {})
-    named: dict[str, Any] = dict(training.get("datasets", {}))
+    named: dict[str, Any] = dict(training.get("datasets") or {})
     weights = training.get("weights") or [None] * len(named)
-    if len(weights) != len(named):
+    if len(weights) != len(named) or not named:
         raise ConfigError(f"{file}: {len(weights)} weights for {len(named)} data sets\n  give one for each")
-    sets, inputs, targets = [], set[str](), set[str]()
+    sets, inputs, targets, crops = [], set[str](), set[str](), list[CropConfig]()
     for (name, given), weight in zip(named.items(), weights, strict=True):
         one, one_notes = _checked(given, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: {name}")
+        sets.append(_set(name, one, weight, values, file, one_notes))
         notes += one_notes
-        sets.append(_set(name, one, weight, values, file))
+        crops += _crop(name, one, file)
         inputs |= set(_domains(one["in_domains"]))
         targets |= set(_domains(one["out_domains"]))
-    valid = [
-        FourMSetConfig(path=one["data_path"], name=name)
-        for name, one in ((content.get("val") or {}).get("datasets") or {}).items()
-    ]
+    if any(crop != crops[0] for crop in crops):
+        raise ConfigError(
+            f"{file}: data sets are cut in different ways\n"
+            "  set hflip, crop_scale and crop_ratio alike in all that have images"
+        )
+    valid = []
+    for name, given in ((content.get("val") or {}).get("datasets") or {}).items():
+        # What it leaves out is that of the training set of the same name.
+        one, _ = _checked({**named.get(name, {}), **given}, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: val: {name}")
+        valid.append(_set(name, one, None, values, file, []))
     modalities = tuple(_modality(name, name in inputs, name in targets) for name in sorted(inputs | targets))
     micro = values["batch_size"]
     data = FourMDataConfig(
         train=tuple(sets),
         valid=tuple(valid),
+        crop=crops[0] if crops else CropConfig(),
         tokenizer=values["text_tokenizer_path"],
         batch_size=micro * nproc * values["accum_iter"],
         microbatch_size=micro if values["accum_iter"] > 1 else None,
@@ -199,18 +221,22 @@ def _data(
 
 
 def _set(
-    name: str, one: Mapping[str, Any], weight: float | None, values: Mapping[str, Any], file: Path
+    name: str, one: Mapping[str, Any], weight: float | None, values: Mapping[str, Any], file: Path, notes: list[str]
 ) -> FourMSetConfig:
-    if one["type"] != "multimodal":
-        raise ConfigError(
-            f"{file}: {name} is of type {one['type']!r}\n  write its texts as files of captions, and give their folder"
+    if one["type"] not in _TYPES:
+        raise ConfigError(f"{file}: {name} is of type {one['type']!r}\n  possible: {', '.join(_TYPES)}")
+    if one["type"] == "huggingface":
+        notes.append(
+            f"{file}: {name}: texts are read as captions of folders or tar files, not through `datasets`: write them "
+            "so, and give data.train[].path"
         )
     for key in _BUDGETS:
-        if one[key] not in (None, values[key]):
-            raise ConfigError(f"{file}: {name} has {key}={one[key]}, but the run {values[key]}\n  make them equal")
+        wanted, default = values[key], values[key.replace("min_", "num_")]
+        if one[key] is not None and one[key] != (default if wanted is None else wanted):
+            raise ConfigError(f"{file}: {name} has {key}={one[key]}, but the run {wanted}\n  make them equal")
     inputs, targets = _domains(one["in_domains"]), _domains(one["out_domains"])
     if one["alphas_config"]:
-        mixture = _mixture(_read(_find(str(one["alphas_config"]), file)), inputs, targets)
+        mixture = _named_mixture(name, str(one["alphas_config"]), inputs, targets, file, notes)
     else:
         mixture = (
             Component(inputs=_alphas(one["input_alphas"], inputs), targets=_alphas(one["target_alphas"], targets)),
@@ -223,6 +249,43 @@ def _set(
         folders={modality: folder for folder, modality in (one["modality_name_map"] or {}).items()},
         mixture=mixture,
     )
+
+
+def _named_mixture(
+    name: str, alphas: str, inputs: list[str], targets: list[str], file: Path, notes: list[str]
+) -> tuple[Component, ...]:
+    """That of a file of alphas."""
+    try:
+        return _mixture(_read(_find(alphas, file)), inputs, targets)
+    except ConfigError:
+        known = _ABSENT.get(alphas.rpartition("/")[2])
+        if known is None:
+            raise
+        notes.append(f"{file}: {name}: the release lacks {alphas}; the mixture is {known}")
+        return PUBLISHED[known]
+
+
+def _crop(name: str, one: Mapping[str, Any], file: Path) -> list[CropConfig]:
+    """How samples of a data set are cut, unless it has no images, or tokens of parts that were stored."""
+    domains = [*_domains(one["in_domains"]), *_domains(one["out_domains"])]
+    if all("@" not in domain for domain in domains):
+        return []
+    has_parts = any(domain.startswith("tok_") or domain == "sam_instance" for domain in domains)
+    given = [key for key in ("hflip", "crop_scale", "crop_ratio") if one[key] is not None]
+    if has_parts:
+        if given:
+            raise ConfigError(
+                f"{file}: {name} gives {', '.join(given)}, but its tokens have parts of their own\n  leave them out"
+            )
+        if not one["tok_train_aug"]:
+            raise ConfigError(
+                f"{file}: {name} has tok_train_aug={one['tok_train_aug']}, which has no counterpart\n"
+                "  make its tokens with --crops 1 and leave the key out"
+            )
+        return []
+    if len(given) < 3:
+        raise ConfigError(f"{file}: {name} needs hflip, crop_scale and crop_ratio\n  give all three")
+    return [CropConfig(scale=one["crop_scale"], ratio=one["crop_ratio"], flip=float(one["hflip"]))]
 
 
 def _mixture(content: Mapping[str, Any], inputs: list[str], targets: list[str]) -> tuple[Component, ...]:

@@ -5,9 +5,9 @@ Presets (complete configs) are in `presets.py`.
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 from pretrainkit.config.fields import NonNegativeFloat
@@ -25,17 +25,47 @@ class PerceptualConfig(Config):
 
     weight: NonNegativeFloat = 0.0
     """Of the distance in the loss; 0: none."""
+    is_measured: bool = False
+    """Held-out metrics have the distance whatever its weight, of diffusion decoders, too: as `lpips`, as
+    `perceptual_distance`, or, of a network that has learned nothing, as `random_network_distance`."""
     network: str = "vit_base_patch16_clip_224.openai"
-    """A model of timm."""
+    """A transformer of timm; or lpips_alex, lpips_vgg or lpips_squeeze, which have a distance of their own (Zhang et
+    al. 2018, https://arxiv.org/abs/1801.03924)."""
     weights: Annotated[str | None, IsPath()] = None
-    """A .safetensors file of the network's weights by timm's names; random: as they are drawn with seed 0, which
-    needs no file; null: the published ones, which timm fetches."""
+    """A .safetensors file of the network's weights by the names of timm, or of the package lpips; random: as they are
+    drawn with seed 0, which needs no file; null: the published ones, which timm or torchvision fetch."""
     blocks: tuple[NonNegativeInt, ...] = (2, 5, 8, 11)
     """Whose outputs are compared."""
     distance: Literal["cosine", "mse", "l1"] = "cosine"
     """Of two features."""
     image_size: PositiveInt = 224
     """Pixels of a side that the network reads; images are resized to it."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        unread = sorted({"blocks", "distance", "image_size"} & self.model_fields_set)
+        changed = [name for name in unread if getattr(self, name) != type(self).model_fields[name].default]
+        if self.is_lpips and changed:
+            raise ValueError(f"{self.network} does not read {', '.join(changed)}; leave it out")
+        return self
+
+    @property
+    def is_lpips(self) -> bool:
+        """Whether the network has a distance of its own, on images as they are."""
+        return self.network in LPIPS
+
+    @property
+    def metric(self) -> str:
+        """What the distance is called where it is measured."""
+        if self.weights == RANDOM_WEIGHTS:
+            return "random_network_distance"
+        return "lpips" if self.is_lpips else "perceptual_distance"
+
+
+LPIPS = ("lpips_alex", "lpips_vgg", "lpips_squeeze")
+LPIPS_SMALLEST = 64
+"""Pixels of a side; what is smaller vanishes between the layers."""
+RANDOM_WEIGHTS = "random"
 
 
 class ImageTokenizerObjectiveConfig(Config):
@@ -139,6 +169,14 @@ class ImageTokenizerRun(RunConfig):
             found.append(f"objective.reconstruction={loss} does not fit a diffusion decoder\n  use mse or smooth_l1")
         if self.objective.perceptual.weight and (kind not in ("colors", "grey", "normals") or self.model.is_diffusion):
             found.append("objective.perceptual compares pictures of decoders without diffusion\n  set its weight to 0")
+        perceptual, smallest = self.objective.perceptual, self.data.min_image_size or self.model.image_size
+        if perceptual.is_measured and not self.model.domain.is_flat:
+            found.append("objective.perceptual compares pictures\n  set objective.perceptual.is_measured=false")
+        if perceptual.is_lpips and (perceptual.weight or perceptual.is_measured) and smallest < LPIPS_SMALLEST:
+            found.append(
+                f"objective.perceptual.network={perceptual.network} cannot read images of {smallest} pixels\n"
+                f"  use at least {LPIPS_SMALLEST}, or a transformer of timm"
+            )
         return found + self._size_problems()
 
     def _size_problems(self) -> list[str]:

@@ -10,9 +10,10 @@ from pretrainkit.dist.parallelize import unwrap
 from pretrainkit.recipes.image_tokenizer.codebook import Codebook, Met
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.cost import forward_backward_flops
-from pretrainkit.recipes.image_tokenizer.losses import psnr, reconstruction_loss, ssim
+from pretrainkit.recipes.image_tokenizer.losses import ms_ssim, psnr, reconstruction_loss, ssim
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
 from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+from pretrainkit.recipes.image_tokenizer.precision import in_float32
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
 RECONSTRUCTION, COMMITMENT, PERCEPTUAL = "reconstruction_loss", "commitment_loss", "perceptual_loss"
@@ -31,7 +32,7 @@ class ImageTokenizerObjective(SeparableObjective):
         )
         self._met: Met | None = None
         perceptual = config.objective.perceptual
-        self._perceptual = Perceptual(perceptual) if perceptual.weight else None
+        self._perceptual = Perceptual(perceptual) if perceptual.weight or perceptual.is_measured else None
 
     @property
     def scales(self) -> dict[str, float]:
@@ -39,7 +40,7 @@ class ImageTokenizerObjective(SeparableObjective):
         quantizer, objective = self._model.quantizer, self._config.objective
         if self._pulls_latents and quantizer.kind == "codebook":
             scales[COMMITMENT] = quantizer.commitment_weight * objective.commitment_scale
-        if self._perceptual is not None:
+        if objective.perceptual.weight:
             scales[PERCEPTUAL] = objective.perceptual.weight
         return scales
 
@@ -80,7 +81,8 @@ class ImageTokenizerObjective(SeparableObjective):
         """Told what every batch of `metrics` gave. Default: nothing is done with it."""
 
     def errors(self, made: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Each (B,), by name: what images lost in values as `model.prepared` gives them."""
+        """Each (B,), by name: what images lost in values as `model.prepared` gives them. What other networks see is
+        measured where the config asks for it."""
         kind = self._model.domain.kind
         if kind == "classes":
             return {"pixel_accuracy": (made.argmax(1) == target).float().flatten(1).mean(1)}
@@ -98,6 +100,11 @@ class ImageTokenizerObjective(SeparableObjective):
         if self._model.domain.is_flat:
             shown = made.float().clamp(-1, 1)
             found |= {"psnr": psnr(shown, target, 2.0), "ssim": ssim(shown, target, 2.0)}
+            found["ms_ssim"] = ms_ssim(shown, target, 2.0)
+            perceptual = self._config.objective.perceptual
+            if self._perceptual is not None and perceptual.is_measured:
+                with torch.no_grad(), in_float32(shown.device):
+                    found[perceptual.metric] = self._perceptual(shown, target)
         return found
 
     @torch.no_grad()
@@ -121,7 +128,7 @@ class ImageTokenizerObjective(SeparableObjective):
         sums = {RECONSTRUCTION: LossSum(loss_B.sum(), weight)}
         if self._pulls_latents:
             sums[COMMITMENT] = LossSum(found.quantized.distance_B.sum(), weight)
-        if self._perceptual is not None:
+        if self._perceptual is not None and PERCEPTUAL in self.scales:
             sums[PERCEPTUAL] = LossSum(self._perceptual(found.prediction_BEHW, found.target).sum(), weight)
         return sums
 

@@ -1,24 +1,24 @@
-"""Images are compared by what another network sees in them: distances of the outputs of its blocks.
+"""Images are compared by what another network sees in them.
 
-Any transformer of timm; its weights are the published ones, a file's, or drawn (features of random networks tell
-textures apart, too). They stay as they are, and are no part of the model.
+Any transformer of timm, by distances of the outputs of its blocks; or LPIPS (Zhang et al. 2018,
+https://arxiv.org/abs/1801.03924), whose layers are weighed as people see. Weights are the published ones, a file's, or
+drawn (features of random networks tell textures apart, too). They stay as they are, and are no part of the model.
 
 Dimensions: B images, C channels, H x W pixels, T places, D width.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.errors import CheckpointError, ConfigError
-from pretrainkit.exporting.torchvision_shim import import_timm
-from pretrainkit.recipes.image_tokenizer.config import PerceptualConfig
-
-_RANDOM = "random"
+from pretrainkit.errors import CheckpointError, ConfigError, MissingPackageError
+from pretrainkit.exporting.torchvision_shim import import_timm, import_torchvision
+from pretrainkit.recipes.image_tokenizer.config import RANDOM_WEIGHTS, PerceptualConfig
 
 
 class Perceptual:
@@ -29,8 +29,11 @@ class Perceptual:
         self._network: Any = None
 
     def __call__(self, prediction_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
-        """float32 (B,): the mean over blocks and places."""
+        """float32 (B,): the mean over blocks and places; of LPIPS its own."""
         network = self._on(prediction_BCHW.device)
+        if self._config.is_lpips:
+            found: Tensor = network(_three_channels(prediction_BCHW), _three_channels(target_BCHW))
+            return found.float().flatten()
         seen = self._features(network, prediction_BCHW)
         with torch.no_grad():
             wanted = self._features(network, target_BCHW)
@@ -44,9 +47,7 @@ class Perceptual:
     def _features(self, network: Any, images_BCHW: Tensor) -> list[Tensor]:
         """Of each block, float32 (B, T, D)."""
         size = self._config.image_size
-        images_BCHW = images_BCHW.float()
-        if images_BCHW.shape[1] == 1:
-            images_BCHW = images_BCHW.expand(-1, 3, -1, -1)
+        images_BCHW = _three_channels(images_BCHW)
         if images_BCHW.shape[-1] != size:
             images_BCHW = F.interpolate(images_BCHW, (size, size), mode="bilinear", antialias=True, align_corners=False)
         mean, deviation = (torch.tensor(network.pretrained_cfg[name]) for name in ("mean", "std"))
@@ -65,28 +66,64 @@ class Perceptual:
         return (difference_BTD.abs() if kind == "l1" else difference_BTD.square()).flatten(1).mean(1)
 
 
+def _three_channels(images_BCHW: Tensor) -> Tensor:
+    """float32 (B, 3, H, W); grey is the same in all."""
+    images_BCHW = images_BCHW.float()
+    return images_BCHW.expand(-1, 3, -1, -1) if images_BCHW.shape[1] == 1 else images_BCHW
+
+
 def _open(config: PerceptualConfig) -> nn.Module:
-    timm = import_timm("objective.perceptual")
     try:
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            network: nn.Module = timm.create_model(
-                config.network, pretrained=config.weights is None, img_size=config.image_size
-            )
+            network = _lpips(config) if config.is_lpips else _transformer(config)
     except (RuntimeError, ValueError, OSError) as error:
         raise ConfigError(
             f"objective.perceptual.network={config.network} cannot be opened: {error}\n"
-            "  name a vision transformer of timm; without network give its file as objective.perceptual.weights"
+            "  name a vision transformer of timm, or lpips_alex; without a connection give its file as "
+            "objective.perceptual.weights"
         ) from error
-    if config.weights not in (None, _RANDOM):
+    if config.weights not in (None, RANDOM_WEIGHTS):
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors.torch import load_model
 
         try:
-            network.load_state_dict(load_file(str(config.weights)))
+            load_model(network, str(config.weights))
         except (SafetensorError, RuntimeError, OSError) as error:
+            names = "lpips's" if config.is_lpips else "timm's"
             raise CheckpointError(
                 f"{config.weights} cannot be read as weights of {config.network}: {error}\n"
-                "  give a .safetensors file of that model by timm's names"
+                f"  give a .safetensors file of that model by {names} names"
             ) from error
     return network.eval().requires_grad_(False)
+
+
+def _transformer(config: PerceptualConfig) -> nn.Module:
+    timm = import_timm("objective.perceptual")
+    network: nn.Module = timm.create_model(
+        config.network, pretrained=config.weights is None, img_size=config.image_size
+    )
+    return network
+
+
+def _lpips(config: PerceptualConfig) -> nn.Module:
+    """Of the published ones, the package holds how layers are weighed, and torchvision fetches the layers."""
+    try:
+        import_torchvision()
+        import lpips
+    except ImportError as error:
+        raise MissingPackageError(error.name or "lpips", "lpips", "objective.perceptual") from None
+    is_random = config.weights == RANDOM_WEIGHTS
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it calls torchvision by names of before
+        network: nn.Module = lpips.LPIPS(
+            net=config.network.removeprefix("lpips_"),
+            pretrained=not is_random,
+            pnet_rand=config.weights is not None,
+            verbose=False,
+        )
+    if is_random:
+        for name, weight in network.named_parameters():
+            if name.startswith("lin"):
+                weight.data.abs_()  # else it would be no distance
+    return network

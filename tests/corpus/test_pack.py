@@ -1,0 +1,97 @@
+"""Archives: equal bytes for equal folders; nothing damaged, foreign or climbing out is unpacked."""
+
+import io
+import json
+import tarfile
+
+import pytest
+
+from pretrainkit.corpus.pack import pack, unpack
+from pretrainkit.errors import DataError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "corpus/train").mkdir(parents=True)
+    (tmp_path / "corpus/train/part-00000-of-00001.jsonl").write_text('{"text":"a"}\n')
+    (tmp_path / "corpus/train/manifest.json").write_text("{}")
+    return tmp_path / "corpus"
+
+
+def archive_of(path, members, listed=None):
+    """A tar of (name, content or TarInfo); `listed` in its pack.json, by default all as they are."""
+    import hashlib
+
+    files = listed or [
+        {"name": name, "num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in members
+        if isinstance(content, bytes)
+    ]
+    contents = json.dumps({"kind": "pack", "files": files}).encode()
+    with tarfile.open(path, "w") as tar:
+        for name, content in [("pack.json", contents), *members]:
+            member = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+            else:
+                member.type, member.linkname = content
+                tar.addfile(member)
+    return path
+
+
+def test_what_is_packed_comes_out_again_and_equal_folders_give_equal_archives(tmp_path, folder):
+    pack([folder], tmp_path / "a.tar")
+    pack([folder], tmp_path / "b.tar")
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+    for _ in range(2):  # the second time keeps what is there
+        assert len(unpack(tmp_path / "a.tar", tmp_path / "out")["files"]) == 2
+    for path in folder.rglob("*.json*"):
+        assert (tmp_path / "out/corpus" / path.relative_to(folder)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil-of-a-test", "a/../../evil", "..", "a\\..\\evil"])
+def test_no_path_climbs_out(tmp_path, name):
+    archive = archive_of(tmp_path / "a.tar", [(name, b"x")])
+    with pytest.raises(DataError, match="outside"):
+        unpack(archive, tmp_path / "out/inner")
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_no_file_is_written_through_a_link(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out/a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="behind a link"):
+        unpack(archive_of(tmp_path / "a.tar", [("a/evil", b"x")]), tmp_path / "out")
+    listed = [{"name": "b", "num_bytes": 0, "sha256": ""}]
+    link = archive_of(tmp_path / "b.tar", [("b", (tarfile.SYMTYPE, "/etc/passwd"))], listed)
+    with pytest.raises(DataError, match="no plain file"):
+        unpack(link, tmp_path / "out2")
+
+
+def test_damaged_missing_and_foreign_files_are_refused(tmp_path):
+    listed = [{"name": "a", "num_bytes": 1, "sha256": "0" * 64}]
+    with pytest.raises(DataError, match="damaged"):
+        unpack(archive_of(tmp_path / "a.tar", [("a", b"x")], listed), tmp_path / "out")
+    assert not (tmp_path / "out/a").exists()
+    with pytest.raises(DataError, match="1 files are missing, such as a"):
+        unpack(archive_of(tmp_path / "b.tar", [], listed), tmp_path / "out")
+    with pytest.raises(DataError, match="listed nowhere"):
+        unpack(archive_of(tmp_path / "c.tar", [("z", b"x")], listed), tmp_path / "out")
+    (tmp_path / "d.tar").write_bytes((tmp_path / "c.tar").read_bytes()[:700])
+    with pytest.raises(DataError, match=r"fetch it again"):
+        unpack(tmp_path / "d.tar", tmp_path / "out")
+    (tmp_path / "e.tar").write_bytes(b"no tar")
+    with pytest.raises(DataError, match="cannot be read"):
+        unpack(tmp_path / "e.tar", tmp_path / "out")
+
+
+def test_folders_that_cannot_be_packed_are_named(tmp_path, folder):
+    with pytest.raises(DataError, match="two folders are called corpus"):
+        pack([folder, folder], tmp_path / "a.tar")
+    (folder / ".work").mkdir()
+    with pytest.raises(DataError, match="not finished"):
+        pack([folder], tmp_path / "a.tar")
+    with pytest.raises(DataError, match="no folder with files"):
+        pack([tmp_path / "none"], tmp_path / "a.tar")

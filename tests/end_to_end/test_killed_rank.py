@@ -1,0 +1,59 @@
+"""A rank that is killed: all start again by themselves, and the losses are those of a run that was never touched."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import NO_DROPOUT, losses, pretrainkit, refused, succeed
+
+from pretrainkit.launch.folder import LaunchFolder
+from pretrainkit.launch.local import launch_local
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_started_again_and_the_losses_are_the_same(
+    settings: list[str], finished_without_dropout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(source)]))
+    words = ["train", *settings, *NO_DROPOUT, "checkpoint.asynchronous=false", "checkpoint.keep_last=9"]
+    words += ["--out", str(run), "--resume"]
+    first, again = ["SIGKILL", "7", *words], ["SIGKILL", "99", *words]
+    assert launch_local(first, 2, run, module="stopped_training", again=again, max_restarts=1) == 0
+    assert [row["checkpoint"] for row in LaunchFolder(run).attempts()] == ["step-00000004", "step-00000012"]
+    # Two ranks add in another order than one.
+    assert losses(run) == pytest.approx(losses(finished_without_dropout), rel=1e-5)
+    assert [path.name for path in sorted((run / "logs").iterdir())] == ["rank-0.log", "rank-1.log"]
+
+
+def test_options_of_launching_that_do_not_go_together_are_refused(settings: list[str], tmp_path: Path) -> None:
+    words = ("train", *settings, "--out", tmp_path / "run")
+    assert "more" in refused(*words, "--launch", "local", "--nodes", 2)
+    assert "only read by --launch slurm" in refused(*words, "--slurm", "partition=gpu")
+    assert "only read by --launch slurm" in refused(*words, "--sweep", "seed=0,1")
+    assert "only read by --launch cloud" in refused(*words, "--launch", "local", "--dry-run")
+    assert "closest: partition" in refused(*words, "--launch", "slurm", "--slurm", "partitions=gpu")
+    assert "differ" in refused(*words, "--launch", "slurm", "--gpus-per-node", 2, "--nproc", 4)
+    assert "bucket" in refused(*words, "--launch", "cloud")
+    assert not (tmp_path / "run").exists()
+    assert "was not launched" in refused("launch", "status", tmp_path)
+
+
+def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[str]) -> None:
+    shown = succeed("plan", *settings, "--gpus", 4, "--device", "h200", "--price", 3)
+    assert "4 x NVIDIA H200" in shown
+    assert [line.split()[0] for line in shown.splitlines() if line.endswith("fits")] == ["ddp", "fsdp2", "hsdp"]
+    assert "dry run of fsdp2 on 4 ranks" in shown
+    assert "at that price" in shown
+    refusal = pretrainkit("plan", *settings, "--gpus", 3, "--device", "h200", "--no-dry-run")
+    assert refusal.code == 2
+    assert "data.batch_size=6 or 9" in refusal.err
+    assert "h100" in refused("plan", *settings, "--device", "h1000")
+
+
+def test_the_doctor_names_what_there_is_and_what_to_install() -> None:
+    shown = succeed("doctor")
+    for name in ("accelerator", "bfloat16", "torch.compile", "attention", "collectives", "Pango", "[slurm]", "[cloud]"):
+        assert name in shown

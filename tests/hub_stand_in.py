@@ -1,0 +1,38 @@
+"""In place of the network: a hub of data sets that checks that the library would take each request.
+
+Tests that import it are skipped where `datasets` is not installed.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+datasets = pytest.importorskip("datasets")
+Sets = Mapping[tuple[str, str | None], Sequence[Mapping[str, Any]]]
+
+
+class HubStandIn:
+    """In place of `datasets.load_dataset`: rows by (path, name), none labelled in test sets; and what was asked for."""
+
+    def __init__(self, sets: Sets) -> None:
+        self.sets = sets
+        self.asked: list[tuple[str, str | None, str]] = []
+        self._signature = inspect.signature(datasets.load_dataset)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = self._signature.bind(*args, **kwargs).arguments
+        path, name, split = given["path"], given.get("name"), given["split"]
+        self.asked.append((path, name, split))
+        if (path, name) not in self.sets:
+            raise datasets.exceptions.DatasetNotFoundError(f"Dataset '{path}' doesn't exist on the Hub")
+        unlabelled = {"label": -1} if split.startswith("test") else {}
+        return datasets.Dataset.from_list([{**row, **unlabelled} for row in self.sets[path, name]])
+
+
+def stand_in(patch: pytest.MonkeyPatch, sets: Sets) -> HubStandIn:
+    """The hub has these sets and no others while the patch lasts."""
+    hub = HubStandIn(sets)
+    patch.setattr(datasets, "load_dataset", hub)
+    return hub
