@@ -21,7 +21,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
-    """Writes `archive` with all files of `folders`, each folder under its own name. Returns what `pack.json` says.
+    """Writes `archive` with all files of `folders` but hidden ones, each folder under its own name. Returns what `pack.json` says.
 
     Raises:
         DataError: A folder is missing, empty or still being written, two have one name, or the archive is there.
@@ -34,7 +34,7 @@ def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
         name = folder.resolve().name
         if (folder / ".work").exists():
             raise DataError(f"{folder} is not finished\n  run the command that writes it again, to its end")
-        inside = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+        inside = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path, folder)]
         if not inside:
             raise DataError(f"{folder} is no folder with files\n  name folders of shards or tokenizers")
         if any(known.split("/")[0] == name for known in files):
@@ -52,6 +52,10 @@ def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
             with open(files[entry["name"]], "rb") as file:
                 tar.addfile(_member(entry["name"], entry["num_bytes"]), file)
     return contents
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _member(name: str, num_bytes: int) -> tarfile.TarInfo:
