@@ -21,7 +21,9 @@ _PIECE_BYTES = 1 << 20
 
 
 def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
-    """Writes `archive` with all files of `folders` but hidden ones, each folder under its own name. Returns what `pack.json` says.
+    """Writes `archive` with all files of `folders` but hidden ones, each folder under its own name.
+
+    Returns what `pack.json` says.
 
     Raises:
         DataError: A folder is missing, empty or still being written, two have one name, or the archive is there.
