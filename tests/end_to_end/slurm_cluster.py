@@ -90,7 +90,11 @@ def running(folder: Path) -> Iterator[Path]:
         yield config
     finally:
         subprocess.run(["scancel", "--user=root"], env=environment, capture_output=True)
-        time.sleep(2)
+        deadline = time.monotonic() + 30  # a step that outlives its controller stays for ever
+        while subprocess.run(["squeue", "--noheader"], env=environment, capture_output=True, text=True).stdout.strip():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
         for path in (folder / "slurmd.pid", folder / "slurmctld.pid", folder / "munge/pid"):
             with suppress(OSError, ValueError):
                 os.kill(int(path.read_text()), signal.SIGTERM)

@@ -106,7 +106,7 @@ def _distribution() -> list[Finding]:
 
 
 def _helpers() -> list[Finding]:
-    names = ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks")
+    names = ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
     missing = [name for name in names if find_spec(f"pretrainkit.{name}") is None]
     if not missing:
         return [Finding("compiled helpers", "good", ", ".join(names))]
