@@ -42,7 +42,7 @@ def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
         if any(known.split("/")[0] == name for known in files):
             raise DataError(f"two folders are called {name}\n  rename one: they would lie in one place")
         files |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in inside}
-    listed = [
+    listed: list[dict[str, Any]] = [
         {"name": name, "num_bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for name, path in sorted(files.items())
     ]
