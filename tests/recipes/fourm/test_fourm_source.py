@@ -282,3 +282,20 @@ def test_vectors_are_inputs_and_their_sentinels_have_none(tokenizer, tmp_path):
         assert set(batch["encoder_ids"][row, own].tolist()) <= set(range(-1, 4 + index))
     assert not (batch["decoder_modality"] == 1).any()
     assert set(files_of(0)) >= {"caption"}
+
+
+def test_images_and_vectors_need_no_text_tokenizer(tmp_path):
+    vectors = published("t5_caption").model_copy(update={"vector_width": 5, "length": 9})
+    tokens = Modality(name="tok_x@32", kind="image", image_size=32, patch_size=16, vocab_size=8, reader="tokens")
+    for name in ("t5_caption", "tok_x@32"):
+        (tmp_path / name / "0000").mkdir(parents=True)
+    np.savez(tmp_path / "t5_caption" / "0000" / "a.npz", emb=np.ones((1, 6, 5)), mask_valid=np.ones((1, 6)))
+    np.save(tmp_path / "tok_x@32" / "0000" / "a.npy", np.arange(4))
+    config = config_of(str(tmp_path), "", names=(vectors, tokens))
+    config.data = config.data.model_copy(update={"tokenizer": None})
+    source = open_source(config, "train")
+    assert source.vocabulary is None
+    batch = source.build(records_of(source, 1))
+    real = np.arange(40) < batch["encoder_length"][0]
+    assert batch["encoder_ids"][0, real & (batch["encoder_modality"][0] == 0)].min() >= -1
+    assert set(batch["decoder_modality"][0, : batch["decoder_length"][0]].tolist()) == {1}

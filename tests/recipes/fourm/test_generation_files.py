@@ -171,6 +171,7 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
 
     class Decoder:
         vocab_size = 256
+        has_numbers = False
 
         def decode(self, ids: np.ndarray) -> np.ndarray:
             return ids.reshape(-1, 8, 8).astype(np.uint8)
@@ -262,6 +263,7 @@ def test_pictures_of_an_image_tokenizer_are_compared_as_pictures(setup: Setup) -
 
     class Depth:
         vocab_size = 64
+        has_numbers = True
 
         def decode(self, ids: np.ndarray) -> np.ndarray:
             return ids.reshape(-1, 8, 8).astype(np.float32) / 10
@@ -269,12 +271,21 @@ def test_pictures_of_an_image_tokenizer_are_compared_as_pictures(setup: Setup) -
         def pictures(self, ids: np.ndarray) -> np.ndarray:
             return np.repeat(ids.reshape(-1, 1, 8, 8), 3, axis=1).astype(np.uint8)
 
+    class Edges(Depth):
+        """Grey, as bytes of one channel."""
+
+        def decode(self, ids: np.ndarray) -> np.ndarray:
+            return ids.reshape(-1, 8, 8).astype(np.uint8)
+
     class Classes(Depth):
+        has_numbers = False
+
         def decode(self, ids: np.ndarray) -> np.ndarray:
             return (ids.reshape(-1, 8, 8) // 2).astype(np.uint8)
 
     assert figures(tokens, [found], [truth], None) == {"accuracy": 0}
     assert figures(tokens, [found], [truth], None, Depth()) == {"accuracy": 0, "error": pytest.approx(0.2)}
+    assert figures(tokens, [found], [truth], None, Edges()) == {"accuracy": 0, "error": 2}
     assert guessed(tokens, [found, truth], [truth], None, Depth())["error"] == pytest.approx(0.1)
     # 3, 5 and 5 together: 4.33 of depth, and the class of 5.
     assert together(tokens, [[found, truth, truth]], [truth], Depth())["error"] == pytest.approx(0.2 / 3)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.image_tokenizer.config import (
     ImageTokenizerDataConfig,
     ImageTokenizerObjectiveConfig,
@@ -11,6 +12,7 @@ from pretrainkit.recipes.image_tokenizer.config import (
 )
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS, rgb, semseg_coco, tiny
 from pretrainkit.recipes.image_tokenizer.recipe import RECIPE
+from pretrainkit.recipes.image_tokenizer.token_files import usual_name
 
 PARAMETERS = {
     "rgb": 286_743_888,
@@ -93,3 +95,25 @@ def changed(config=None, **update) -> ImageTokenizerRun:
 )
 def test_what_cannot_be_is_told(config: ImageTokenizerRun, message: str) -> None:
     assert any(message in problem for problem in config.problems())
+
+
+@pytest.mark.parametrize(
+    ("preset", "modality"),
+    [
+        ("rgb", "tok_rgb@224"),
+        ("depth", "tok_depth@224"),
+        ("normal", "tok_normal@224"),
+        ("semseg-coco", "tok_semseg@224"),
+        ("canny-edge", "tok_canny_edge@224"),
+        ("clip-b16", "tok_clip@224"),
+        ("dinov2-b14", "tok_dinov2@224"),
+        ("imagebind-h14", "tok_imagebind@224"),
+        ("dinov2-global", "tok_dinov2_global"),
+        ("imagebind-global", "tok_imagebind_global"),
+    ],
+)
+def test_tokens_of_published_tokenizers_are_the_published_modalities(preset: str, modality: str) -> None:
+    model, known = PRESETS[preset]().model, published(modality)
+    assert usual_name(model) == known.path == modality
+    assert model.vocab_size == known.vocab_size
+    assert model.num_tokens == known.max_tokens

@@ -357,7 +357,7 @@ def open_vocabulary(data: FourMDataConfig, modalities: Sequence[Modality]) -> Te
     Raises:
         DataError: None was given, or it has too few sentinels.
     """
-    sequences = [modality for modality in modalities if modality.kind in ("sequence", "vectors")]
+    sequences = [modality for modality in modalities if modality.kind == "sequence"]
     if not sequences:
         return None
     if data.tokenizer is None:

@@ -31,6 +31,11 @@ class ImageCodec:
         return self.config.domain
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether images are of numbers that can be near each other; else of classes, or of inside and outside."""
+        return self.domain.kind not in ("classes", "mask")
+
+    @property
     def vocab_size(self) -> int:
         """Different ids."""
         return self.config.vocab_size

@@ -15,7 +15,7 @@ the seed and the image's name.
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from pretrainkit.data.aligned_values import read_array
 from pretrainkit.data.tar import is_address
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
+from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 from pretrainkit.recipes.image_tokenizer.reading import image_size, read_image, suffixes_of
 
 _LARGEST_INT16 = 1 << 15
@@ -53,7 +54,7 @@ class TokenSettings:
     folder: str | None = None
     """Of the images; None: as the tokenizer's domain says."""
     out: str | None = None
-    """Name of the folder of tokens; None: tok_DOMAIN@PIXELS."""
+    """Name of the folder of tokens; None: tok_DOMAIN@PIXELS, of published domains as their modality is called."""
     shard: tuple[int, int] = (0, 1)
     """This part of so many, from 0: of all images, or of all archives."""
 
@@ -84,6 +85,23 @@ def write_tokens(
     return _of_folders(work, path, fingerprint, progress)
 
 
+_MODALITIES: Mapping[str, str] = {
+    "semseg_coco": "semseg",
+    "CLIP-B16": "clip",
+    "DINOv2-B14": "dinov2",
+    "DINOv2-B14-global": "dinov2_global",
+    "ImageBind-H14": "imagebind",
+    "ImageBind-H14-global": "imagebind_global",
+}
+"""Published domains whose tokens have another name in the recipe fourm."""
+
+
+def usual_name(model: ImageTokenizerModelConfig) -> str:
+    """Of the folder of its tokens, as of the modality that they are in the recipe fourm."""
+    name = _MODALITIES.get(model.domain.name, model.domain.name)
+    return f"tok_{name}" if model.grid == 1 else f"tok_{name}@{model.image_size}"
+
+
 class _Work:
     """Images of samples to tokens of their parts."""
 
@@ -102,12 +120,8 @@ class _Work:
         self.codec, self.settings = codec, settings
         self.model = codec.config
         self.folder = settings.folder or self.model.domain.path
-        self.out = settings.out or self._usual_name()
+        self.out = settings.out or usual_name(self.model)
         self.dtype = np.int16 if codec.vocab_size <= _LARGEST_INT16 else np.int32
-
-    def _usual_name(self) -> str:
-        name = self.model.domain.name
-        return f"tok_{name}" if self.model.grid == 1 else f"tok_{name}@{self.model.image_size}"
 
     def manifest(self, fingerprint: str) -> dict[str, Any]:
         """What must be alike among all tokens of a folder."""

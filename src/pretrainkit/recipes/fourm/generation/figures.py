@@ -116,8 +116,7 @@ def _shown(modality: Modality, ids_BP: Ids, decoder: ImageDecoder | None) -> NDA
     if decoder is None:
         return values_of(modality, ids_BP) if numbers_of(modality) else None
     found = decoder.decode(ids_BP)
-    is_classes = found.ndim == 3 and found.dtype.kind in "iu"
-    return found.astype(np.int64 if is_classes else np.float64)
+    return found.astype(np.float64 if decoder.has_numbers else np.int64)
 
 
 def _middle(values_B: NDArray | None) -> NDArray | None:

@@ -28,6 +28,10 @@ class ImageDecoder(Protocol):
     def vocab_size(self) -> int:
         """Different tokens."""
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether its images are of numbers that can be near each other; else of classes."""
+
     def decode(self, ids: Ids, /) -> NDArray[Any]:
         """As files hold them: uint8 (B, H, W, 3) or (B, H, W), float32 (B, H, W) of depth, (B, C, H, W) of features."""
 
