@@ -22,11 +22,11 @@ from torch import Tensor, nn
 Batch = dict[str, Tensor]
 
 
-def add_options(parser: argparse.ArgumentParser, *, batch_size: int) -> None:
+def add_options(parser: argparse.ArgumentParser, *, batch_size: int, threads: int = 1) -> None:
     """The options that all such benchmarks have, and those by which contestants are started."""
     parser.add_argument("--batch-size", type=int, default=batch_size)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=threads, help="0: one, then as many as there are cores")
     parser.add_argument("--quick", action="store_true", help="few examples, one round: to see that it runs")
     parser.add_argument("--verbose", action="store_true", help="show what the contestants complain about")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
@@ -39,6 +39,11 @@ def parse_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if options.quick and not options.contestant:
         options.batch_size, options.rounds = 2, 1
     return options
+
+
+def thread_counts(options: argparse.Namespace) -> list[int]:
+    """How many threads to compare with, one comparison after another."""
+    return [options.threads] if options.threads else sorted({1, os.cpu_count() or 1})
 
 
 def stepper(model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Callable[[Batch], float]:

@@ -4,15 +4,17 @@
 
 The original is no package: `ml4m.py` says how to get it. The model of fourm/tiny, 4 + 4 layers of width 192, on what
 its preset reads (tiny: 64 input and 64 target slots of an example) and on the published mixture of 21 modalities (256
-and 256). Both: forward, backward, clip to norm 1, fused AdamW, float32. Each contestant has a process of its own, and
-they take turns in each round; what counts is the median CPU time of a step. Before timing, all get the same weights and
-must give the same loss and the same gradients.
+and 256), on one thread and on as many as there are cores, as torch does by itself. Both: forward, backward, clip to
+norm 1, fused AdamW, float32. Each contestant has a process of its own, and they take turns in each round; what counts
+is the median CPU time of a step. Before timing, all get the same weights and must give the same loss and the same
+gradients.
 
 ours and theirs compute the same examples, masked by the original's rule, which leaves slots empty. packed is how ours
 trains: as many rows, with empty slots filled by further draws. A useful token is one in a slot that is not empty.
 """
 
 import argparse
+import itertools
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import ml4m
-from contestants import Batch, add_options, measure, parse_options, serve, stepper
+from contestants import Batch, add_options, measure, parse_options, serve, stepper, thread_counts
 from fourm_contents import make_contents
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import with_places
@@ -147,16 +149,25 @@ def main() -> None:
     """Print a table with a row per comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mixtures", default=",".join(EXAMPLES))
-    add_options(parser, batch_size=0)
+    add_options(parser, batch_size=0, threads=0)
     options = parse_options(parser)
     if options.contestant:
         contend(options.contestant, options.mixtures, options.batch_size, options.threads, options.folder)
         return
     ml4m.sources()
     names, given_size = [OURS, PACKED, THEIRS, THEIRS_KEPT], options.batch_size
-    columns = ("mixture", "contestant", "slots filled", "examples / CPU-s", "times theirs", "useful tokens / CPU-s")
+    columns = (
+        "mixture",
+        "threads",
+        "contestant",
+        "slots filled",
+        "examples / CPU-s",
+        "times theirs",
+        "useful tokens / CPU-s",
+    )
     print(f"| {' | '.join(columns)} | times their tokens |\n|{'---|' * (len(columns) + 1)}")
-    for mixture in options.mixtures.split(","):
+    for mixture, threads in itertools.product(options.mixtures.split(","), thread_counts(options)):
+        options.threads = threads
         options.batch_size = given_size or EXAMPLES[mixture]
         config = run_config(mixture)
         with tempfile.TemporaryDirectory() as place:
@@ -171,8 +182,12 @@ def main() -> None:
         filled = {name: sum(said[name]["useful"]) / slots for name in names}
         rates = {name: speeds[name] / filled[name] / config.example_tokens for name in names}
         for name in names:
-            row = [mixture, name, f"{filled[name]:.0%}", f"{rates[name]:,.1f}", f"{rates[name] / rates[THEIRS]:.2f}"]
-            row += [f"{speeds[name]:,.0f}", f"{speeds[name] / speeds[THEIRS]:.2f}"]
+            row = [mixture, str(threads), name, f"{filled[name]:.0%}", f"{rates[name]:,.1f}"]
+            row += [
+                f"{rates[name] / rates[THEIRS]:.2f}",
+                f"{speeds[name]:,.0f}",
+                f"{speeds[name] / speeds[THEIRS]:.2f}",
+            ]
             print(f"| {' | '.join(row)} |", flush=True)
 
 

@@ -19,7 +19,6 @@ loss counts it; ours does neither.
 import argparse
 import itertools
 import math
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -30,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contestants import Batch, add_options, measure, parse_options, serve, stepper
+from contestants import Batch, add_options, measure, parse_options, serve, stepper, thread_counts
 from pretrainkit.demo.prose import plain_text_documents, standard_library_documents
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.recipes.pixel.batch import pack
@@ -212,8 +211,7 @@ def main() -> None:
     parser.add_argument("--texts", default="rendered,full,documents")
     parser.add_argument("--patches", default="144,529")
     parser.add_argument("--corpus", type=Path, nargs="*", default=[])
-    add_options(parser, batch_size=16)
-    parser.set_defaults(threads=0)
+    add_options(parser, batch_size=16, threads=0)
     options = parse_options(parser)
     if options.contestant:
         size, threads = options.batch_size, options.threads
@@ -221,9 +219,8 @@ def main() -> None:
         return
     columns = ("texts", "patches", "threads", "canvas filled", "contestant", RATE, "times transformers")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    all_threads = [options.threads] if options.threads else sorted({1, os.cpu_count() or 1})
     for num_patches, kind, threads in itertools.product(
-        map(int, options.patches.split(",")), options.texts.split(","), all_threads
+        map(int, options.patches.split(",")), options.texts.split(","), thread_counts(options)
     ):
         names = [OURS, THEIRS, THEIRS_KEPT] if kind == "full" else [OURS, THEIRS]
         options.threads = threads

@@ -162,6 +162,15 @@ def books(
     *,
     out: Out,
     num_shards: NumShards = 1,
+    strip_licence: Annotated[
+        bool, typer.Option("--strip-licence", help="Take out what is outside of Project Gutenberg's marks.")
+    ] = False,
+    drop_page_numbers: Annotated[
+        bool, typer.Option("--drop-page-numbers", help="Take out lines that are only a page number.")
+    ] = False,
+    join_hyphens: Annotated[
+        bool, typer.Option("--join-hyphens", help="Join words that are cut at the end of a line.")
+    ] = False,
     compress: Compress = CompressionName.none,
     max_bad: MaxBad = 0,
     workers: Workers = None,
@@ -170,12 +179,15 @@ def books(
 ) -> None:
     """Turn plain-text books, one per file, into shards in OUT, in the order given.
 
-    Lines are trimmed, empty ones dropped; nothing else is cleaned.
+    Lines are trimmed, empty ones dropped; nothing else is cleaned unless it is asked for.
     """
+    from pretrainkit.corpus.book_cleaning import BookCleaning
     from pretrainkit.corpus.shards import BuildSettings, build_corpus
     from pretrainkit.corpus.sources import find_sources
 
-    sources = find_sources(named(inputs), "book", dataset="Books")
+    asked = strip_licence or drop_page_numbers or join_hyphens
+    cleaning = BookCleaning(strip_licence=strip_licence, drop_page_numbers=drop_page_numbers, join_hyphens=join_hyphens)
+    sources = find_sources(named(inputs), "book", dataset="Books", cleaning=cleaning if asked else None)
     settings = BuildSettings(
         num_shards=num_shards, seed=None, compress=compress.value, split_folders=False, max_bad=max_bad
     )

@@ -21,7 +21,9 @@ _PIECE_BYTES = 1 << 20
 
 
 def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
-    """Writes `archive` with all files of `folders`, each folder under its own name. Returns what `pack.json` says.
+    """Writes `archive` with all files of `folders` but hidden ones, each folder under its own name.
+
+    Returns what `pack.json` says.
 
     Raises:
         DataError: A folder is missing, empty or still being written, two have one name, or the archive is there.
@@ -34,13 +36,13 @@ def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
         name = folder.resolve().name
         if (folder / ".work").exists():
             raise DataError(f"{folder} is not finished\n  run the command that writes it again, to its end")
-        inside = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+        inside = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path, folder)]
         if not inside:
             raise DataError(f"{folder} is no folder with files\n  name folders of shards or tokenizers")
         if any(known.split("/")[0] == name for known in files):
             raise DataError(f"two folders are called {name}\n  rename one: they would lie in one place")
         files |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in inside}
-    listed = [
+    listed: list[dict[str, Any]] = [
         {"name": name, "num_bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for name, path in sorted(files.items())
     ]
@@ -52,6 +54,10 @@ def pack(folders: Sequence[str | Path], archive: str | Path) -> dict[str, Any]:
             with open(files[entry["name"]], "rb") as file:
                 tar.addfile(_member(entry["name"], entry["num_bytes"]), file)
     return contents
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _member(name: str, num_bytes: int) -> tarfile.TarInfo:

@@ -247,7 +247,8 @@ def _decoded_lines(chunks: Iterator[bytes], source: SourceFile, skips: Skips) ->
 def _book(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator[tuple[str, dict[str, Any]]]:
     raw = b"".join(chunks)
     try:
-        yield book_text(raw.decode()), {}
+        text = raw.decode()
+        yield book_text(source.cleaning.clean(text) if source.cleaning else text), {}
     except UnicodeDecodeError as error:
         number = raw.count(b"\n", 0, error.start) + 1
         line_start = raw.rfind(b"\n", 0, error.start) + 1

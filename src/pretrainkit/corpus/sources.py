@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+from pretrainkit.corpus.book_cleaning import BookCleaning
 from pretrainkit.corpus.manifest import MANIFEST_NAME, verify
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
@@ -65,12 +66,14 @@ class SourceFile:
     """Of a stretch of a file: where it begins; it holds `num_bytes`."""
     extraction: Extraction | None = None
     """What of a dump becomes text; None: the defaults."""
+    cleaning: BookCleaning | None = None
+    """What is taken out of a book; None: nothing."""
 
     @property
     def identity(self) -> list[Any]:
         """What a stage remembers to notice that its input has changed."""
         stretch = [] if self.begin is None else [self.begin]
-        choices = [] if self.extraction is None else [self.extraction.content()]
+        choices = [choice.content() for choice in (self.extraction, self.cleaning) if choice is not None]
         return [self.address, self.format, self.num_bytes, self.stamp, self.dataset, *stretch, *choices]
 
     def describe(self) -> dict[str, Any]:
@@ -84,6 +87,7 @@ def find_sources(
     *,
     dataset: str | None = None,
     extraction: Extraction | None = None,
+    cleaning: BookCleaning | None = None,
 ) -> list[SourceFile]:
     """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
 
@@ -103,7 +107,9 @@ def find_sources(
             raise DataError(f"input {pattern!r} {what}\n  check the spelling; patterns are relative to {os.getcwd()}")
         for address, num_bytes, stamp in matches:
             resolved = _format_of(address) if format == "auto" else format
-            found.append(SourceFile(address, resolved, num_bytes, stamp, dataset, extraction=extraction))
+            found.append(
+                SourceFile(address, resolved, num_bytes, stamp, dataset, extraction=extraction, cleaning=cleaning)
+            )
     return found
 
 

@@ -27,7 +27,8 @@ from datatrove.pipeline.base import PipelineStep
 
 from pretrainkit.corpus.manifest import fingerprint
 from pretrainkit.corpus.parallel import DEFAULT_MEMORY
-from pretrainkit.corpus.readers import read_documents
+from pretrainkit.corpus.readers import Document, read_documents
+from pretrainkit.corpus.selection import Selection
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.corpus.shards import (
     BuildSettings,
@@ -127,15 +128,19 @@ class ScatterRuns(PipelineStep):
         shutil.rmtree(folder, ignore_errors=True)
         writer = RunWriter(folder, self.settings.seed, self.memory_bytes)
         num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(self.settings)
+        selection = Selection(self.settings.quality, self.settings.drop_reason, self.work.parent)
+        skips = self.reader.skips if self.reader else Skips()
         for document in data or ():
+            number = _identity_of(document.id)
+            if not selection.takes(Document(document.text, source=document.id), number, skips):
+                continue
             split = held_out.split_of(document.text)
             record = encode_record(document.text, document.metadata)
             num_bytes[split] += len(record)
-            writer.add(split, _identity_of(document.id), record)
+            writer.add(split, number, record)
             self.stat_update(f"{split} documents")
             yield document
         writer.spill()
-        skips = self.reader.skips if self.reader else Skips()
         key = _task_key(self.settings.content(), rank, world_size)
         note_scattered(folder, key, writer, num_bytes, skips, held_out)
 

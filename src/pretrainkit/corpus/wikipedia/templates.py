@@ -48,7 +48,7 @@ class Call:
 
     def places(self) -> list[str]:
         """Arguments without a name, as far as they go without a gap."""
-        found = []
+        found: list[str] = []
         while (value := self.arguments.get(str(len(found) + 1))) is not None:
             found.append(value)
         return found

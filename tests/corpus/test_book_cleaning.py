@@ -1,0 +1,38 @@
+"""Cleaners of books: each takes out what it is for, and nothing else."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pretrainkit.cli.corpus import app
+from pretrainkit.corpus.book_cleaning import BookCleaning
+
+PLAIN = "A well-\nknown man.\nHe was 12\n12\nyears old, in\n  - iv -\nthe year 1900.\n"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "text"),
+    [
+        ({}, PLAIN),
+        ({"join_hyphens": True}, PLAIN.replace("-\nk", "k")),
+        ({"drop_page_numbers": True}, PLAIN.replace("12\n12\n", "12\n").replace("  - iv -\n", "")),
+        ({"strip_licence": True}, PLAIN),
+    ],
+)
+def test_only_what_is_asked_for_goes(chosen, text):
+    assert BookCleaning(**chosen).clean(PLAIN) == text
+
+
+def test_a_hyphen_before_a_name_stays():
+    assert BookCleaning(join_hyphens=True).clean("Anglo-\nSaxon, 10-\nyear") == "Anglo-\nSaxon, 10-\nyear"
+
+
+def test_the_command_takes_out_licences(tmp_path):
+    mark = "*** {} OF THE PROJECT GUTENBERG EBOOK X ***"
+    book = "\n".join(["Licence", mark.format("START"), "Text.", mark.format("END"), "More"])
+    (tmp_path / "a.txt").write_text(book)
+    words = ["books", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out"), "--strip-licence"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    shard = (tmp_path / "out/part-00000-of-00001.jsonl").read_text()
+    assert json.loads(shard) == {"text": "Text.", "meta": {"dataset": "Books"}}
