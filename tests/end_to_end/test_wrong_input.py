@@ -210,7 +210,7 @@ def test_a_run_folder_that_cannot_be_written(settings: list[str], tmp_path: Path
         assert "--out FOLDER" in refused("train", *settings, "--out", out)
     assert "something else than a run" in refused("train", *settings, "--out", tmp_path / "full")
     launch = ("--launch", "local", "--nproc", 2)
-    assert "cannot write logs" in refused("train", *settings, *launch, "--out", file)
+    assert "choose another run folder" in refused("train", *settings, *launch, "--out", file)
     assert file.read_text() == "mine"
     assert files_below(tmp_path) == ["file", "full", "full/precious"]
 

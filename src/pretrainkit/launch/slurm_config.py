@@ -40,7 +40,7 @@ class SlurmConfig(Config):
     time: Annotated[PositiveInt, BeforeValidator(minutes_of)] = 60
     """Limit in minutes, or as SLURM writes it: 4:00:00, 2-12:00:00. A run that is longer is requeued and goes on."""
     account: str | None = None
-    """Who pays."""
+    """The account that pays; null: the user's default one."""
     qos: str | None = None
     """Quality of service."""
     constraint: str | None = None
