@@ -111,10 +111,13 @@ def _t5_ratio(rows: list[Row], kind: str, contestant: str) -> float:
     return cell(own, kind, "times transformers")
 
 
-def _pixel_ratio(rows: list[Row], kind: str, num_patches: int, threads: int) -> float:
+def _pixel_step(title: str, kind: str, num_patches: int, threads: int) -> Target:
     wanted = {"contestant": "ours", "patches": str(num_patches), "threads": str(threads)}
-    own = [row for row in rows if wanted.items() <= row.items()]
-    return cell(own, kind, "times transformers")
+
+    def ratio(rows: list[Row]) -> float:
+        return cell([row for row in rows if wanted.items() <= row.items()], kind, "times transformers")
+
+    return Target(f"PIXEL step, {title}", "pixel_step", ratio, least=1.5)
 
 
 def _fourm_step(rows: list[Row], mixture: str, threads: int, contestant: str, column: str) -> float:
@@ -189,36 +192,13 @@ TARGETS = (
         lambda rows: _t5_ratio(rows, "short", "packed"),
         least=3,
     ),
-    Target(
-        "PIXEL step, rendered prose, 144 patches, one thread: useful patches per CPU-s, times transformers'",
-        "pixel_step",
-        lambda rows: _pixel_ratio(rows, "rendered", 144, 1),
-        least=1.5,
+    _pixel_step(
+        "rendered prose, 144 patches, one thread: useful patches per CPU-s, times transformers'", "rendered", 144, 1
     ),
-    Target(
-        "PIXEL step, the same, two threads",
-        "pixel_step",
-        lambda rows: _pixel_ratio(rows, "rendered", 144, 2),
-        least=1.5,
-    ),
-    Target(
-        "PIXEL step, the same, 529 patches, one thread",
-        "pixel_step",
-        lambda rows: _pixel_ratio(rows, "rendered", 529, 1),
-        least=1.5,
-    ),
-    Target(
-        "PIXEL step, canvases of 144 patches without any blank, two threads",
-        "pixel_step",
-        lambda rows: _pixel_ratio(rows, "full", 144, 2),
-        least=1.5,
-    ),
-    Target(
-        "PIXEL step, the same, one thread",
-        "pixel_step",
-        lambda rows: _pixel_ratio(rows, "full", 144, 1),
-        least=1.5,
-    ),
+    _pixel_step("the same, two threads", "rendered", 144, 2),
+    _pixel_step("the same, 529 patches, one thread", "rendered", 529, 1),
+    _pixel_step("canvases of 144 patches without any blank, two threads", "full", 144, 2),
+    _pixel_step("the same, one thread", "full", 144, 1),
     Target(
         "4M step, fourm/tiny, the original's padded examples, two threads: times apple/ml-4m",
         "fourm_step",

@@ -1,10 +1,10 @@
 """Two processes of a trivial module: exit codes, logs, signals, and no orphans."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,11 +39,8 @@ if mode != "done":
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "trivial_rank.py").write_text(RANK_MODULE)
-    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(source)]))
-    return tmp_path
+def folder(rank_module: Callable[[str, str], Path]) -> Path:
+    return rank_module("trivial_rank", RANK_MODULE)
 
 
 def test_two_ranks_run_and_each_has_its_place(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

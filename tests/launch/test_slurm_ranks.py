@@ -1,8 +1,7 @@
 """Jobs through submitit's processes on this machine: ranks find each other; a warning has the job go on."""
 
-import os
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,11 +36,8 @@ if mode == "refuse":
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "slurm_trivial_rank.py").write_text(RANK_MODULE)
-    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(source)]))
-    return tmp_path
+def folder(rank_module: Callable[[str, str], Path]) -> Path:
+    return rank_module("slurm_trivial_rank", RANK_MODULE)
 
 
 def submit(folder: Path, mode: str):

@@ -58,15 +58,7 @@ def filter_documents(
     from pretrainkit.corpus.quality import Quality
 
     quality = Quality(min_words=min_words, max_words=max_words, min_stop_words=min_stop_words)
-    settings: dict[str, Any] = {
-        "num_shards": num_shards,
-        "seed": None,
-        "compress": compress.value,
-        "split_folders": False,
-        "text_key": text_key,
-        "max_bad": max_bad,
-        "quality": quality,
-    }
+    settings = _in_order(num_shards, compress, text_key, max_bad) | {"quality": quality}
     _build(named(inputs), format, out, settings, workers, memory, json_output)
 
 
@@ -87,15 +79,8 @@ def dedup(
     json_output: Json = False,
 ) -> None:
     """Keep the first of documents that are equal, or nearly so. Keeps the order."""
-    settings: dict[str, Any] = {
-        "num_shards": num_shards,
-        "seed": None,
-        "compress": compress.value,
-        "split_folders": False,
-        "text_key": text_key,
-        "max_bad": max_bad,
-        "drop_reason": "near_duplicate" if method is MethodName.minhash else "exact_duplicate",
-    }
+    reason = "near_duplicate" if method is MethodName.minhash else "exact_duplicate"
+    settings = _in_order(num_shards, compress, text_key, max_bad) | {"drop_reason": reason}
     _build(named(inputs), format, out, settings, workers, memory, json_output, method, bands, rows)
 
 
@@ -151,15 +136,21 @@ def compress_shards(
     """Write the same documents in the same order as Zstandard shards, or with --compress none as plain ones."""
     from pretrainkit.corpus.sources import find_sources
 
-    settings: dict[str, Any] = {
-        "num_shards": num_shards or len(find_sources(named(inputs), format.value)),
+    num_shards = num_shards or len(find_sources(named(inputs), format.value))
+    settings = _in_order(num_shards, compress, text_key, max_bad)
+    _build(named(inputs), format, out, settings, workers, memory, json_output)
+
+
+def _in_order(num_shards: int, compress: CompressionName, text_key: str, max_bad: float) -> dict[str, Any]:
+    """Settings of a corpus in one folder that keeps the order of its input."""
+    return {
+        "num_shards": num_shards,
         "seed": None,
         "compress": compress.value,
         "split_folders": False,
         "text_key": text_key,
         "max_bad": max_bad,
     }
-    _build(named(inputs), format, out, settings, workers, memory, json_output)
 
 
 def _build(
