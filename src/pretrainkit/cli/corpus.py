@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
+from pretrainkit.cli.corpus_hub import hub
 from pretrainkit.cli.corpus_options import (
     Compress,
     CompressionName,
@@ -42,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("wikipedia")(wikipedia)
+app.command("hub")(hub)
 app.command("filter")(filter_documents)
 app.command("dedup")(dedup)
 app.command("split")(split)
