@@ -40,7 +40,7 @@ class HubStandIn:
         self.revisions.append(given.get("revision"))
         return found.to_iterable_dataset(num_shards=min(NUM_FILES, len(found)))
 
-    def dataset_info(self, api: Any, name: str, *, revision: str | None = None) -> Any:
+    def dataset_info(self, name: str, *, revision: str | None = None) -> Any:
         """In place of `HfApi.dataset_info`: which commit a revision is."""
         if not any(name == path for path, _ in self.sets):
             raise OSError(f"404 Client Error. Repository Not Found for url: .../api/datasets/{name}")

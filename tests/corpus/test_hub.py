@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub_stand_in import datasets, stand_in
 from typer.testing import CliRunner
 
 import pretrainkit
+from hub_stand_in import datasets, stand_in
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import hub
 from pretrainkit.corpus.hub import FETCHED, HubRequest, fetched
@@ -221,6 +221,8 @@ def test_an_unknown_set_and_numbers_in_place_of_text(tmp_path, monkeypatch):
 
 def test_without_the_library_the_message_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'pretrainkit\[hub\]'"):
-        with fetched(HubRequest(name="some/set"), tmp_path / "out"):
-            pass
+    with (
+        pytest.raises(MissingPackageError, match=r"pip install 'pretrainkit\[hub\]'"),
+        fetched(HubRequest(name="some/set"), tmp_path / "out"),
+    ):
+        pass

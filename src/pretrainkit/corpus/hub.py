@@ -320,10 +320,10 @@ def _check(request: HubRequest, commit: str | None) -> int:
         kind = str(getattr(features[column], "dtype", "list")) if features else "string"
         if kind.startswith(("binary", "large_binary", "dict", "fixed", "PIL", "duration", "decimal")):
             raise DataError(
-                f"{what}: column {column!r} holds {features[column]}, which JSON cannot hold\n  leave out --meta {column}"
+                f"{what}: column {column!r} holds {features[column]}, which JSON cannot hold\n"
+                f"  leave out --meta {column}"
             )
-    num_files = rows.num_shards
-    return int(num_files)
+    return int(rows.num_shards)
 
 
 @lru_cache(maxsize=4)
