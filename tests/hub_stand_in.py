@@ -51,7 +51,5 @@ def stand_in(patch: pytest.MonkeyPatch, sets: Sets) -> HubStandIn:
     """The hub has these sets and no others while the patch lasts."""
     hub = HubStandIn(sets)
     patch.setattr(datasets, "load_dataset", hub)
-    patch.setattr(
-        huggingface_hub.HfApi, "dataset_info", lambda api, *args, **kwargs: hub.dataset_info(api, *args, **kwargs)
-    )
+    patch.setattr(huggingface_hub.HfApi, "dataset_info", lambda api, *args, **named: hub.dataset_info(*args, **named))
     return hub
