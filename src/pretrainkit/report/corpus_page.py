@@ -114,7 +114,8 @@ def _kinds(stats: Mapping[str, Any]) -> Markup:
     if found := stats.get("languages"):
         drawn = number(sum(found["counts"].values()))
         title = f"{found['of'].capitalize()}s of {drawn} documents drawn at random"
-        sets = share_bars(stats["datasets"], title="Documents by data set", most=6)
+        panels.append(tag("div", Markup(share_bars(found["counts"], title=title)), class_="panel"))
+    sets = share_bars(stats["datasets"], title="Documents by data set", most=6)
     again = share_bars(_again(stats), title="Documents that are there again")
     panels.append(tag("div", Markup(sets), Markup(again), class_="panel"))
     return _section("Kinds", tag("div", *panels, class_="charts"))
