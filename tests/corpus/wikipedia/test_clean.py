@@ -52,12 +52,12 @@ def test_markup_becomes_what_a_reader_sees(wikitext, text):
 @pytest.mark.parametrize(
     ("wikitext", "text"),
     [
-        ("{{convert|10|km|mi}}", "10 kilometres"),
-        ("{{Convert|1|mi|km|adj=on}} road", "1-mile road"),
-        ("{{convert|5|to|7|ft|m}}", "5 to 7 feet"),
-        ("{{convert|6|ft|2|in|m}} tall", "6 feet 2 inches tall"),
-        ("{{cvt|100|C|F}}", "100 °C"),
-        ("{{convert|1500|sqmi|km2|abbr=on}}", "1,500 sq mi"),
+        ("{{convert|10|km|mi}}", "10 kilometres (6.2 mi)"),
+        ("{{Convert|1|mi|km|adj=on}} road", "1-mile (1.6 km) road"),
+        ("{{convert|5|to|7|ft|m}}", "5 to 7 feet (1.5 to 2.1 m)"),
+        ("{{convert|6|ft|2|in|m}} tall", "6 feet 2 inches (1.88 m) tall"),
+        ("{{cvt|100|C|F}}", "100 °C (212 °F)"),
+        ("{{convert|1500|sqmi|km2|abbr=on}}", "1,500 sq mi (3,900 km²)"),
         ("{{formatnum:1234567.5}}", "1,234,567.5"),
         ("{{val|1234.5|e=6|u=kg}}", "1,234.5 × 10^6 kg"),
         ("{{lang|de|Haus}} {{nowrap|a b}} {{transl|ru|dom}} {{abbr|ca.|circa}}", "Haus a b dom ca."),
