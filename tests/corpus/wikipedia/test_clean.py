@@ -66,6 +66,7 @@ def test_markup_becomes_what_a_reader_sees(wikitext, text):
         ("{{as of|2001|5}}, {{as of|2001|lc=y}}", "As of May 2001, as of 2001"),
         ("{{unité|1234,5|km}}", "1,234.5 km"),
         ("{{nihongo|Tokyo|東京|Tōkyō}}", "Tokyo (東京, Tōkyō)"),
+        ("such as {{IPA|/a/}} or {{IPAblink|ɛ}}; Rome ({{IPA|/ˈroʊm/, at home}})", "such as /a/ or [ɛ]; Rome"),
         ("a{{!}}b {{=}} c", "a|b = c"),
     ],
 )  # fmt: skip

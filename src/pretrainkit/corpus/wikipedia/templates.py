@@ -17,6 +17,8 @@ from pretrainkit.corpus.wikipedia.word_lists import words
 Arguments = dict[str, str]
 """Name, or place from "1", to trimmed text."""
 
+_MAX_SOUND = 6
+"""Characters of what is a single sound, with its brackets."""
 _MONTHS = words("January February March April May June July August September October November December")
 
 
@@ -205,6 +207,16 @@ def _lowered(call: Call) -> str:
     return "".join(call.places()).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
+def _sound(call: Call) -> str:
+    """A single sound, `[a]` or `/a/`; what is longer says how a word is pronounced, and is left out."""
+    sound = call.get("1")
+    if not sound or len(sound) > _MAX_SOUND:
+        return ""
+    if call.name in ("ipablink", "ipaslink"):
+        return f"[{sound}]" if call.name == "ipablink" else f"/{sound}/"
+    return sound if sound[0] in "/[" else ""
+
+
 def _if(call: Call) -> str:
     return call.get("2") if call.get("1") else call.get("3")
 
@@ -258,6 +270,7 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_power, "e; x10^"),
     (_raised, "sup; superscript"),
     (_lowered, "sub; subscript; su"),
+    (_sound, "ipa; ipablink; ipaslink"),
     (_if, "#if:"),
     (_if_equal, "#ifeq:"),
     (lambda call: call.get("1").lower(), "lc:"),
