@@ -63,8 +63,9 @@ def read_arguments(parts: list[str]) -> Arguments:
 
 def _convert(call: Call) -> str:
     """The measure, and what it is in other units; `adj=mid` takes the last argument for a word behind the unit."""
-    places, named = call.places(), dict(call.arguments)
-    if call.get("adj") == "mid" and len(places) > 2 and not places[-1][-1:].isdigit():
+    places = call.places()
+    named = {name: value for name, value in call.arguments.items() if not name.isdecimal()}
+    if named.get("adj") == "mid" and len(places) > 2 and not places[-1][-1:].isdigit():
         named["_middle"] = places.pop()
     return convert(places, named, is_short=call.name == "cvt")
 
