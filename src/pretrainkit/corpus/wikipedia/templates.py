@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pretrainkit.corpus.wikipedia.arithmetic import evaluate
 from pretrainkit.corpus.wikipedia.elements import guard
 from pretrainkit.corpus.wikipedia.measures import convert
 from pretrainkit.corpus.wikipedia.numerals import group_digits
@@ -274,6 +275,7 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_sound, "ipa; ipablink; ipaslink"),
     (_if, "#if:"),
     (_if_equal, "#ifeq:"),
+    (lambda call: evaluate(call.get("1")), "#expr:"),
     (lambda call: call.get("1").lower(), "lc:"),
     (lambda call: call.get("1").upper(), "uc:"),
     (lambda call: call.get("1")[:1].lower() + call.get("1")[1:], "lcfirst:"),
