@@ -42,6 +42,9 @@ def wikipedia(
     lists: Annotated[bool, typer.Option("--lists", help='Keep list items, as lines that begin with "- ".')] = False,
     tables: Annotated[bool, typer.Option("--tables", help="Keep tables, a line per row.")] = False,
     disambiguations: Annotated[bool, typer.Option(help="Keep pages that tell apart what has the same name.")] = True,
+    redirects: Annotated[
+        bool, typer.Option("--redirects", help="Also write OUT/_redirects.tsv: title TAB the article it leads to.")
+    ] = False,
     compress: Compress = CompressionName.none,
     max_bad: MaxBad = 0,
     workers: Workers = None,
@@ -58,10 +61,17 @@ def wikipedia(
     """
     from pretrainkit.corpus.shards import BuildSettings, build_corpus
     from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.corpus.spans import group_sources
     from pretrainkit.corpus.wikipedia.options import Extraction
+    from pretrainkit.corpus.wikipedia.redirects import FOLDER, TABLE, join_redirects
 
     extraction = Extraction(
-        sections=sections, lists=lists, tables=tables, disambiguations=disambiguations, compat=compat.value
+        sections=sections,
+        lists=lists,
+        tables=tables,
+        disambiguations=disambiguations,
+        compat=compat.value,
+        redirects=str(out / FOLDER) if redirects else None,
     )
     sources = find_sources(named(dumps), "dump", extraction=extraction)
     settings = BuildSettings(
@@ -71,4 +81,8 @@ def wikipedia(
         manifests = build_corpus(
             sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
         )
+        stretches = (source for group in group_sources(sources) for _, source in group)
+        num_redirects = join_redirects(out, stretches) if redirects else None
+        if num_redirects is not None:
+            progress.note(f"{out / TABLE}: where {num_redirects:,} redirects lead")
     report_corpus(out, manifests, json_output)
