@@ -11,11 +11,10 @@ from pretrainkit.cli.corpus_options import (
     Memory,
     NumShards,
     Out,
-    byte_count,
+    build_shards,
     named,
-    report_corpus,
-    shown_progress,
 )
+from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, MaxBad, Workers
 
 
@@ -46,6 +45,9 @@ def wikipedia(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     compat: Annotated[
         WikiCompat, typer.Option(help="wikiextractor: the text that WikiExtractor gives, with what it loses.")
     ] = WikiCompat.none,
@@ -56,7 +58,7 @@ def wikipedia(
     A document is an article: paragraphs, one per line; its title and number are in `meta`. Redirects and other
     namespaces are left out. A large multistream .bz2 is read by all workers at once; it needs no index.
     """
-    from pretrainkit.corpus.shards import BuildSettings, build_corpus
+    from pretrainkit.corpus.shards import BuildSettings
     from pretrainkit.corpus.sources import find_sources
     from pretrainkit.corpus.wikipedia.options import Extraction
 
@@ -67,8 +69,4 @@ def wikipedia(
     settings = BuildSettings(
         num_shards=num_shards, seed=None, compress=compress.value, split_folders=False, max_bad=max_bad
     )
-    with shown_progress(sources) as progress:
-        manifests = build_corpus(
-            sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
-        )
-    report_corpus(out, manifests, json_output)
+    build_shards(sources, out, settings, workers, memory, engine_of(engine, slurm, ray), json_output)

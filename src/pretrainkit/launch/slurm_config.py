@@ -32,8 +32,8 @@ def _is_sbatch_name(options: dict[str, str | int | bool]) -> dict[str, str | int
     return options
 
 
-class SlurmConfig(Config):
-    """A job of SLURM, whose tasks are the ranks of a run."""
+class SlurmJob(Config):
+    """What every job asks for."""
 
     partition: str | None = None
     """Where it waits; null: the cluster's default."""
@@ -50,7 +50,18 @@ class SlurmConfig(Config):
     nodelist: str | None = None
     """Nodes to run on."""
     cpus_per_task: PositiveInt | None = None
-    """Cores of each rank; null: what the cluster gives."""
+    """Cores of each task, which is a rank of a run; null: what the cluster gives."""
+    setup: tuple[str, ...] = ()
+    """Lines of shell before the work starts, such as module load cuda."""
+    comment: str | None = None
+    """For people who look at the queue."""
+    sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_is_sbatch_name)] = Field(default_factory=dict)
+    """Further options of sbatch by their long names, such as {reservation: night}."""
+
+
+class SlurmConfig(SlurmJob):
+    """A job of SLURM, whose tasks are the ranks of a run."""
+
     mem_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory of each node in GiB; null: what the cluster gives."""
     signal_seconds: PositiveInt = 120
@@ -59,9 +70,3 @@ class SlurmConfig(Config):
     """Times that a run goes on after its time limit."""
     array_parallelism: PositiveInt = 256
     """Jobs of a sweep that may run at a time."""
-    setup: tuple[str, ...] = ()
-    """Lines of shell before the ranks start, such as module load cuda."""
-    comment: str | None = None
-    """For people who look at the queue."""
-    sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_is_sbatch_name)] = Field(default_factory=dict)
-    """Further options of sbatch by their long names, such as {reservation: night}."""
