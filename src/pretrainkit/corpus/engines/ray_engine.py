@@ -31,7 +31,7 @@ class RayEngine:
     """Tasks of a Ray cluster, of one core each."""
 
     address: str | None = None
-    """Of the cluster; None: `RAY_ADDRESS`, else the one that runs on this machine, else one that is started here."""
+    """Of the cluster; None: `RAY_ADDRESS`, else the one that runs on this machine."""
     is_local = False
 
     def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
@@ -81,26 +81,21 @@ class RayEngine:
 
     def _connected(self) -> Any:
         """Ray, connected."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
         except ImportError:
             raise MissingPackageError("ray", "ray", "--engine ray") from None
         if ray.is_initialized():
             return ray
+        address = self.address or os.environ.get("RAY_ADDRESS") or "auto"
         # Workers import what this process imports.
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         try:
-            ray.init(
-                address=self.address,
-                runtime_env={"env_vars": kept},
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+            ray.init(address=address, runtime_env={"env_vars": kept}, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            place = "on this machine" if address == "auto" else f"at {address}"
             raise InputError(
-                f"no Ray cluster answers at {self.address or os.environ.get('RAY_ADDRESS') or 'this machine'}: "
-                f"{str(error).strip().splitlines()[0]}\n"
-                "  give the address of its head by --ray HOST:PORT, or start one: ray start --head"
+                f"no Ray cluster answers {place}: {str(error).strip().splitlines()[0]}\n"
+                "  start one (ray start --head), or give the address of its head by --ray HOST:PORT"
             ) from error
         return ray

@@ -36,8 +36,9 @@ class _Executor(SlurmPipelineExecutor):
 
     def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
         taken = super().get_sbatch_args(max_array)
-        # Of memory SLURM takes one option only.
-        return {name: value for name, value in taken.items() if value is not None and name != "mem-per-cpu"}
+        # Of memory SLURM takes one option only: the user's, or the sum.
+        del taken["mem" if "mem-per-cpu" in self._sbatch_args else "mem-per-cpu"]
+        return {name: value for name, value in taken.items() if value is not None}
 
     def launch_merge_stats(self) -> None: ...
 
