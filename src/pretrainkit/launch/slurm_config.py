@@ -30,18 +30,8 @@ _TAKEN = {
 
 
 def _is_sbatch_name(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-    taken = {
-        "requeue",
-        "signal",
-        "nodes",
-        "time",
-        "ntasks-per-node",
-        "gpus-per-node",
-        "open-mode",
-        "output",
-        "error",
-        "array",
-    }
+    for name in options:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name in _TAKEN:
             raise ValueError(f"{name!r} is not an option of sbatch that may be given here: the launcher sets {_TAKEN}")
     return options
 
