@@ -180,7 +180,7 @@ def memory_by_strategy(
     temporary = max(step.activations, step.update)
     found = {"ddp": RankMemory(step.weights, step.gradients, step.optimizer, averages, temporary, 0)}
     for name, shards in (("fsdp2", num_ranks), ("hsdp", shard_ranks)):
-        if shards > 1:
+        if shards > 1 and num_ranks % shards == 0:
             # Autocast keeps a copy of each weight in the format it computes in, which sharding gathers anyway.
             copies = (numbers - rest) * width if width == 2 else 0
             found[name] = RankMemory(
