@@ -1,7 +1,7 @@
-"""A SLURM cluster on loopback, in a folder: munge, slurmctld and a slurmd for each of two nodes, started by hand as root.
+"""A SLURM cluster of two nodes on loopback, in a folder: munge, slurmctld and two slurmd, started by hand as root.
 
-Debian's slurmd serves several nodes on one machine. Their names are those that the machine has for itself, so that ranks
-find each other.
+Debian's slurmd serves several nodes of one machine. Their names are those that the machine has for itself, so that
+ranks find each other.
 """
 
 import os
