@@ -138,7 +138,13 @@ def init_world(device: str | None = None) -> World:
     if chosen.type == "cpu":
         backend = "gloo"
     else:
-        backend += f",{chosen.type}:{dist.get_default_backend_for_device(chosen)}"
+        collectives = dist.Backend.default_device_backend_map.get(chosen.type)
+        if collectives is None:
+            raise InputError(
+                f"{world_size} processes were started on devices of type {chosen.type!r}, whose back end brings no "
+                "collectives\n  start one process, or use device=cpu"
+            )
+        backend += f",{chosen.type}:{collectives}"
     if not dist.is_initialized():
         dist.init_process_group(backend, device_id=chosen if chosen.type == "cuda" else None)
     return World(rank, world_size, local_rank, local_world_size, chosen, backend)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from pretrainkit.dist.devices import to_device
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError
 
@@ -89,7 +90,7 @@ def parallelize(model: nn.Module, config: ParallelSettings, world: World, comput
         for block in blocks:
             block.compile()
     if world.world_size == 1:
-        return model.to(world.device)
+        return to_device(model, world.device)
     if config.is_sharded:
         return _shard(model, blocks, _mesh(config, world), world, compute_dtype)
     _send_weights(model, world)
@@ -174,7 +175,7 @@ def _reshard_after_evaluation(model: nn.Module, inputs: object, output: object) 
 
 def _send_weights(module: nn.Module, world: World) -> None:
     """Move what is not sharded yet to the device, and replace parameters and buffers by rank 0's."""
-    module.to(world.device)
+    to_device(module, world.device)
     for tensor in [*module.parameters(), *module.buffers()]:
         if not is_dtensor(tensor):
             dist.broadcast(tensor.detach(), src=0)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import replace
@@ -24,6 +25,8 @@ from pretrainkit.launch.slurm_rank import RankJob
 _ENDED = frozenset(
     ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 )
+_DEAF_PYTHON = f"""/bin/sh -c 'trap "" TERM USR2; exec "$0" "$@"' {quote(sys.executable)}"""
+"""Until Python listens, a signal would end the job for good. Of a warning that is not heard the next one remains."""
 
 
 def submit(
@@ -63,7 +66,8 @@ def submit(
     place = LaunchFolder(home.absolute()).path
     # Jobs of a sweep that still wait keep the code that they were submitted with.
     code = copy_code(place, is_shared=home not in runs)
-    executor: Any = submitit.AutoExecutor(folder=str(place / "jobs"), cluster=cluster)
+    options = {"slurm_python": _DEAF_PYTHON} if cluster == "slurm" else {}
+    executor: Any = submitit.AutoExecutor(folder=str(place / "jobs"), cluster=cluster, **options)
     executor.update_parameters(**_parameters(first, settings, name, code, cluster))
     jobs = [
         RankJob(launch.words_again, str(folder.run), launch.max_restarts, settings.max_timeouts)

@@ -1,9 +1,9 @@
 """What a job asks of SLURM. Torch-free."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 
@@ -65,3 +65,14 @@ class SlurmConfig(Config):
     """For people who look at the queue."""
     sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_is_sbatch_name)] = Field(default_factory=dict)
     """Further options of sbatch by their long names, such as {reservation: night}."""
+
+    @model_validator(mode="after")
+    def _is_told_after_it_began(self) -> Self:
+        # SLURM looks at its clock once a minute, so a job may be told up to 60 seconds earlier.
+        least = -(-(self.signal_seconds + 120) // 60)
+        if self.time < least:
+            raise ValueError(
+                f"time={self.time} minutes and signal_seconds={self.signal_seconds}: the job may be told to end when "
+                f"it has hardly begun; give at least time={least}, or fewer signal_seconds"
+            )
+        return self
