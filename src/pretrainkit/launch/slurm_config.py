@@ -69,7 +69,7 @@ class SlurmConfig(Config):
     @model_validator(mode="after")
     def _is_told_after_it_began(self) -> Self:
         # SLURM looks at its clock once a minute, so a job may be told up to 60 seconds earlier.
-        least = -(-(self.signal_seconds + 120) // 60)
+        least = self.signal_seconds // 60 + 2
         if self.time < least:
             raise ValueError(
                 f"time={self.time} minutes and signal_seconds={self.signal_seconds}: the job may be told to end when "
