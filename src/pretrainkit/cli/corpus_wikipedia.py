@@ -16,6 +16,7 @@ from pretrainkit.cli.corpus_options import (
     report_corpus,
     shown_progress,
 )
+from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, MaxBad, Workers
 
 
@@ -49,6 +50,9 @@ def wikipedia(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     compat: Annotated[
         WikiCompat, typer.Option(help="wikiextractor: the text that WikiExtractor gives, with what it loses.")
     ] = WikiCompat.none,
@@ -79,7 +83,13 @@ def wikipedia(
     )
     with shown_progress(sources) as progress:
         manifests = build_corpus(
-            sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
+            sources,
+            out,
+            settings,
+            workers=workers,
+            memory_bytes=byte_count(memory),
+            engine=engine_of(engine, slurm, ray),
+            progress=progress,
         )
         stretches = (source for group in group_sources(sources) for _, source in group)
         num_redirects = join_redirects(out, stretches) if redirects else None

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.resources import files
 from pathlib import Path
@@ -121,8 +122,7 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
     commands = [[*start, "--yes", "--detach-run", str(path)]]
     if dry_run:
         return commands
-    folder.add(launch)
-    folder.submitted((f"{'job' if config.use_spot else 'cluster'}:{run.name}",))
+    folder.add(replace(launch, job_ids=(f"{'job' if config.use_spot else 'cluster'}:{run.name}",)))
     return run_all(commands, dry_run=False)
 
 
