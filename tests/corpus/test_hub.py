@@ -17,6 +17,7 @@ import pretrainkit
 from hub_stand_in import datasets, stand_in
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import hub
+from pretrainkit.corpus.engines.engine import LocalEngine
 from pretrainkit.corpus.hub import FETCHED, HubRequest, fetched
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
@@ -122,18 +123,19 @@ def test_a_killed_process_goes_on_and_gives_the_same_bytes(tmp_path):
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
-def test_files_that_other_processes_stream_in_any_order_change_no_byte(tmp_path, monkeypatch):
+def test_files_that_other_processes_stream_in_any_order_change_no_byte(tmp_path):
     make_set(tmp_path / "set")
     request = HubRequest(name=str(tmp_path / "set"))
     settings = BuildSettings(heldout=0.2)
     stream(request, tmp_path / "one", settings, workers=1)
 
-    def in_another_order(function, tasks, processes):
-        assert processes == 2
-        return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in reversed(tasks)]
+    class AnotherOrder(LocalEngine):
+        """As two processes would: tasks and results are pickled, and come in any order."""
 
-    monkeypatch.setattr(hub, "run_tasks", in_another_order)
-    stream(request, tmp_path / "two", settings, workers=2)
+        def run(self, function, tasks, crew, work, progress):
+            return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in reversed(tasks)]
+
+    stream(request, tmp_path / "two", settings, workers=2, engine=AnotherOrder())
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
 
 
