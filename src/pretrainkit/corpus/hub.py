@@ -360,6 +360,8 @@ def _explained(request: HubRequest, problem: str, advice: str) -> Iterator[None]
             problem, advice = "has no such split", "name one of them by --split"
         elif isinstance(error, FileNotFoundError) and "://" not in reason:
             advice = "give the name of a set on the hub, such as allenai/c4, or a folder with data files"
+        elif isinstance(error, UnicodeError):
+            advice = "the data set is damaged there: stream another revision, or stop before by --max-documents"
         elif isinstance(error, ConnectionError | TimeoutError):
             advice = "check the network, then run the same command again"
         raise DataError(f"{request.name} {problem}: {reason}\n  {advice}") from error
