@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pretrainkit
-from hub_stand_in import datasets, stand_in
+from hub_stand_in import datasets, huggingface_hub, stand_in
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import hub
 from pretrainkit.corpus.engines.engine import LocalEngine
@@ -50,7 +51,7 @@ def make_set(folder, kind="parquet", num_files=3, num_rows=400):
 
 
 def stream(request, out, settings=IN_ORDER, **options):
-    with fetched(request, out, part_bytes=SMALL_PART, **options) as sources:
+    with fetched(request, out, part_bytes=SMALL_PART, **{"workers": 1} | options) as sources:
         return build_corpus(sources, out, settings, workers=1)
 
 
@@ -186,6 +187,25 @@ def test_a_set_of_the_hub_is_pinned_to_a_commit_and_not_asked_for_again(tmp_path
     other = CliRunner().invoke(app, [*arguments, "--max-documents", "3"])
     assert isinstance(other.exception, DataError)
     assert "other settings" in str(other.exception)
+
+
+def test_an_attempt_goes_on_with_the_commit_that_it_began_with(tmp_path, monkeypatch):
+    asked = stand_in(monkeypatch, {("some/set", None): [{"text": f"text {index} " * 9} for index in range(300)]})
+    request, original, seen = HubRequest(name="some/set"), hub._record, []
+
+    def breaks(row, request):
+        seen.append(row)
+        if len(seen) == 200:
+            raise ConnectionError("the line is dead")
+        return original(row, request)
+
+    monkeypatch.setattr(hub, "_record", breaks)
+    with pytest.raises(DataError, match="the line is dead"):
+        stream(request, tmp_path / "out")
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *args, **named: SimpleNamespace(sha="newer"))
+    sources = stream(request, tmp_path / "out")["train"]["sources"]
+    assert {source["commit"] for source in sources} == {"commit-of-main"} == set(asked.revisions)
+    assert stream(request, tmp_path / "new")["train"]["sources"][0]["commit"] == "newer"
 
 
 @pytest.mark.parametrize(

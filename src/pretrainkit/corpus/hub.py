@@ -124,7 +124,7 @@ def fetched(
     if finished is not None:
         yield finished
         return
-    commit = _commit(request)
+    commit = _commit_begun(request, out) or _commit(request)
     num_files = _check(request, commit)
     stamp = _local_stamp(request) if commit is None else None
     plan = {"request": request.asked(), "commit": commit, "stamp": stamp}
@@ -365,6 +365,15 @@ def _explained(request: HubRequest, problem: str, advice: str) -> Iterator[None]
         elif isinstance(error, ConnectionError | TimeoutError):
             advice = "check the network, then run the same command again"
         raise DataError(f"{request.name} {problem}: {reason}\n  {advice}") from error
+
+
+def _commit_begun(request: HubRequest, out: Path) -> str | None:
+    """The commit that an attempt at the same request began with; None: there is none, or it is a local folder."""
+    try:
+        plan = json.loads((out / FETCHED / "plan.json").read_bytes())
+        return plan["commit"] if plan["request"] == request.asked() else None
+    except (OSError, ValueError, KeyError, TypeError):  # no attempt, or one that broke off at its first byte
+        return None
 
 
 def _commit(request: HubRequest) -> str | None:
