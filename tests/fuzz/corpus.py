@@ -1,10 +1,11 @@
 """Fuzzing of what reads foreign files, with atheris (`pip install atheris`); not part of the test suite.
 
-    python tests/fuzz/corpus.py cleaner -atheris_runs=200000 -max_len=300
-    python tests/fuzz/corpus.py compat|reader|archive|books -atheris_runs=20000 -max_len=300
+    python tests/fuzz/corpus.py cleaner -atheris_runs=200000 -max_len=160
+    python tests/fuzz/corpus.py compat|reader|archive|books -atheris_runs=20000 -max_len=160
 
-An input that makes one raise anything but a DataError, or that takes longer than its size allows, is written to a file
-and ends the run. Seen on 2026-11-22, without a crash or a hang: FUZZ_RUNS.
+An input that makes one raise anything but a DataError, or that takes more CPU time than its size allows, is written to
+a file and ends the run. Seen on 2026-11-22 with -max_len=160, without a crash or a hang: cleaner 300,000 executions,
+books 300,000, compat 100,000, reader 60,000, archive 40,000. (libFuzzer's own -timeout counts pauses of the machine.)
 """
 
 import bz2
