@@ -8,10 +8,10 @@ from pretrainkit.nn import linear as module
 from pretrainkit.nn.linear import BiasedLinear, Linear, linear, product
 
 
-@pytest.fixture(params=["as here", "without oneDNN"])
+@pytest.fixture(params=["Intel", "AMD"])
 def library(request, monkeypatch):
-    if request.param == "without oneDNN":
-        monkeypatch.setattr(module, "_onednn_product", lambda: None)
+    monkeypatch.setattr(module, "_vendor", lambda: {"Intel": "GenuineIntel", "AMD": "AuthenticAMD"}[request.param])
+    monkeypatch.setattr(module, "_onednn_product", module._onednn_product.__wrapped__)
 
 
 @pytest.mark.usefixtures("library")
@@ -58,3 +58,8 @@ def test_the_layer_is_a_linear_layer_under_autocast_too():
     assert layer.bias is None
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+
+
+def test_intels_processors_have_the_products_of_mkl(monkeypatch):
+    monkeypatch.setattr(module, "_vendor", lambda: "GenuineIntel")
+    assert module._onednn_product.__wrapped__() is None

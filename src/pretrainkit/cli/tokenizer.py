@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
@@ -155,21 +156,25 @@ def encode(
         str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
     ] = None,
     workers: Workers = None,
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     json_output: Json = False,
 ) -> None:
     """Encode documents to token shards (OUT/train and OUT/valid where CORPUS has both).
 
-    The same command goes on where an interrupted one stopped. The shards do not depend on --workers.
+    The same command goes on where an interrupted one stopped. The shards do not depend on --workers or --engine.
     """
     from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 
     settings = EncodeSettings(
         splitter=splitter.value, punkt_rules=punkt_rules.value, pattern=pattern, text_key=text_key, max_bad=max_bad
     )
+    chosen = engine_of(engine, slurm, ray)
     with shown_stages() as progress:
-        manifests = encode_corpus(inputs, tokenizer, out, settings, workers=workers, progress=progress)
+        manifests = encode_corpus(inputs, tokenizer, out, settings, workers=workers, engine=chosen, progress=progress)
     if json_output:
         typer.echo(json.dumps(manifests, ensure_ascii=False))
         return
