@@ -5,12 +5,12 @@
 The original is no package: `ml4m.py` says how to get it. The model of fourm/tiny, 4 + 4 layers of width 192, on what
 its preset reads (tiny: 64 input and 64 target slots of an example) and on the published mixture of 21 modalities (256
 and 256), on one thread and on as many as there are cores, as torch does by itself. Each makes the step that its own
-training loop makes, in float32 and without the data: forward, backward, clip to norm 1, AdamW with a weight decay of 0.05
-for all but norms, zero_grad. Ours by `accumulate`, `clip_gradients` and the optimizer of the trainer; theirs by its
-create_optimizer and its scaler (off), and it reads the losses of all modalities after each forward pass; without
+training loop makes, in float32 and without the data: forward, backward, clip to norm 1, AdamW with a weight decay of
+0.05 for all but norms, zero_grad. Ours by `accumulate`, `clip_gradients` and the optimizer of the trainer; theirs by
+its create_optimizer and its scaler (off), and it reads the losses of all modalities after each forward pass; without
 DistributedDataParallel, which its script always has. Each contestant has a process of its own, and they take turns in
-each round; what counts is the median CPU time of a step. Before timing, all get the same weights and must give the same
-loss and the same gradients.
+each round; what counts is the median CPU time of a step. Before timing, all get the same weights and must give the
+same loss and the same gradients.
 
 ours and theirs compute the same examples, masked by the original's rule, which leaves slots empty. packed is how ours
 trains: as many rows, with empty slots filled by further draws. "theirs, tuned" is the original with what its users could
