@@ -37,6 +37,10 @@ def test_options_of_launching_that_do_not_go_together_are_refused(settings: list
     assert "closest: partition" in refused(*words, "--launch", "slurm", "--slurm", "partitions=gpu")
     assert "differ" in refused(*words, "--launch", "slurm", "--gpus-per-node", 2, "--nproc", 4)
     assert "bucket" in refused(*words, "--launch", "cloud")
+    assert "needs more than one rank" in refused(*words, "--launch", "slurm", "parallel.strategy=hsdp")
+    for launch in (["local", "--nproc", 2], ["slurm"], ["cloud", "--cloud", "bucket=s3://mine", "--dry-run"]):
+        place = ("train", *settings, "--out", "/proc/nowhere/run", "--launch", *launch)
+        assert "another run folder" in refused(*place)
     assert not (tmp_path / "run").exists()
     assert "was not launched" in refused("launch", "status", tmp_path)
 

@@ -180,8 +180,8 @@ def frozen_words(resolved: Any, run: Path, device: str | None) -> list[str]:
     from pretrainkit.config.paths import absolute_paths
     from pretrainkit.config.yaml import dump_yaml
 
+    LaunchFolder(run.absolute()).prepare()
     folder = LaunchFolder(run.absolute()).path
-    folder.mkdir(parents=True, exist_ok=True)
     config, origins = folder / "config.yaml", folder / "origins.json"
     config.write_text(dump_yaml(absolute_paths(resolved.config).model_dump(mode="json")), encoding="utf-8")
     origins.write_text(json.dumps(resolved.origins, indent=2) + "\n", encoding="utf-8")
@@ -240,6 +240,7 @@ def start_sweep(
     chosen = [(out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(sweep)]
     for run, resolved in chosen:
         api.check_config(resolved.config, asked.world_size)
+        resolved.config.parallel.require_ranks(asked.world_size)
         if LaunchFolder(run).launches() or RunFolder(run).has_checkpoint:
             raise InputError(
                 f"{run} already holds a run\n"

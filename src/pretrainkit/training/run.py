@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
 from pretrainkit.config.base import Config
 from pretrainkit.config.fields import Pattern
 from pretrainkit.config.paths import IsPath
+from pretrainkit.errors import ConfigError
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
@@ -19,7 +20,8 @@ class PrecisionConfig(Config):
     """Number formats. Master weights and optimiser state are always float32."""
 
     compute: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 on GPUs that have it and CPUs with AVX512_BF16 or AMX, else float32. float16 scales the loss."""
+    """auto: bfloat16 on GPUs that have it, on back ends out of torch's tree that name it, and on CPUs with AVX512_BF16
+    or AMX, else float32. float16 scales the loss."""
     matmul_tf32: bool = True
     """Let float32 matrix products use TF32 on GPUs that have it."""
 
@@ -42,6 +44,13 @@ class ParallelConfig(Config):
     def is_sharded(self) -> bool:
         """Whether a rank keeps only a part of each parameter."""
         return self.strategy in ("fsdp2", "hsdp")
+
+    def require_ranks(self, world_size: int) -> None:
+        """Raises ConfigError where so few ranks have nothing to spread: before they start."""
+        if self.is_sharded and world_size == 1:
+            raise ConfigError(
+                f"parallel.strategy={self.strategy} needs more than one rank\n  start with --launch local --nproc 2"
+            )
 
     def problems(self, world_size: int) -> list[str]:
         """What cannot work on so many ranks, each as a message."""
