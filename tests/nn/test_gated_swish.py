@@ -1,5 +1,6 @@
 """The layer in one pass is the same function as its single operations, forwards and backwards."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,15 @@ from pretrainkit.nn import gated_swish as module
 from pretrainkit.nn.gated_swish import gated_swish
 
 
+@pytest.fixture(params=["compiled", "torch"])
+def way(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setattr(module, "_compiled", lambda: None)
+    elif module._compiled() is None:
+        pytest.skip("there was no compiler at installation")
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("block", [1 << 17, 48])
 def test_the_fused_layer_is_the_plain_one(monkeypatch, block):
     monkeypatch.setattr(module, "_BLOCK", block)
@@ -24,3 +34,42 @@ def test_the_fused_layer_is_the_plain_one(monkeypatch, block):
     wanted.backward(above)
     for one, copy in zip(arguments, copies, strict=True):
         torch.testing.assert_close(one.grad, copy.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gates_of_any_size_are_the_plain_ones(threads):
+    extremes = torch.tensor(
+        [-1e30, -200, -90, -87, -1e-6, 0, 1e-6, 87, 90, 200, 1e30, torch.nan, -torch.inf, torch.inf]
+    )
+    torch.manual_seed(0)
+    both = torch.cat((extremes.repeat(2, 1), torch.randn(2, 14)), dim=1).contiguous()
+    above, inner, found = torch.randn(2, 14), torch.empty(2, 14), torch.empty(2, 28)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    module._gate(both, inner)
+    module._gate_back(both, above.clone(), found)
+    torch.set_num_threads(before)
+    exact = both.double().requires_grad_()
+    gate, up = exact.chunk(2, dim=1)
+    wanted = F.silu(gate) * up
+    wanted.backward(above.double())
+    usual = extremes.isfinite() & (extremes.abs() < 1e30)
+    torch.testing.assert_close(inner[:, usual], wanted.detach().float()[:, usual], rtol=1e-5, atol=1e-6)
+    both_usual = usual.repeat(2)
+    torch.testing.assert_close(found[:, both_usual], exact.grad.float()[:, both_usual], rtol=1e-5, atol=1e-6)
+    assert inner[:, extremes.isnan()].isnan().all()
+    assert found[:, :14][:, extremes.isnan()].isnan().all()
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    compiled = pytest.importorskip("pretrainkit.nn._gated_swish", reason="there was no compiler at installation")
+    both, inner = np.zeros((3, 8), np.float32), np.zeros((3, 4), np.float32)
+    compiled.forward(both, inner, 4, 1)
+    for arguments in ((both[:2], inner, 4, 1), (both, inner, 5, 1), (both, inner, 0, 1), (both, inner, 4, 0)):
+        with pytest.raises(ValueError, match="do not fit"):
+            compiled.forward(*arguments)
+    compiled.backward(both, inner, both.copy(), 4, 1)
+    for arguments in ((both, inner, both[:2].copy(), 4, 1), (both, inner[:2], both.copy(), 4, 1)):
+        with pytest.raises(ValueError, match="do not fit"):
+            compiled.backward(*arguments)

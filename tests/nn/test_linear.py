@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 
 from pretrainkit.nn import linear as module
-from pretrainkit.nn.linear import BiasedLinear, Linear, linear, product
+from pretrainkit.nn.linear import BiasedLinear, Linear, linear, product, product_into
 
 
-@pytest.fixture(params=["as here", "without oneDNN"])
+@pytest.fixture(params=["Intel", "AMD"])
 def library(request, monkeypatch):
-    if request.param == "without oneDNN":
-        monkeypatch.setattr(module, "_onednn_product", lambda: None)
+    monkeypatch.setattr(module, "_vendor", lambda: {"Intel": "GenuineIntel", "AMD": "AuthenticAMD"}[request.param])
+    monkeypatch.setattr(module, "_onednn_product", module._onednn_product.__wrapped__)
 
 
 @pytest.mark.usefixtures("library")
@@ -43,6 +43,16 @@ def test_biased_layers_equal_torch(num):
 
 
 @pytest.mark.usefixtures("library")
+def test_products_are_written_where_they_belong():
+    torch.manual_seed(0)
+    x, weight, out = torch.randn(6, 5), torch.randn(5, 7).t(), torch.zeros(10, 7)
+    product_into(out[2:8], x, weight)
+    torch.testing.assert_close(out[2:8], x @ weight.t())
+    assert not out[:2].any()
+    assert not out[8:].any()
+
+
+@pytest.mark.usefixtures("library")
 def test_strided_operands_and_gradients_are_read_right():
     torch.manual_seed(0)
     x, weight = torch.randn(6, 10)[:, ::2].requires_grad_(), torch.randn(5, 7).t().requires_grad_()
@@ -58,3 +68,8 @@ def test_the_layer_is_a_linear_layer_under_autocast_too():
     assert layer.bias is None
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+
+
+def test_intels_processors_have_the_products_of_mkl(monkeypatch):
+    monkeypatch.setattr(module, "_vendor", lambda: "GenuineIntel")
+    assert module._onednn_product.__wrapped__() is None

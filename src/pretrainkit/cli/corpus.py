@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
+from pretrainkit.cli.corpus_hub import hub
 from pretrainkit.cli.corpus_options import (
     Compress,
     CompressionName,
@@ -26,6 +27,7 @@ from pretrainkit.cli.corpus_options import (
     shown_progress,
 )
 from pretrainkit.cli.corpus_refine import compress_shards, dedup, filter_documents, split
+from pretrainkit.cli.corpus_stats import stats
 from pretrainkit.cli.corpus_wikipedia import wikipedia
 from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
@@ -43,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("wikipedia")(wikipedia)
+app.command("hub")(hub)
 app.command("filter")(filter_documents)
 app.command("dedup")(dedup)
 app.command("split")(split)
@@ -50,6 +53,7 @@ app.command("compress")(compress_shards)
 app.command("pack")(pack)
 app.command("unpack")(unpack)
 app.command("bert-text")(bert_text)
+app.command("stats")(stats)
 app.command("tokenize-images")(tokenize_images)
 
 
@@ -302,37 +306,6 @@ def count_words(
     else:
         typer.echo(f"{out}: {manifest['num_distinct_words']:,} different words, {manifest['num_words']:,} in all")
     echo_skipped(manifest["skipped"])
-
-
-@app.command()
-def stats(
-    inputs: Inputs = None,
-    *,
-    format: Format = FormatName.auto,
-    text_key: TextKey = "text",
-    max_bad: MaxBad = 0,
-    workers: Workers = None,
-    json_output: Json = False,
-) -> None:
-    """Documents, words, bytes, lengths, duplicates."""
-    from pretrainkit.corpus.sources import find_sources
-    from pretrainkit.corpus.stats import corpus_stats
-
-    sources = find_sources(named(inputs), format.value)
-    with shown_progress(sources) as progress:
-        result = corpus_stats(sources, text_key=text_key, max_bad=max_bad, workers=workers, progress=progress)
-    if json_output:
-        typer.echo(json.dumps(result, ensure_ascii=False))
-        return
-    for key, value in result.items():
-        if isinstance(value, int):
-            typer.echo(f"{key.removeprefix('num_').replace('_', ' '):<24}{value:>16,}")
-    for key in ("words_per_document", "text_bytes_per_document"):
-        line = "  ".join(f"{name} {value:,.0f}" for name, value in result[key].items())
-        typer.echo(f"{key.replace('_', ' '):<24}  {line}")
-    for name, count in result["datasets"].items():
-        typer.echo(f"  {name:<22}{count:>16,} documents")
-    echo_skipped(result["skipped"])
 
 
 @app.command("corrupt")

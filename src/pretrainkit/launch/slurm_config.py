@@ -1,9 +1,9 @@
 """What a job asks of SLURM. Torch-free."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 
@@ -74,3 +74,14 @@ class SlurmConfig(SlurmJob):
     """Times that a run goes on after its time limit."""
     array_parallelism: PositiveInt = 256
     """Jobs of a sweep that may run at a time."""
+
+    @model_validator(mode="after")
+    def _is_told_after_it_began(self) -> Self:
+        # SLURM looks at its clock once a minute, so a job may be told up to 60 seconds earlier.
+        least = self.signal_seconds // 60 + 2
+        if self.time < least:
+            raise ValueError(
+                f"time={self.time} minutes and signal_seconds={self.signal_seconds}: the job may be told to end when "
+                f"it has hardly begun; give at least time={least}, or fewer signal_seconds"
+            )
+        return self

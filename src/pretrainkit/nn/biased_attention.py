@@ -8,8 +8,8 @@ layers; all layouts compute the same numbers:
 
 * `RowPairs`: rows and `scaled_dot_product_attention` with one additive mask; runs everywhere and is the reference.
 * `TiledPairs`: on a CPU. Each example for itself, some heads and queries at a time, so that scores stay in the cache
-  and keys that a causal query does not see cost nothing. Many short examples without bias or dropout are stacked:
-  see `pretrainkit.nn.stacked_attention`.
+  and keys that a causal query does not see cost nothing. Many short examples without bias or dropout go to compiled
+  code, `pretrainkit.nn.compiled_attention`, or are stacked, `pretrainkit.nn.stacked_attention`.
 * `FlexPairs`: rows on a GPU; FlexAttention reads the bias by distance, so no (H, Q, P) is ever made.
 
 Scores are plain dot products where no scale is given: T5 has it in the initial weights of the queries.
@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.nn.compiled_attention import Examples, attend, is_compiled, place_examples
 from pretrainkit.nn.dropout import keep_factors
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.nn.stacked_attention import Lengths, Stacks, are_short, stack
@@ -151,6 +152,7 @@ class TiledPairs(PairLayout):
     is_causal: bool = False
     """Self-attention in which a token sees itself and those before it."""
     _made: dict[tuple[int, int, bool], Stacks] = field(default_factory=dict, init=False, repr=False)
+    _placed: dict[int, Examples] = field(default_factory=dict, init=False, repr=False)
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
         if bias is None:
@@ -163,6 +165,8 @@ class TiledPairs(PairLayout):
     ) -> Tensor:
         is_plain = prepared is None and not dropout_rate and kv.dtype in (torch.float32, torch.float64)
         if is_plain and self._lengths is not None:
+            if is_compiled(kv):
+                return attend(q_THK, kv, self._examples(kv.shape[2]), self.num_tokens, scale)
             return self._stacks(len(kv), kv.shape[2], has_queries=q_THK is None).attend(q_THK, kv, scale)
         return _TiledAttention.apply(q_THK, kv, prepared, self._tiles, self.num_tokens, dropout_rate, scale)
 
@@ -184,6 +188,13 @@ class TiledPairs(PairLayout):
         )
         shares_keys = (ends_E5[1:, 2] < ends_E5[:-1, 3]).any()
         return found if are_short(found) and not shares_keys else None
+
+    def _examples(self, num_heads: int) -> Examples:
+        """Made once for all layers."""
+        assert self._lengths is not None
+        if num_heads not in self._placed:
+            self._placed[num_heads] = place_examples(self._lengths, num_heads, is_causal=self.is_causal)
+        return self._placed[num_heads]
 
     def _stacks(self, num_asked: int, num_heads: int, *, has_queries: bool) -> Stacks:
         """Made once for all layers."""

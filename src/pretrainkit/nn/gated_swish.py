@@ -1,54 +1,94 @@
 """The feed-forward layer with a gated swish, (swish(x G^T) * x U^T) W^T, for float32 on a CPU; G above U in one matrix.
 
-As in `pretrainkit.nn.gated_gelu`: some rows at a time pass through all of it while they are in the cache, and what the
-backward pass needs is made then.
+As in `pretrainkit.nn.gated_gelu`, some rows at a time pass through all of it while they are in the cache, backwards
+too: their gradients go to those of the weights at once. What is between the products is one pass of compiled code
+(`_gated_swish.c`) each way; where there was no compiler at installation, torch's operators compute the same. Backwards
+the sigmoid is made again: that is cheaper than to read it.
 
 Dimensions: T tokens, D width, F width inside, E = 2 F.
 Source: Shazeer 2020, https://arxiv.org/abs/2002.05202.
 """
 
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pretrainkit.nn.linear import product
+from pretrainkit.nn.linear import product, product_into
 
-_BLOCK = 1 << 18
-"""Elements of the inner width that are worked on at a time."""
+_BLOCK = 1 << 17
+"""Elements of the inner width that a thread works on at a time."""
 
 
 class _GatedSwish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, both_ED: Tensor, down_DF: Tensor) -> Tensor:
-        num_tokens, width = len(x_TD), len(both_ED) // 2
-        inner_TF, slopes_TE = x_TD.new_empty(num_tokens, width), x_TD.new_empty(num_tokens, 2 * width)
-        num_rows = max(1, _BLOCK // width)
-        parts = zip(x_TD.split(num_rows), inner_TF.split(num_rows), slopes_TE.split(num_rows), strict=True)
-        for x, inner, slopes in parts:
-            gate, up = product(x, both_ED).chunk(2, dim=1)
-            to_gate, swish = slopes.chunk(2, dim=1)
-            sigmoid = gate.sigmoid()
-            torch.mul(gate, sigmoid, out=swish)
-            torch.mul(swish, up, out=inner)
-            # d/dx x s = s + x s (1 - s)
-            sigmoid.addcmul_(torch.rsub(sigmoid, 1), swish)
-            torch.mul(sigmoid, up, out=to_gate)
-        ctx.save_for_backward(x_TD, both_ED, down_DF, inner_TF, slopes_TE)
+        width = len(both_ED) // 2
+        inner_TF = x_TD.new_empty(len(x_TD), width)
+        num_rows = max(1, torch.get_num_threads() * _BLOCK // width)
+        parts = []
+        for x, inner in zip(x_TD.split(num_rows), inner_TF.split(num_rows), strict=True):
+            parts.append(product(x, both_ED))
+            _gate(parts[-1], inner)
+        ctx.save_for_backward(x_TD, both_ED, down_DF, inner_TF, *parts)
         return product(inner_TF, down_DF)
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        x_TD, both_ED, down_DF, inner_TF, slopes_TE = ctx.saved_tensors
+        x_TD, both_ED, down_DF, inner_TF, *parts = ctx.saved_tensors
         grad_TD = grad_TD.contiguous()
-        width = inner_TF.shape[1]
-        grad_TE = torch.empty_like(slopes_TE)
-        num_rows = max(1, _BLOCK // width)
-        for grad, slopes, found in zip(*(t.split(num_rows) for t in (grad_TD, slopes_TE, grad_TE)), strict=True):
-            grad_inner = product(grad, down_DF.t())
-            torch.mul(grad_inner[:, None], slopes.unflatten(1, (2, width)), out=found.unflatten(1, (2, width)))
-        grad_x_TD = product(grad_TE, both_ED.t()) if ctx.needs_input_grad[0] else None
-        return grad_x_TD, grad_TE.t() @ x_TD, grad_TD.t() @ inner_TF
+        num_rows = len(parts[0])
+        grad_x_TD = torch.empty_like(x_TD) if ctx.needs_input_grad[0] else None
+        grad_both_ED, grad_down_DF = torch.empty_like(both_ED), torch.empty_like(down_DF)
+        room = torch.empty_like(parts[0])
+        arrays = (one.split(num_rows) for one in (x_TD, inner_TF, grad_TD))
+        for number, (part, x, inner, grad) in enumerate(zip(parts, *arrays, strict=True)):
+            found = room[: len(part)]
+            _gate_back(part, product(grad, down_DF.t()), found)
+            is_added = int(number > 0)
+            grad_both_ED.addmm_(found.t(), x, beta=is_added)
+            grad_down_DF.addmm_(grad.t(), inner, beta=is_added)
+            if grad_x_TD is not None:
+                product_into(grad_x_TD[number * num_rows : number * num_rows + len(part)], found, both_ED.t())
+        return grad_x_TD, grad_both_ED, grad_down_DF
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    try:
+        import pretrainkit.nn._gated_swish as compiled
+    except ImportError:
+        return None
+    return compiled
+
+
+def _gate(both_TE: Tensor, inner_TF: Tensor) -> None:
+    """swish(gate) * up into `inner_TF`."""
+    compiled = _compiled()
+    if compiled is not None:
+        compiled.forward(both_TE.numpy(), inner_TF.numpy(), inner_TF.shape[1], torch.get_num_threads())
+        return
+    gate_TF, up_TF = both_TE.chunk(2, dim=1)
+    torch.sigmoid(gate_TF, out=inner_TF).mul_(gate_TF).mul_(up_TF)
+
+
+def _gate_back(both_TE: Tensor, above_TF: Tensor, found_TE: Tensor) -> None:
+    """The gradient of `both_TE` into `found_TE`, given that of swish(gate) * up."""
+    compiled = _compiled()
+    if compiled is not None:
+        arrays = (one.numpy() for one in (both_TE, above_TF, found_TE))
+        compiled.backward(*arrays, above_TF.shape[1], torch.get_num_threads())
+        return
+    gate_TF, up_TF = both_TE.chunk(2, dim=1)
+    to_gate_TF, to_up_TF = found_TE.chunk(2, dim=1)
+    sigmoid_TF = gate_TF.sigmoid()
+    above_TF.mul_(sigmoid_TF)
+    torch.mul(above_TF, gate_TF, out=to_up_TF)
+    # d/dx x s = s + x s (1 - s) = s (1 + x (1 - s))
+    slope_TF = sigmoid_TF.neg_().add_(1).mul_(gate_TF).add_(1)
+    torch.mul(above_TF, up_TF, out=to_gate_TF).mul_(slope_TF)
 
 
 def gated_swish(x_TD: Tensor, both_ED: Tensor, down_DF: Tensor) -> Tensor:

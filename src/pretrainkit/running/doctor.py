@@ -107,7 +107,8 @@ def _distribution() -> list[Finding]:
 
 
 def _helpers() -> list[Finding]:
-    names = ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
+    drawing = ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
+    names = (*drawing, "nn._attention", "nn._gated_swish")
     missing = [name for name in names if find_spec(f"pretrainkit.{name}") is None]
     if not missing:
         return [Finding("compiled helpers", "good", ", ".join(names))]

@@ -39,8 +39,9 @@ class TaskProbeConfig(Config):
     """Examples to learn from, spread over the task's, at most all."""
     num_examples: PositiveInt = 2048
     """Held-out examples of each set, at most all."""
-    pooling: Literal["own", "cls", "mean", "max"] = "mean"
-    """What stands for an example: the encoder's own vector, its first token, or the mean or maximum over its tokens."""
+    pooling: Literal["own", "cls", "mean", "max", "texts"] = "mean"
+    """What stands for an example: the encoder's own vector, its first token, the mean or maximum over its tokens, or
+    means over either text of a pair, with their difference and product."""
     max_seq_length: PositiveInt = 128
     """Most tokens of an example; at most those that the encoder reads."""
     l2: PositiveFloat = 1e-3
@@ -86,7 +87,7 @@ class EvaluateConfig(Config):
     num_samples: NonNegativeInt = 0
     """Held-out examples that are shown with the model's answers after every evaluation: in TensorBoard and Weights &
     Biases where those are on, and over time in the report. After the last step some are shown in any case. Not while a
-    model is sharded (fsdp2)."""
+    model is sharded (fsdp2, hsdp)."""
     probes: Probes = ()
     """Tasks of recipe glue to try the encoder on while it is trained."""
     probe_folders: Annotated[dict[str, str], IsPath()] = Field(default_factory=dict)

@@ -28,7 +28,8 @@ class ReadExamples(ABC):
     @abstractmethod
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
         """The batch of these examples under the names that the encoder knows; always with `cu_seqlens` (B + 1,) and
-        `lengths` (B,), both int32. `index_B` may be empty."""
+        `lengths` (B,) and, of pairs, `second_begins` (B,), the slot within the example at which the second text begins;
+        all int32. `index_B` may be empty."""
 
 
 class ReadWords(ReadExamples):

@@ -134,12 +134,13 @@ class TokenExamples(ReadExamples):
 
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
         """`input_ids`, `token_type_ids` (0, and 1 from the second text of a pair on) and `positions` (T,) int32;
-        `cu_seqlens` (B + 1,) and `lengths` (B,) int32."""
+        `cu_seqlens` (B + 1,), `lengths` (B,) and, of pairs, `second_begins` (B,) int32."""
         examples = [self._example(int(index)) for index in index_B]
         firsts = np.array([first for _, first in examples], np.int64)
         lengths = np.array([len(ids) for ids, _ in examples], np.int64)
         types = np.tile(np.array([0, 1], np.int32), len(examples))
-        return {
+        of_pairs = {"second_begins": firsts.astype(np.int32)} if len(self.texts) == 2 else {}
+        return of_pairs | {
             "input_ids": np.concatenate([ids for ids, _ in examples]) if examples else np.empty(0, np.int32),
             "token_type_ids": np.repeat(types, np.stack([firsts, lengths - firsts], axis=1).ravel()),
             "positions": slots(lengths).astype(np.int32),

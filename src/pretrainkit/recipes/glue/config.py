@@ -51,9 +51,10 @@ class GlueModelConfig(Config):
     number."""
     start: Literal["trained", "random"] = "trained"
     """Where the encoder's weights come from. random: drawn anew, to see what pretraining is worth."""
-    pooling: Literal["cls", "mean", "max"] | None = None
+    pooling: Literal["cls", "mean", "max", "texts"] | None = None
     """Tasks of a class or number per example: what stands for an example. null: the encoder's own vector, such as that
-    of BERT's pooler. cls: the first token's hidden state. mean, max: over all its tokens."""
+    of BERT's pooler. cls: the first token's hidden state. mean, max: over all its tokens. texts: of pairs the means u
+    and v over either text, |u - v| and u v, so that the head can compare them; of single texts the mean."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """On the vector in front of the head; null: the encoder's rate for hidden states. Encoders of recipe huggingface
     have a dropout of their own there, which stays: their rate counts as 0."""

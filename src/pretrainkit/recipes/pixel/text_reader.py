@@ -97,9 +97,14 @@ class DrawnExamples(ReadExamples):
 
     def build(self, index_B: Ints) -> dict[str, np.ndarray]:
         """`patches` (T, F) uint8, 0 for class tokens; `positions` (T,), 0 for class tokens and 1 + i for patch i,
-        `cu_seqlens` (B + 1,) and `lengths` (B,), all int32."""
-        strips = [self.page(index).paint() for index in index_B.tolist()]
-        return stream(strips, self._renderer.config.pixels_per_patch, has_color=self._renderer.config.rgb)
+        `cu_seqlens` (B + 1,), `lengths` (B,) and, of pairs, `second_begins` (B,), all int32."""
+        pages, P = [self.page(index) for index in index_B.tolist()], self._renderer.config.pixels_per_patch
+        batch = stream([page.paint() for page in pages], P, has_color=self._renderer.config.rgb)
+        if not self._texts or not isinstance(self._texts[0], tuple):
+            return batch
+        # Behind the class token and the black patch that ends the first text.
+        second_begins = np.array([page.parts[0].end // P + 2 for page in pages], np.int32)
+        return batch | {"second_begins": second_begins}
 
 
 def _first_patches(page: Page, renderer: Renderer) -> int | None:

@@ -38,14 +38,15 @@ def build_model(config: GlueRun) -> HeadedEncoder:
     recipe, encoder_config = encoder_of(config.model)
     encoder = recipe.build_text_encoder(encoder_config, recipe.build_model(encoder_config))
     assert config.model.classes is not None  # bound
-    kind, pooling, num_outputs = task_of(config.data).kind, config.model.pooling, max(1, len(config.model.classes))
+    task, pooling, num_outputs = task_of(config.data), config.model.pooling, max(1, len(config.model.classes))
+    kind = task.kind
     if pooling is not None and kind not in _POOLED:
         raise ConfigError(f"model.pooling={pooling} has no effect on a task of kind {kind}\n  leave it out")
     own_rate = encoder.pooled_dropout_rate if kind in _POOLED else encoder.dropout_rate
     rate = own_rate if config.model.dropout is None else config.model.dropout
     with SkipInitialisation():
         if kind in _POOLED:
-            model: HeadedEncoder = TextHead(encoder, num_outputs, rate, pooling)
+            model: HeadedEncoder = TextHead(encoder, num_outputs, rate, pooling, is_pair=task.is_pair)
         else:
             model = _HEADS[kind](encoder, num_outputs, rate)
     if torch.get_default_device().type != "meta":

@@ -12,7 +12,7 @@ from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.model import HeadedEncoder
 from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
-from pretrainkit.recipes.glue.pooling import Pooling, pooled
+from pretrainkit.recipes.glue.pooling import Pooling, pooled, pooled_width
 from pretrainkit.training.objective import Batch, HostBatch, LossSum
 from pretrainkit.training.text_encoder import TextEncoder
 
@@ -21,20 +21,34 @@ class TextHead(HeadedEncoder):
     """Encoder, dropout, linear."""
 
     def __init__(
-        self, encoder: TextEncoder, num_outputs: int, dropout_rate: float, pooling: Pooling | None = None
+        self,
+        encoder: TextEncoder,
+        num_outputs: int,
+        dropout_rate: float,
+        pooling: Pooling | None = None,
+        *,
+        is_pair: bool = False,
     ) -> None:
-        """`pooling`: in place of the encoder's own, which then is not trained."""
+        """
+        Args:
+            encoder: Gives features.
+            num_outputs: C.
+            dropout_rate: Of the vector in front of the head.
+            pooling: In place of the encoder's own, which then is not trained.
+            is_pair: Whether an example has two texts.
+        """
         self.head: nn.Linear
-        super().__init__(encoder, nn.Linear(encoder.width, num_outputs), dropout_rate)
+        width = pooled_width(encoder.width, pooling, is_pair=is_pair)
+        super().__init__(encoder, nn.Linear(width, num_outputs), dropout_rate)
         self.pooling = pooling
         if pooling is not None:
             encoder.freeze_pooling()
 
     def vectors(self, batch: Batch, max_length: int) -> Tensor:
-        """(B, D): what stands for each example."""
+        """(B, D), or of `pooled_width`: what stands for each example."""
         if self.pooling is None:
             return self.encoder(batch, max_length)
-        return pooled(self.encoder.token_features(batch, max_length), batch["cu_seqlens"], self.pooling)
+        return pooled(self.encoder.token_features(batch, max_length), batch, self.pooling)
 
     def forward(self, batch: Batch, max_length: int) -> Outputs:
         """(B, C) logits, or (B, 1) numbers; see `TextEncoder` for the batch."""

@@ -1,0 +1,113 @@
+"""Attention of many short examples on a CPU by compiled code (`_attention.c`), where the tokens lie.
+
+Nothing is gathered, padded or put back, and no operator is called for each example. Where there was no compiler at
+installation, `pretrainkit.nn.stacked_attention` computes the same.
+
+Dimensions: T tokens that ask, S tokens that are asked, H heads, K width of one head, E examples.
+"""
+
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pretrainkit.nn.stacked_attention import Lengths
+
+_LANES = 16
+"""Heads are a multiple of it wide, and rows of probabilities are padded to one."""
+
+
+class Examples(NamedTuple):
+    """Examples of two streams, for a number of heads."""
+
+    rows_E6: NDArray[np.int64]
+    """First query, queries, first key, keys, prefix, first of its probabilities."""
+    num_shares: int
+    """Of all examples together."""
+    num_queries: int
+    num_keys: int
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    try:
+        import pretrainkit.nn._attention as compiled
+    except ImportError:
+        return None
+    return compiled
+
+
+def is_compiled(x: Tensor) -> bool:
+    """Whether `attend` takes queries, keys and values (..., K) of this kind."""
+    is_float32_cpu = x.device.type == "cpu" and x.dtype == torch.float32
+    is_plain = is_float32_cpu and x.shape[-1] % _LANES == 0 and not torch.compiler.is_compiling()
+    return is_plain and _compiled() is not None
+
+
+def place_examples(lengths: Lengths, num_heads: int, *, is_causal: bool) -> Examples:
+    """
+    Args:
+        lengths: Examples with at least one query and one key, by rising keys. No two share a query or a key.
+        num_heads: H.
+        is_causal: A query sees keys up to its own number, and those of its prefix.
+    """
+    stride_E = (lengths.num_keys_E + _LANES - 1) // _LANES * _LANES
+    ends_E = (lengths.num_queries_E * stride_E * num_heads).cumsum()
+    starts_E = np.concatenate([[0], ends_E])[:-1]
+    prefix_E = lengths.num_prefix_E if is_causal else lengths.num_keys_E
+    return Examples(
+        np.stack([*lengths[:4], prefix_E, starts_E], axis=1).astype(np.int64),
+        int(ends_E[-1]),
+        int(lengths.num_queries_E.sum()),
+        int(lengths.num_keys_E.sum()),
+    )
+
+
+def attend(q_THK: Tensor | None, kv: Tensor, examples: Examples, num_tokens: int, scale: float) -> Tensor:
+    """softmax(scale q k) v, (T, H, K). Zeros for queries that see no key.
+
+    Args:
+        q_THK: Queries; None: they are the first of the three in `kv`.
+        kv: (S, 2, H, K) keys and values, or (T, 3, H, K) queries, keys and values, for which `is_compiled` is true.
+        examples: For as many heads.
+        num_tokens: T.
+        scale: Positive.
+    """
+    found: Tensor = _CompiledAttention.apply(q_THK, kv, examples, num_tokens, scale)
+    return found
+
+
+class _CompiledAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q_THK: Tensor | None, kv: Tensor, examples: Examples, num_tokens: int, scale: float) -> Any:
+        compiled, (num_heads, width) = _compiled(), kv.shape[2:]
+        assert compiled is not None
+        q, kv = kv.new_empty(0) if q_THK is None else q_THK.contiguous(), kv.contiguous()
+        shares = kv.new_empty(examples.num_shares)
+        mixed_THK = _room(kv, (num_tokens, num_heads, width), is_filled=examples.num_queries == num_tokens)
+        arrays = (q.numpy(), kv.numpy(), examples.rows_E6, shares.numpy(), mixed_THK.numpy())
+        compiled.forward(*arrays, num_heads, width, scale, torch.get_num_threads())
+        ctx.save_for_backward(q, kv, shares)
+        ctx.examples, ctx.scale, ctx.has_queries = examples, scale, q_THK is None
+        return mixed_THK
+
+    @staticmethod
+    def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
+        q, kv, shares = ctx.saved_tensors
+        compiled, examples, (num_heads, width) = _compiled(), ctx.examples, kv.shape[2:]
+        assert compiled is not None
+        to_q = _room(q, q.shape, is_filled=examples.num_queries == len(grad_THK))
+        to_kv = _room(kv, kv.shape, is_filled=examples.num_keys == len(kv))
+        given = (q.numpy(), kv.numpy(), examples.rows_E6, shares.numpy(), grad_THK.contiguous().numpy())
+        found = (to_q.numpy(), to_kv.numpy())
+        compiled.backward(*given, *found, num_heads, width, ctx.scale, torch.get_num_threads())
+        return (None if ctx.has_queries else to_q), to_kv, None, None, None
+
+
+def _room(like: Tensor, shape: tuple[int, ...], *, is_filled: bool) -> Tensor:
+    """To write into; `is_filled`: all of it is going to be written, so that it needs no zeros."""
+    return like.new_empty(shape) if is_filled else like.new_zeros(shape)
