@@ -8,7 +8,7 @@ left out. Parts are cut by content alone: what comes of them does not depend on 
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import date, time
@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.corpus.engines.engine import LOCAL, Engine
 from pretrainkit.corpus.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
 from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, available_cores, run_tasks
 from pretrainkit.corpus.shard_writer import encode_record
@@ -95,6 +96,7 @@ def fetched(
     *,
     workers: int | None = None,
     memory_bytes: int = DEFAULT_MEMORY,
+    engine: Engine = LOCAL,
     progress: Progress | None = None,
     part_bytes: int = SPAN_BYTES,
 ) -> Iterator[list[SourceFile]]:
@@ -107,8 +109,9 @@ def fetched(
         request: What to stream.
         out: The folder that the corpus will be written to. Where it holds one that was made of the same request,
             nothing is fetched.
-        workers: Processes; None: the cores.
-        memory_bytes: Over all processes; each that streams is reckoned at 400 MB.
+        workers: Processes; None: the cores, or what the engine thinks best.
+        memory_bytes: Over all processes, or of each task on a cluster; each that streams is reckoned at 400 MB.
+        engine: What runs the tasks; workers of a cluster must reach the hub.
         progress: Shown how far it is.
         part_bytes: About the size of a file.
 
@@ -130,7 +133,7 @@ def fetched(
             FetchTask(request, commit, index, num_files, work / f"file-{index:05d}", part_bytes, request.max_documents)
             for index in range(num_files)
         ]
-        sources = _fetch_all(tasks, stamp, workers, memory_bytes, progress)
+        sources = _fetch_all(tasks, stamp, _streaming(request, workers, memory_bytes, engine, work, progress), progress)
         if not sources:
             raise DataError(f"{request.name}, split {request.split}, holds no row\n  name another split by --split")
         yield sources
@@ -138,7 +141,7 @@ def fetched(
 
 
 def _fetch_all(
-    tasks: list[FetchTask], stamp: str | None, workers: int | None, memory_bytes: int, progress: Progress
+    tasks: list[FetchTask], stamp: str | None, streaming: "_Streaming", progress: Progress
 ) -> list[SourceFile]:
     request = tasks[0].request
     progress.stage("streaming", len(tasks), "file")
@@ -157,7 +160,7 @@ def _fetch_all(
             if left <= 0:
                 break
     else:
-        for index, noted in run_tasks(fetch_file, tasks, _num_processes(request, len(tasks), workers, memory_bytes)):
+        for index, noted in streaming(tasks):
             results[index] = noted
             progress.advance(1)
     return [
@@ -165,6 +168,22 @@ def _fetch_all(
         for index, noted in sorted(results.items())
         for number in range(len(noted["parts"]))
     ]
+
+
+_Streaming = Callable[[Sequence[FetchTask]], Iterator[tuple[int, dict[str, Any]]]]
+"""Streams several data files at once, in any order."""
+
+
+def _streaming(
+    request: HubRequest, workers: int | None, memory_bytes: int, engine: Engine, work: Path, progress: Progress
+) -> _Streaming:
+    def run(tasks: Sequence[FetchTask]) -> Iterator[tuple[int, dict[str, Any]]]:
+        if engine.is_local:
+            return run_tasks(fetch_file, tasks, _num_processes(request, len(tasks), workers, memory_bytes))
+        crew = engine.crew(workers, len(tasks), 0, max(memory_bytes, _PROCESS_BYTES))
+        return engine.run(fetch_file, tasks, crew, work, progress)
+
+    return run
 
 
 def _num_processes(request: HubRequest, num_files: int, workers: int | None, memory_bytes: int) -> int:
