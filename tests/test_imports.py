@@ -27,6 +27,7 @@ LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 SIDEWAYS = {
     ("tokenizers", "corpus"),
     ("rendering", "corpus"),
+    ("corpus", "launch"),
     ("config", "errors"),
     ("rng", "errors"),
     ("report", "eval"),

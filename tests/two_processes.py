@@ -15,8 +15,8 @@ def run_two(script: Path, *arguments: str) -> list[str]:
     return run_ranks(2, script, *arguments)
 
 
-def run_ranks(num: int, script: Path, *arguments: str) -> list[str]:
-    """The same for `num` ranks.
+def run_ranks(num: int, script: Path, *arguments: str, local_world_size: int | None = None) -> list[str]:
+    """The same for `num` ranks; where `local_world_size` is given, as on machines of so many ranks each.
 
     The ranks meet at a store of this process, which holds its port from the start: a free port that is looked up first
     may be gone when rank 0 binds it.
@@ -24,7 +24,11 @@ def run_ranks(num: int, script: Path, *arguments: str) -> list[str]:
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     place = {"WORLD_SIZE": str(num), "MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1"}
     place["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    ended = run_all_warm(script, arguments, [place | {"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(num)])
+    local = local_world_size or num
+    place["LOCAL_WORLD_SIZE"] = str(local)
+    ended = run_all_warm(
+        script, arguments, [place | {"RANK": str(n), "LOCAL_RANK": str(n % local)} for n in range(num)]
+    )
     codes = [rank.returncode for rank in ended]
     told = "\n".join(f"rank {number}:\n{rank.stdout}{rank.stderr}" for number, rank in enumerate(ended))
     assert codes == [0] * num, f"the ranks ended with {codes}\n{told}"

@@ -28,6 +28,22 @@ def test_a_hyphen_before_a_name_stays():
     assert BookCleaning(join_hyphens=True).clean("Anglo-\nSaxon, 10-\nyear") == "Anglo-\nSaxon, 10-\nyear"
 
 
+@pytest.mark.parametrize("word", ["civil", "mix", "vi", "I", "iiii", "Civil", "livid", "vic", "xIx", "ivy", "id", "mm"])
+def test_a_lone_word_of_roman_letters_stays(word):
+    text = f"so\n{word}\nis a word\n"
+    assert BookCleaning(drop_page_numbers=True).clean(text) == text
+
+
+def test_roman_page_numbers_go_where_they_follow_each_other():
+    clean = BookCleaning(drop_page_numbers=True).clean
+    pages = "".join(
+        f"Of page {n}.\n{roman}\n" for n, roman in enumerate(["v", "vi", "viii", "ix", "xl", "civil", "xli"])
+    )
+    assert clean(pages) == "".join(f"Of page {n}.\n" for n in range(6)) + "civil\nOf page 6.\n"
+    assert clean("I\nOne.\nII\nTwo.\nii\nIV\nFour.\nIX\n") == "One.\nTwo.\nii\nFour.\nIX\n"
+    assert clean("page xii\n[mcmxcix]\npage civil\nend\n") == "page civil\nend\n"
+
+
 def test_the_command_takes_out_licences(tmp_path):
     mark = "*** {} OF THE PROJECT GUTENBERG EBOOK X ***"
     book = "\n".join(["Licence", mark.format("START"), "Text.", mark.format("END"), "More"])

@@ -5,12 +5,18 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pretrainkit.corpus.duplicates import find_duplicates
+from pretrainkit.corpus import duplicates, pairs
+from pretrainkit.corpus.duplicates import DropList, DuplicateRule, find_duplicates
+from pretrainkit.corpus.engines.engine import LOCAL, Crew, LocalEngine, Means
 from pretrainkit.corpus.minhash import MinHash
+from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Quiet
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
 from pretrainkit.corpus.sources import find_sources
+from pretrainkit.corpus.spans import group_sources
 from pretrainkit.errors import DataError
 
 
@@ -39,13 +45,22 @@ def raw(tmp_path_factory):
     return folder
 
 
-def build(raw, out, method, workers=1, **options):
-    sources = find_sources([raw])
-    found = find_duplicates(sources, out, method, heldout=options.get("heldout", 0.0), workers=workers)
-    settings = BuildSettings(
-        num_shards=2, drop_reason="duplicate", drop_fingerprint=found.drop_fingerprint, seed=None, **options
-    )
-    return found, build_corpus(sources, out, settings, workers=1)
+def build(raw, out, method, **options):
+    rule = DuplicateRule(minhash=method)
+    return build_corpus(find_sources([raw]), out, BuildSettings(num_shards=2, duplicates=rule, seed=None, **options))
+
+
+def dropped(sources, work, method, memory_bytes=DEFAULT_MEMORY, **options):
+    """The list of documents to leave out."""
+    means = Means(LOCAL, 1, memory_bytes, Quiet())
+    found = find_duplicates(sources, work, DuplicateRule(minhash=method), means=means, **options)
+    listed = np.fromfile(found.path, np.uint64)
+    assert len(listed) == found.num_dropped
+    return listed.tolist()
+
+
+def all_parts(folder):
+    return [path.name for path in folder.glob("part-*")]
 
 
 def texts(folder):
@@ -53,11 +68,10 @@ def texts(folder):
 
 
 def test_the_first_of_near_duplicates_is_kept(tmp_path, raw):
-    found, manifests = build(raw, tmp_path, MinHash(), split_folders=False)
+    manifests = build(raw, tmp_path, MinHash(), split_folders=False)
     assert texts(tmp_path) == ORIGINALS
-    assert (found.num_documents, found.num_dropped) == (60, 20)
     assert manifests["train"]["skipped"]["duplicate"]["count"] == 20
-    assert not (tmp_path / ".signatures").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", *sorted(all_parts(tmp_path))]
 
 
 def test_only_equal_texts_go_where_only_copies_count(tmp_path, raw):
@@ -80,14 +94,19 @@ def test_nothing_near_a_held_out_document_is_trained_on(tmp_path, raw):
     )  # fmt: skip
 
 
-def test_the_list_does_not_depend_on_how_the_work_is_shared(tmp_path, raw, monkeypatch):
-    from pretrainkit.corpus import duplicates
-    from pretrainkit.corpus.spans import group_sources
-
-    one = find_duplicates(find_sources([raw]), tmp_path / "one", MinHash())
+@pytest.mark.parametrize("heldout", [0.0, 0.3])
+def test_the_list_does_not_depend_on_how_the_work_is_shared(tmp_path, raw, monkeypatch, heldout):
+    sources = find_sources([raw])
+    one = dropped(sources, tmp_path / "one", MinHash(), heldout=heldout)
     monkeypatch.setattr(duplicates, "group_sources", lambda sources: group_sources(sources, 1, 2000))
-    many = find_duplicates(find_sources([raw]), tmp_path / "many", MinHash())
-    assert one.num_dropped == many.num_dropped == 20
+    many = dropped(sources, tmp_path / "many", MinHash(), heldout=heldout)
+    # So little memory that every few documents are a run, and runs are merged in steps.
+    monkeypatch.setattr(LocalEngine, "crew", lambda *_: Crew(1, 2000))
+    monkeypatch.setattr(pairs, "_LEAST_BLOCK", 4)
+    tight = dropped(sources, tmp_path / "tight", MinHash(), heldout=heldout)
+    assert many == tight == sorted(many)
+    assert len(one) == len(many)  # in stretches of a file documents are numbered otherwise
+    assert len(one) == 20 if not heldout else 0 < len(one) < 20
 
 
 def test_documents_of_no_words_are_alike_and_settings_are_checked():
@@ -106,3 +125,14 @@ def test_the_share_of_found_pairs_is_that_of_the_formula():
         # Sets of words with 225 or so in common of 375: a similarity of about 0.6, found in 21 of 100 cases.
         found += bool((minhash.bands(" ".join(own)) == minhash.bands(" ".join(own[:225] + other))).any())
     assert 3 <= found <= 27
+
+
+@given(listed=st.sets(st.integers(0, 400)), asked=st.lists(st.integers(0, 400)), block=st.integers(1, 9))
+def test_a_list_read_in_pieces_holds_what_is_on_it(tmp_path_factory, listed, asked, block):
+    path = tmp_path_factory.mktemp("list") / "dropped.u64"
+    np.array(sorted(listed), np.uint64).tofile(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates, "_BLOCK", block)
+        held = DropList(path)
+        assert [number in held for number in sorted(asked)] == [number in listed for number in sorted(asked)]
+        assert [number in held for number in asked] == [number in listed for number in asked]

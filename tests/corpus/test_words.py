@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.corpus import word_tables, words
+from pretrainkit.corpus.engines.engine import Crew, LocalEngine
 from pretrainkit.corpus.manifest import verify
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.sources import find_sources
@@ -209,7 +210,7 @@ def test_spilling_and_workers_change_nothing(tmp_path, many_files, monkeypatch, 
         assert (tmp_path / "one.tsv.manifest.json").read_text().replace("one.tsv", "two.tsv") == (
             tmp_path / "two.tsv.manifest.json"
         ).read_text()
-    monkeypatch.setattr(words, "memory_per_process", lambda memory, processes: 3000)
+    monkeypatch.setattr(LocalEngine, "crew", lambda *_: Crew(1, 3000))
     monkeypatch.setattr(word_tables, "_MAX_MERGED_RUNS", 2)
     count_words(many_files, tmp_path / "spilled.tsv", order=order, workers=1, memory_bytes=50_000_000)
     on_disk = words.write_merged

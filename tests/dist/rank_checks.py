@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -301,11 +303,11 @@ def check_second_writer_is_refused_by_all(world: World, folder: Path) -> None:
         held.close()
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
+def run_checks(folder: Path, module: Mapping[str, Any]) -> None:
+    """All check_... of a module's names, on this rank."""
     torch.set_num_threads(1)
     world = init_world("cpu")
-    for name, check in list(globals().items()):
+    for name, check in list(module.items()):
         if name.startswith("check_"):
             outcome = "ok"
             try:
@@ -317,4 +319,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_checks(Path(sys.argv[1]), globals())

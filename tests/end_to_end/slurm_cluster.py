@@ -1,4 +1,8 @@
-"""A SLURM cluster of one node on loopback, in a folder: munge, slurmctld and slurmd, started by hand as root."""
+"""A SLURM cluster of two nodes on loopback, in a folder: munge, slurmctld and two slurmd, started by hand as root.
+
+Debian's slurmd serves several nodes of one machine. Their names are those that the machine has for itself, so that
+ranks find each other.
+"""
 
 import os
 import shutil
@@ -20,13 +24,12 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 SlurmctldPort={controller}
-SlurmdPort={node}
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
@@ -41,9 +44,11 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=1000 State=UNKNOWN
-PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
-PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+NodeName={host} NodeAddr=127.0.0.1 Port={node} CPUs=2 RealMemory=1000 State=UNKNOWN
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={other} CPUs=1 RealMemory=1000 State=UNKNOWN
+PartitionName=low Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=high Nodes={host} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=both Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1
 """
 
 
@@ -65,8 +70,11 @@ def _free_port() -> int:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Path]:
-    """A cluster with the partitions low (requeued when somebody comes to high) and high; gives its slurm.conf."""
-    for name in ("munge", "state", "spool"):
+    """A cluster with the partitions low (requeued when somebody comes to high) and high on one node, and both on two;
+    gives its slurm.conf."""
+    host = socket.gethostname().partition(".")[0]
+    nodes = (host, "localhost")
+    for name in ("munge", "state", *(f"spool-{node}" for node in nodes)):
         (folder / name).mkdir()
     (folder / "munge").chmod(0o700)
     key = folder / "munge/key"
@@ -75,16 +83,17 @@ def running(folder: Path) -> Iterator[Path]:
     munge = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munge/pid"}
     munge |= {"log-file": folder / "munge/log", "seed-file": folder / "munge/seed"}
     config = folder / "slurm.conf"
-    ports = {"controller": _free_port(), "node": _free_port()}
-    config.write_text(CONFIG.format(host=socket.gethostname().partition(".")[0], folder=folder, **ports))
+    ports = {"controller": _free_port(), "node": _free_port(), "other": _free_port()}
+    config.write_text(CONFIG.format(host=host, folder=folder, **ports))
     environment = os.environ | {"SLURM_CONF": str(config)}
     try:
         subprocess.run(["munged", "--force", *(f"--{name}={path}" for name, path in munge.items())], check=True)
-        for daemon in ("slurmctld", "slurmd"):
-            subprocess.run([daemon], env=environment, check=True)
+        for daemon in (["slurmctld"], *(["slurmd", "-N", node] for node in nodes)):
+            subprocess.run(daemon, env=environment, check=True)
             time.sleep(1)
         deadline = time.monotonic() + 60
-        while "idle" not in subprocess.run(["sinfo"], env=environment, capture_output=True, text=True).stdout:
+        idle = ["sinfo", "--noheader", "--Node", "--partition=both", "--states=idle"]
+        while len(subprocess.run(idle, env=environment, capture_output=True, text=True).stdout.splitlines()) < 2:
             assert time.monotonic() < deadline, (folder / "slurmctld.log").read_text()[-2000:]
             time.sleep(0.5)
         yield config
@@ -95,6 +104,10 @@ def running(folder: Path) -> Iterator[Path]:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.5)
-        for path in (folder / "slurmd.pid", folder / "slurmctld.pid", folder / "munge/pid"):
+        for path in (
+            *(folder / f"slurmd-{node}.pid" for node in nodes),
+            folder / "slurmctld.pid",
+            folder / "munge/pid",
+        ):
             with suppress(OSError, ValueError):
                 os.kill(int(path.read_text()), signal.SIGTERM)

@@ -346,14 +346,20 @@ def test_two_ranks_learn_as_one_and_one_goes_on_where_two_stopped(
 
 
 @pytest.mark.slow
-def test_two_ranks_with_a_sharded_model_go_on_where_one_stopped(
-    settings: list[str], finished_without_dropout: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("num_ranks", "layout"),
+    [(2, ["parallel.strategy=fsdp2"]), (4, ["parallel.strategy=hsdp", "parallel.shard_ranks=2"])],
+)
+def test_ranks_with_a_sharded_model_go_on_where_one_stopped(
+    settings: list[str], finished_without_dropout: Path, tmp_path: Path, num_ranks: int, layout: list[str]
 ) -> None:
     run = copy_until(finished_without_dropout, 4, tmp_path / "run")
     (run / "samples.json").unlink()
-    # Three batches of held-out examples, the last one smaller: one for each rank, and then one for both to go through.
-    changes = ("parallel.strategy=fsdp2", "evaluate.num_examples=31", "evaluate.batch_size=11")
-    command = [sys.executable, "-m", "pretrainkit", "resume", str(run), *changes, "--launch", "local", "--nproc", "2"]
+    # Three batches of held-out examples, the last one smaller: of two ranks both go through a second one, of four one
+    # has none of its own.
+    changes = (*layout, "evaluate.num_examples=31", "evaluate.batch_size=11")
+    launch = ("--launch", "local", "--nproc", str(num_ranks))
+    command = [sys.executable, "-m", "pretrainkit", "resume", str(run), *changes, *launch]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stderr
     assert (run / "samples.json").is_file()

@@ -37,6 +37,10 @@ def test_options_of_launching_that_do_not_go_together_are_refused(settings: list
     assert "closest: partition" in refused(*words, "--launch", "slurm", "--slurm", "partitions=gpu")
     assert "differ" in refused(*words, "--launch", "slurm", "--gpus-per-node", 2, "--nproc", 4)
     assert "bucket" in refused(*words, "--launch", "cloud")
+    assert "needs more than one rank" in refused(*words, "--launch", "slurm", "parallel.strategy=hsdp")
+    for launch in (["local", "--nproc", 2], ["slurm"], ["cloud", "--cloud", "bucket=s3://mine", "--dry-run"]):
+        place = ("train", *settings, "--out", "/proc/nowhere/run", "--launch", *launch)
+        assert "another run folder" in refused(*place)
     assert not (tmp_path / "run").exists()
     assert "was not launched" in refused("launch", "status", tmp_path)
 
@@ -46,6 +50,10 @@ def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[s
     assert "4 x NVIDIA H200" in shown
     assert [line.split()[0] for line in shown.splitlines() if line.endswith("fits")] == ["ddp", "fsdp2", "hsdp"]
     assert "dry run of fsdp2 on 4 ranks" in shown
+    assert "dry run of hsdp on 4 ranks" in succeed("plan", *settings, "--gpus", 4, "--gpus-per-node", 2)
+    hsdp = ("parallel.strategy=hsdp", "--gpus", 8, "--no-dry-run")
+    assert "8 devices are no whole number of machines with 3" in refused("plan", *settings, *hsdp, "--gpus-per-node", 3)
+    assert "one of: 2, 4, 8" in refused("plan", *settings, *hsdp, "parallel.shard_ranks=3")
     assert "at that price" in shown
     refusal = pretrainkit("plan", *settings, "--gpus", 3, "--device", "h200", "--no-dry-run")
     assert refusal.code == 2

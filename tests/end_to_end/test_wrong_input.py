@@ -171,6 +171,8 @@ def test_a_checkpoint_of_another_model(settings: list[str], finished: Path, empt
         ("data.num_epochs=0.01", "set num_steps="),
         ("schedule.num_warmup_steps=100", "shorten the warm-up"),
         ("parallel.strategy=fsdp2", "--nproc 2"),
+        ("parallel.strategy=hsdp", "--nproc 2"),
+        ("parallel.shard_ranks=2", "only read by parallel.strategy=hsdp"),
         ("model.num_heads=3", "multiple"),
         ("precision.compute=float16", "precision.compute=auto"),
         ("data.microbatch_tokens=10", "data.microbatch_tokens"),

@@ -1,5 +1,7 @@
 """What `RUN/launch` remembers."""
 
+from dataclasses import replace
+
 import pytest
 
 from pretrainkit.errors import DataError, InputError
@@ -10,10 +12,8 @@ LAUNCH = Launch("slurm", ("train", "x.yaml"), ("train", "x.yaml", "--resume"), 2
 
 def test_launches_come_back_as_they_were_and_the_newest_is_last(tmp_path):
     folder = LaunchFolder(tmp_path / "run")
-    folder.add(LAUNCH)
-    folder.submitted(("12",))
-    folder.add(LAUNCH)
-    folder.submitted(("13",))
+    folder.add(replace(LAUNCH, job_ids=("12",)))
+    folder.add(replace(LAUNCH, job_ids=("13",)))
     first, second = folder.launches()
     assert (first.job_ids, second.job_ids) == (("12",), ("13",))
     assert folder.last() == second

@@ -9,7 +9,15 @@ from pretrainkit.launch.slurm_config import SlurmConfig
 
 @pytest.mark.parametrize(
     ("text", "minutes"),
-    [("90", 90), ("4:00:00", 240), ("10:30", 11), ("0:59", 1), ("2-12", 3600), ("1-0:30", 1470), ("1-01:01:01", 1502)],
+    [
+        ("90", 90),
+        ("4:00:00", 240),
+        ("10:30", 11),
+        ("119:59", 120),
+        ("2-12", 3600),
+        ("1-0:30", 1470),
+        ("1-01:01:01", 1502),
+    ],
 )
 def test_a_duration_is_read_as_slurm_reads_it(text, minutes):
     assert config_of_words(SlurmConfig, [f"time={text}"], "--slurm").time == minutes
@@ -32,6 +40,7 @@ def test_words_become_settings():
         ("time=0", "time"),
         ("partition", "NAME=VALUE"),
         ("sbatch={requeue: false}", "launcher sets"),
+        ("time=3", "at least time=4"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(word, named):

@@ -1,4 +1,5 @@
-"""One rank = two ranks: gradients, clipping, updates, averages, evaluation. One pair of processes does all checks."""
+"""One rank = two ranks = four: gradients, clipping, updates, averages, evaluation. One start of two processes, and one
+of four, do all checks."""
 
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import torch
 from two_ranks import checks
 
 from pretrainkit.dist.env import World
-from two_processes import run_two
+from two_processes import run_ranks, run_two
 
 CASES = [
     "separable ddp adamw",
@@ -21,6 +22,13 @@ CASES = [
     "coupled fsdp2 adafactor",
     "coupled fsdp2 adamw",
 ]
+CASES_OF_FOUR = [
+    "separable hsdp adamw",
+    "separable hsdp lamb",
+    "separable hsdp muon",
+    "separable hsdp adafactor",
+    "coupled hsdp adamw",
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +39,29 @@ def pair(tmp_path_factory) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
+def four(tmp_path_factory) -> list[dict]:
+    folder = tmp_path_factory.mktemp("four-ranks")
+    run_ranks(4, Path(__file__).with_name("two_ranks.py"), str(folder))
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(4)]
+
+
+@pytest.fixture(scope="module")
 def alone() -> dict:
     return checks(World())
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_fact_37_two_ranks_make_the_update_of_one(case, pair, alone) -> None:
-    for rank in range(2):
-        found, expected = pair[rank][case], alone[case]
+    assert_same_update([found[case] for found in pair], alone[case])
+
+
+@pytest.mark.parametrize("case", CASES_OF_FOUR)
+def test_two_sharded_copies_make_the_update_of_one_rank(case, four, alone) -> None:
+    assert_same_update([found[case] for found in four], alone[case.replace("hsdp", "fsdp2")])
+
+
+def assert_same_update(ranks: list[dict], expected: dict) -> None:
+    for found in ranks:
         for part in ("grads", "clipped", "params", "ema"):
             assert found[part].keys() == expected[part].keys()
             for name, value in expected[part].items():

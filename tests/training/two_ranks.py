@@ -1,4 +1,4 @@
-"""Run by test_two_ranks.py as one of two processes: does every check of the pair and saves what it found.
+"""Run by test_two_ranks.py as one of two processes, or four: does every check of theirs and saves what it found.
 
 Arguments: the folder for the results. Its place comes from the environment, as from torchrun.
 """
@@ -24,7 +24,7 @@ from pretrainkit.training.run import ParallelConfig
 from pretrainkit.training.throughput import Peak, Throughput
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
-SIZES = {1: [[24]], 2: [[5, 1, 6], [2, 9, 1]]}
+SIZES = {1: [[24]], 2: [[5, 1, 6], [2, 9, 1]], 4: [[5, 1], [4, 2], [2, 4], [1, 5]]}
 """Ranks to the sizes of each one's microbatches: a batch of 24 in all."""
 
 
@@ -46,7 +46,8 @@ def model_of(kind: str) -> nn.Module:
 def one_step(kind: str, strategy: str, optimizer_name: str, world: World) -> dict[str, object]:
     """The whole parameters after an update, the norm, and the loss terms, with these many ranks."""
     objective: AnyObjective = TwoTerms() if kind == "separable" else Contrast()
-    model = parallelize(model_of(kind), ParallelConfig(strategy=strategy), world, torch.float32)
+    layout = ParallelConfig(strategy=strategy, shard_ranks=2 if strategy == "hsdp" else None)
+    model = parallelize(model_of(kind), layout, world, torch.float32)
     sizes = SIZES[world.world_size][world.rank]
     batch = to_tensors(host_batch(24))
     mine = {name: t.chunk(world.world_size)[world.rank] for name, t in batch.items()}
@@ -86,6 +87,20 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
 
 
+def checks_of_four(world: World) -> dict[str, object]:
+    """Two copies of the model on two ranks each."""
+    return {
+        f"{kind} hsdp {optimizer}": one_step(kind, "hsdp", optimizer, world)
+        for kind, optimizer in (
+            ("separable", "adamw"),
+            ("separable", "lamb"),
+            ("separable", "muon"),
+            ("separable", "adafactor"),
+            ("coupled", "adamw"),
+        )
+    }
+
+
 def checks(world: World) -> dict[str, object]:
     found: dict[str, object] = {
         f"{kind} {strategy} {optimizer}": one_step(kind, strategy, optimizer, world)
@@ -115,5 +130,6 @@ def checks(world: World) -> dict[str, object]:
 
 if __name__ == "__main__":
     world = init_world("cpu")
-    torch.save(checks(world), Path(sys.argv[1]) / f"rank-{world.rank}.pt")
+    found = checks(world) if world.world_size == 2 else checks_of_four(world)
+    torch.save(found, Path(sys.argv[1]) / f"rank-{world.rank}.pt")
     world.close()

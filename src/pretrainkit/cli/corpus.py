@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pretrainkit.cli.corpus_carry import bert_text, pack, unpack
+from pretrainkit.cli.corpus_hub import hub
 from pretrainkit.cli.corpus_options import (
     Compress,
     CompressionName,
@@ -19,14 +20,16 @@ from pretrainkit.cli.corpus_options import (
     NumShards,
     Out,
     Seed,
+    build_shards,
     byte_count,
     echo_skipped,
     named,
-    report_corpus,
     shown_progress,
 )
 from pretrainkit.cli.corpus_refine import compress_shards, dedup, filter_documents, split
+from pretrainkit.cli.corpus_stats import stats
 from pretrainkit.cli.corpus_wikipedia import wikipedia
+from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount
 from pretrainkit.cli.tokenize_images import tokenize_images
@@ -42,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("wikipedia")(wikipedia)
+app.command("hub")(hub)
 app.command("filter")(filter_documents)
 app.command("dedup")(dedup)
 app.command("split")(split)
@@ -49,6 +53,7 @@ app.command("compress")(compress_shards)
 app.command("pack")(pack)
 app.command("unpack")(unpack)
 app.command("bert-text")(bert_text)
+app.command("stats")(stats)
 app.command("tokenize-images")(tokenize_images)
 
 
@@ -103,6 +108,9 @@ def shards(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     compat: Annotated[
         Compat,
         typer.Option(help="sabertooth: its shard sizes, its <doc> rule, one folder, exit status 1 on wrong arguments."),
@@ -111,9 +119,9 @@ def shards(
 ) -> None:
     """Shuffle documents into training shards (OUT/train) and held-out shards (OUT/valid).
 
-    The same command goes on where an interrupted one stopped. The shards do not depend on --workers or --memory.
+    The same command goes on where an interrupted one stopped. Shards do not depend on --workers, --memory or --engine.
     """
-    from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus, build_corpus
+    from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus
     from pretrainkit.corpus.sources import find_sources
 
     is_compat = compat is Compat.sabertooth
@@ -139,10 +147,7 @@ def shards(
             text_key=text_key,
             max_bad=max_bad,
         )
-        with shown_progress(sources) as progress:
-            manifests = build_corpus(
-                sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
-            )
+        build_shards(sources, out, settings, workers, memory, engine_of(engine, slurm, ray), json_output)
     except EmptyCorpus as error:
         if not is_compat:
             raise
@@ -153,7 +158,6 @@ def shards(
             raise
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
-    report_corpus(out, manifests, json_output)
 
 
 @app.command()
@@ -175,6 +179,9 @@ def books(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     json_output: Json = False,
 ) -> None:
     """Turn plain-text books, one per file, into shards in OUT, in the order given.
@@ -182,7 +189,7 @@ def books(
     Lines are trimmed, empty ones dropped; nothing else is cleaned unless it is asked for.
     """
     from pretrainkit.corpus.book_cleaning import BookCleaning
-    from pretrainkit.corpus.shards import BuildSettings, build_corpus
+    from pretrainkit.corpus.shards import BuildSettings
     from pretrainkit.corpus.sources import find_sources
 
     asked = strip_licence or drop_page_numbers or join_hyphens
@@ -191,11 +198,7 @@ def books(
     settings = BuildSettings(
         num_shards=num_shards, seed=None, compress=compress.value, split_folders=False, max_bad=max_bad
     )
-    with shown_progress(sources) as progress:
-        manifests = build_corpus(
-            sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
-        )
-    report_corpus(out, manifests, json_output)
+    build_shards(sources, out, settings, workers, memory, engine_of(engine, slurm, ray), json_output)
 
 
 @app.command()
@@ -211,13 +214,16 @@ def shuffle(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "300MB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     json_output: Json = False,
 ) -> None:
     """Shuffle all documents of INPUT globally into shards in OUT, in bounded memory.
 
     The order is a function of the seed and the input alone. Disk writes are about twice the text.
     """
-    from pretrainkit.corpus.shards import BuildSettings, build_corpus
+    from pretrainkit.corpus.shards import BuildSettings
     from pretrainkit.corpus.sources import find_sources
 
     sources = find_sources(named(inputs), format.value)
@@ -229,11 +235,7 @@ def shuffle(
         text_key=text_key,
         max_bad=max_bad,
     )
-    with shown_progress(sources) as progress:
-        manifests = build_corpus(
-            sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
-        )
-    report_corpus(out, manifests, json_output)
+    build_shards(sources, out, settings, workers, memory, engine_of(engine, slurm, ray), json_output)
 
 
 @app.command("count-words")
@@ -254,11 +256,14 @@ def count_words(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     json_output: Json = False,
 ) -> None:
     """Count words (runs of bytes other than space, TAB, LF, CR), exactly and in bounded memory.
 
-    Tables (.tsv) among INPUT are added up. The table does not depend on --workers or --memory.
+    Tables (.tsv) among INPUT are added up. The table does not depend on --workers, --memory or --engine.
     """
     import shutil
     import tempfile
@@ -273,6 +278,9 @@ def count_words(
             wanted = (wanted - {"sabertooth"}) | SABERTOOTH_PILE_SETS
     if out == "-" and json_output:
         raise InputError("--json and the table would both go to standard output\n  name a file by --out")
+    chosen = engine_of(engine, slurm, ray)
+    if out == "-" and not chosen.is_local:
+        raise InputError(f"--engine {engine.value} needs a folder that all machines see\n  name a file by --out")
     sources = find_sources(named(inputs))
     with tempfile.TemporaryDirectory() as folder, shown_progress(sources) as progress:
         target = Path(folder) / "words.tsv" if out == "-" else Path(out)
@@ -285,6 +293,7 @@ def count_words(
             max_bad=max_bad,
             workers=workers,
             memory_bytes=byte_count(memory),
+            engine=chosen,
             progress=progress,
         )
         if out == "-":
@@ -297,37 +306,6 @@ def count_words(
     else:
         typer.echo(f"{out}: {manifest['num_distinct_words']:,} different words, {manifest['num_words']:,} in all")
     echo_skipped(manifest["skipped"])
-
-
-@app.command()
-def stats(
-    inputs: Inputs = None,
-    *,
-    format: Format = FormatName.auto,
-    text_key: TextKey = "text",
-    max_bad: MaxBad = 0,
-    workers: Workers = None,
-    json_output: Json = False,
-) -> None:
-    """Documents, words, bytes, lengths, duplicates."""
-    from pretrainkit.corpus.sources import find_sources
-    from pretrainkit.corpus.stats import corpus_stats
-
-    sources = find_sources(named(inputs), format.value)
-    with shown_progress(sources) as progress:
-        result = corpus_stats(sources, text_key=text_key, max_bad=max_bad, workers=workers, progress=progress)
-    if json_output:
-        typer.echo(json.dumps(result, ensure_ascii=False))
-        return
-    for key, value in result.items():
-        if isinstance(value, int):
-            typer.echo(f"{key.removeprefix('num_').replace('_', ' '):<24}{value:>16,}")
-    for key in ("words_per_document", "text_bytes_per_document"):
-        line = "  ".join(f"{name} {value:,.0f}" for name, value in result[key].items())
-        typer.echo(f"{key.replace('_', ' '):<24}  {line}")
-    for name, count in result["datasets"].items():
-        typer.echo(f"  {name:<22}{count:>16,} documents")
-    echo_skipped(result["skipped"])
 
 
 @app.command("corrupt")

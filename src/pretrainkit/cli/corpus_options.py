@@ -13,7 +13,9 @@ from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
+    from pretrainkit.corpus.engines.engine import Engine
     from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.corpus.shards import BuildSettings
     from pretrainkit.corpus.sources import SourceFile
 
 
@@ -50,7 +52,9 @@ Format = Annotated[FormatName, typer.Option(help="Read every INPUT as this, what
 NumShards = Annotated[int, typer.Option(help="Number of shards.")]
 Compress = Annotated[CompressionName, typer.Option(help="Compression of the shards.")]
 Seed = Annotated[int, typer.Option(help="Seed of the order.")]
-Memory = Annotated[str, typer.Option(help="Memory over all processes, such as 300MB or 4GB.")]
+Memory = Annotated[
+    str, typer.Option(help="Memory, such as 300MB or 4GB: of all processes here, or of each task on a cluster.")
+]
 
 
 def named(inputs: list[str] | None) -> list[str]:
@@ -65,6 +69,31 @@ def byte_count(memory: str) -> int:
     from pretrainkit.corpus.parallel import parse_bytes
 
     return parse_bytes(memory)
+
+
+def build_shards(
+    sources: "Sequence[SourceFile]",
+    out: Path,
+    settings: "BuildSettings",
+    workers: int | None,
+    memory: str,
+    engine: "Engine",
+    json_output: bool,
+) -> None:
+    """Writes shards, and says what was written."""
+    from pretrainkit.corpus.shards import build_corpus
+
+    with shown_progress(sources) as progress:
+        manifests = build_corpus(
+            sources,
+            out,
+            settings,
+            workers=workers,
+            memory_bytes=byte_count(memory),
+            engine=engine,
+            progress=progress,
+        )
+    report_corpus(out, manifests, json_output)
 
 
 def report_corpus(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) -> None:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +16,14 @@ from pretrainkit.cli.corpus_options import (
     NumShards,
     Out,
     Seed,
-    byte_count,
+    build_shards,
     named,
-    report_corpus,
-    shown_progress,
 )
+from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
+
+if TYPE_CHECKING:
+    from pretrainkit.corpus.engines.engine import Engine
 
 
 class MethodName(StrEnum):
@@ -52,6 +54,9 @@ def filter_documents(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     json_output: Json = False,
 ) -> None:
     """Keep documents that read like running text, by Gopher's rules; what goes is counted by rule. Keeps the order."""
@@ -59,7 +64,7 @@ def filter_documents(
 
     quality = Quality(min_words=min_words, max_words=max_words, min_stop_words=min_stop_words)
     settings = _in_order(num_shards, compress, text_key, max_bad) | {"quality": quality}
-    _build(named(inputs), format, out, settings, workers, memory, json_output)
+    _build(named(inputs), format, out, settings, workers, memory, engine_of(engine, slurm, ray), json_output)
 
 
 def dedup(
@@ -76,12 +81,15 @@ def dedup(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     json_output: Json = False,
 ) -> None:
     """Keep the first of documents that are equal, or nearly so. Keeps the order."""
     reason = "near_duplicate" if method is MethodName.minhash else "exact_duplicate"
-    settings = _in_order(num_shards, compress, text_key, max_bad) | {"drop_reason": reason}
-    _build(named(inputs), format, out, settings, workers, memory, json_output, method, bands, rows)
+    settings = _in_order(num_shards, compress, text_key, max_bad) | {"duplicates": _rule(reason, method, bands, rows)}
+    _build(named(inputs), format, out, settings, workers, memory, engine_of(engine, slurm, ray), json_output)
 
 
 def split(
@@ -100,6 +108,9 @@ def split(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     json_output: Json = False,
 ) -> None:
     """Shuffle into OUT/train and OUT/valid so that nothing held out is also trained on, exactly or nearly.
@@ -113,9 +124,9 @@ def split(
         "compress": compress.value,
         "text_key": text_key,
         "max_bad": max_bad,
-        "drop_reason": "duplicate_of_held_out",
+        "duplicates": _rule("duplicate_of_held_out", method, bands, rows),
     }
-    _build(named(inputs), format, out, settings, workers, memory, json_output, method, bands, rows)
+    _build(named(inputs), format, out, settings, workers, memory, engine_of(engine, slurm, ray), json_output)
 
 
 def compress_shards(
@@ -131,6 +142,9 @@ def compress_shards(
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     json_output: Json = False,
 ) -> None:
     """Write the same documents in the same order as Zstandard shards, or with --compress none as plain ones."""
@@ -138,7 +152,7 @@ def compress_shards(
 
     num_shards = num_shards or len(find_sources(named(inputs), format.value))
     settings = _in_order(num_shards, compress, text_key, max_bad)
-    _build(named(inputs), format, out, settings, workers, memory, json_output)
+    _build(named(inputs), format, out, settings, workers, memory, engine_of(engine, slurm, ray), json_output)
 
 
 def _in_order(num_shards: int, compress: CompressionName, text_key: str, max_bad: float) -> dict[str, Any]:
@@ -153,6 +167,15 @@ def _in_order(num_shards: int, compress: CompressionName, text_key: str, max_bad
     }
 
 
+def _rule(reason: str, method: MethodName, bands: int, rows: int) -> Any:
+    """Which documents are one too many."""
+    from pretrainkit.corpus.duplicates import DuplicateRule
+    from pretrainkit.corpus.minhash import MinHash
+
+    minhash = MinHash(num_bands=bands, rows_per_band=rows) if method is MethodName.minhash else None
+    return DuplicateRule(reason=reason, minhash=minhash)
+
+
 def _build(
     inputs: list[str],
     format: FormatName,
@@ -160,35 +183,13 @@ def _build(
     settings: dict[str, Any],
     workers: int | None,
     memory: str,
+    engine: "Engine",
     json_output: bool,
-    method: MethodName | None = None,
-    bands: int = 1,
-    rows: int = 1,
 ) -> None:
-    """Shards of what is left of the input; with a method, after a pass that finds duplicates."""
-    from pretrainkit.corpus.duplicates import find_duplicates
-    from pretrainkit.corpus.minhash import MinHash
-    from pretrainkit.corpus.shards import BuildSettings, build_corpus
+    """Shards of what is left of the input."""
+    from pretrainkit.corpus.shards import BuildSettings
     from pretrainkit.corpus.sources import find_sources
 
-    BuildSettings(**settings)  # wrong options are said before the first pass
+    checked = BuildSettings(**settings)
     sources = find_sources(inputs, format.value)
-    with shown_progress(sources) as progress:
-        if method is not None:
-            minhash = MinHash(num_bands=bands, rows_per_band=rows) if method is MethodName.minhash else None
-            found = find_duplicates(
-                sources,
-                out,
-                minhash,
-                heldout=settings.get("heldout", 0.0),
-                text_key=settings["text_key"],
-                max_bad=settings["max_bad"],
-                workers=workers,
-                progress=progress,
-            )
-            progress.note(f"{found.num_dropped:,} of {found.num_documents:,} documents are left out")
-            settings |= {"drop_fingerprint": found.drop_fingerprint}
-        manifests = build_corpus(
-            sources, out, BuildSettings(**settings), workers=workers, memory_bytes=byte_count(memory), progress=progress
-        )
-    report_corpus(out, manifests, json_output)
+    build_shards(sources, out, checked, workers, memory, engine, json_output)

@@ -16,6 +16,7 @@ from pretrainkit.cli.corpus_options import (
     report_corpus,
     shown_progress,
 )
+from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, MaxBad, Workers
 
 
@@ -42,10 +43,16 @@ def wikipedia(
     lists: Annotated[bool, typer.Option("--lists", help='Keep list items, as lines that begin with "- ".')] = False,
     tables: Annotated[bool, typer.Option("--tables", help="Keep tables, a line per row.")] = False,
     disambiguations: Annotated[bool, typer.Option(help="Keep pages that tell apart what has the same name.")] = True,
+    redirects: Annotated[
+        bool, typer.Option("--redirects", help="Also write OUT/_redirects.tsv: title TAB the article it leads to.")
+    ] = False,
     compress: Compress = CompressionName.none,
     max_bad: MaxBad = 0,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     compat: Annotated[
         WikiCompat, typer.Option(help="wikiextractor: the text that WikiExtractor gives, with what it loses.")
     ] = WikiCompat.none,
@@ -58,10 +65,17 @@ def wikipedia(
     """
     from pretrainkit.corpus.shards import BuildSettings, build_corpus
     from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.corpus.spans import group_sources
     from pretrainkit.corpus.wikipedia.options import Extraction
+    from pretrainkit.corpus.wikipedia.redirects import FOLDER, TABLE, join_redirects
 
     extraction = Extraction(
-        sections=sections, lists=lists, tables=tables, disambiguations=disambiguations, compat=compat.value
+        sections=sections,
+        lists=lists,
+        tables=tables,
+        disambiguations=disambiguations,
+        compat=compat.value,
+        redirects=str(out / FOLDER) if redirects else None,
     )
     sources = find_sources(named(dumps), "dump", extraction=extraction)
     settings = BuildSettings(
@@ -69,6 +83,16 @@ def wikipedia(
     )
     with shown_progress(sources) as progress:
         manifests = build_corpus(
-            sources, out, settings, workers=workers, memory_bytes=byte_count(memory), progress=progress
+            sources,
+            out,
+            settings,
+            workers=workers,
+            memory_bytes=byte_count(memory),
+            engine=engine_of(engine, slurm, ray),
+            progress=progress,
         )
+        stretches = (source for group in group_sources(sources) for _, source in group)
+        num_redirects = join_redirects(out, stretches) if redirects else None
+        if num_redirects is not None:
+            progress.note(f"{out / TABLE}: where {num_redirects:,} redirects lead")
     report_corpus(out, manifests, json_output)

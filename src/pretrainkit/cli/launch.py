@@ -14,7 +14,7 @@ from pretrainkit.errors import InputError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-Run = Annotated[Path, typer.Argument(help="The run folder.")]
+Run = Annotated[Path, typer.Argument(help="The run folder, or that of a sweep.")]
 
 
 @app.callback()
@@ -24,19 +24,25 @@ def _root() -> None:
 
 @app.command()
 def status(
-    run: Annotated[Path, typer.Argument(metavar="RUN|NAME", help="The run folder, or the name of machines.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN|NAME", help="The run folder, that of a sweep, or the name of machines.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Whether a launched run waits, runs or ended, and how far it is."""
-    from pretrainkit.launch.folder import LaunchFolder
+    from pretrainkit.launch.folder import launched_runs
 
     if not run.exists() and run.name == str(run):
         from pretrainkit.launch import cloud
 
         cloud.status(str(run), dry_run=False)
         return
-    folder = LaunchFolder(run)
-    launch = folder.last()
+    for folder in launched_runs(run):
+        _show_status(folder, as_json)
+
+
+def _show_status(folder: Any, as_json: bool) -> None:
+    run, launch = folder.run, folder.last()
     states = {job_id: _state(folder, launch.kind, job_id) for job_id in launch.job_ids}
     found = {
         "run": str(run),
@@ -64,7 +70,8 @@ def _state(folder: Any, kind: str, job_id: str) -> str:
     if kind == "slurm":
         from pretrainkit.launch.slurm import state
 
-        return state(job_id)
+        found = state(job_id)
+        return "CANCELLED" if found == "UNKNOWN" and folder.is_cancelled else found
     from pretrainkit.launch.cloud import cluster_state
 
     return cluster_state(job_id)
@@ -77,35 +84,46 @@ def logs(
     lines: Annotated[int, typer.Option(min=1, help="Last lines of each.")] = 20,
 ) -> None:
     """The last lines of each rank's log, and where the whole logs are."""
-    from pretrainkit.launch.folder import LaunchFolder
+    from pretrainkit.launch.folder import launched_runs
 
-    folder = LaunchFolder(run)
-    folder.last()
+    shown = [_show_logs(folder, rank, lines) for folder in launched_runs(run)]
+    if not any(shown):
+        raise InputError(f"{run} has no such log yet\n  does it run? pretrainkit launch status {shlex.quote(str(run))}")
+    if (run / "launch/jobs").is_dir():
+        print(f"== what the scheduler wrote: {run / 'launch/jobs'}")
+
+
+def _show_logs(folder: Any, rank: int | None, lines: int) -> bool:
+    """Whether there was any."""
     paths = sorted(folder.logs.glob("rank-*.log"), key=lambda path: int(path.stem.removeprefix("rank-")))
     if rank is not None:
         paths = [path for path in paths if path.stem == f"rank-{rank}"]
-    if not paths:
-        raise InputError(f"there is no such log in {folder.logs}\n  what a scheduler wrote: {folder.path / 'jobs'}")
     for path in paths:
         print(f"== {path}")
         print("\n".join(path.read_text(errors="replace").splitlines()[-lines:]))
-    for path in sorted((folder.path / "jobs").glob("*_log.out")):
-        print(f"== also: {path}")
+    return bool(paths)
 
 
 @app.command()
 def cancel(
     run: Run, now: Annotated[bool, typer.Option("--now", help="Do not wait for the ranks to save.")] = False
 ) -> None:
-    """End a launched run: its ranks save first, and nothing starts it again but `launch resume`."""
-    from pretrainkit.launch.folder import LaunchFolder
+    """End a launched run, or a sweep: its ranks save first, and nothing starts it again but `launch resume`."""
+    from pretrainkit.launch.folder import launched_runs
+    from pretrainkit.launch.slurm import living_job
 
-    folder = LaunchFolder(run)
+    kinds = {"local": lambda folder: folder.is_held, "slurm": living_job, "cloud": lambda folder: True}
+    living = [folder for folder in launched_runs(run) if kinds[folder.last().kind](folder)]
+    if not living:
+        raise InputError(f"{run} does not run\n  go on with it: pretrainkit launch resume {shlex.quote(str(run))}")
+    for folder in living:
+        _cancel(folder, now)
+
+
+def _cancel(folder: Any, now: bool) -> None:
     launch = folder.last()
     folder.cancel()
     if launch.kind == "local":
-        if not folder.is_held:
-            raise InputError(f"{run} does not run on this machine\n  go on with it: pretrainkit launch resume {run}")
         os.kill(int(launch.job_ids[0]), signal.SIGTERM)
     elif launch.kind == "slurm":
         from pretrainkit.launch import slurm
@@ -121,21 +139,24 @@ def cancel(
 
 @app.command()
 def resume(run: Run) -> None:
-    """Go on with a launched run as it was launched: the same command, ranks, scheduler and settings."""
+    """Go on with a launched run as it was launched: the same command, ranks, scheduler and settings. Of a sweep: with
+    those runs that neither are finished nor wait or run."""
     from dataclasses import replace
 
-    from pretrainkit.cli.launching import launch_again
-    from pretrainkit.launch.folder import LaunchFolder
-    from pretrainkit.launch.slurm import state
+    from pretrainkit.cli.launching import launch_again, resume_sweep
+    from pretrainkit.launch.folder import launched_runs
 
-    folder = LaunchFolder(run)
+    folders = launched_runs(run)
+    if folders[0].run != run:
+        resume_sweep(run)
+        return
+    (folder,) = folders
+    if folder.is_finished:
+        raise InputError(
+            f"{run} is finished: {folder.newest_checkpoint}\n"
+            f"  to train longer: pretrainkit resume {shlex.quote(str(run))} num_steps=N, and --launch as before"
+        )
     launch = folder.last()
-    if launch.kind == "slurm":
-        alive = [job for job in launch.job_ids if state(job).split(" ")[0] in ("PENDING", "RUNNING", "SUSPENDED")]
-        if alive:
-            raise InputError(
-                f"job {alive[0]} of {run} is in the queue\n  it goes on by itself: pretrainkit launch status {run}"
-            )
     launch_again(run, replace(launch, words=launch.words_again, job_ids=()))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 import typer
 
 from pretrainkit.errors import ConfigError, InputError
-from pretrainkit.launch.folder import Launch, LaunchFolder
+from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
 
 WAYS = ("none", "local", "slurm", "cloud")
 
@@ -120,6 +121,10 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
 def start_frozen(asked: Asked, resolved: Any, run: Path, device: str | None) -> None:
     """Hand a config to a scheduler or cloud as it is now. When that refuses it, a folder made here goes again."""
     is_new = not run.exists()
+    if asked.launch == "slurm":  # a job that waits shall find the config it was submitted with
+        from pretrainkit.launch.slurm import require_idle
+
+        require_idle(LaunchFolder(run))
     try:
         words = frozen_words(resolved, run, device)
         start(asked, words, words, run)
@@ -134,7 +139,7 @@ def launch_again(run: Path, launch: Launch) -> None:
     if launch.kind == "slurm":
         from pretrainkit.launch.slurm import submit
 
-        job_ids = submit([run], [launch], name=f"pretrainkit-{run.name}")
+        job_ids = submit([run], [launch], run, name=f"pretrainkit-{run.name}")
         _tell(job_ids[0], run)
         return
     if launch.kind == "cloud":
@@ -175,8 +180,8 @@ def frozen_words(resolved: Any, run: Path, device: str | None) -> list[str]:
     from pretrainkit.config.paths import absolute_paths
     from pretrainkit.config.yaml import dump_yaml
 
+    LaunchFolder(run.absolute()).prepare()
     folder = LaunchFolder(run.absolute()).path
-    folder.mkdir(parents=True, exist_ok=True)
     config, origins = folder / "config.yaml", folder / "origins.json"
     config.write_text(dump_yaml(absolute_paths(resolved.config).model_dump(mode="json")), encoding="utf-8")
     origins.write_text(json.dumps(resolved.origins, indent=2) + "\n", encoding="utf-8")
@@ -184,26 +189,36 @@ def frozen_words(resolved: Any, run: Path, device: str | None) -> list[str]:
     return [*words, *(["--device", device] if device else [])]
 
 
+_COMMA = re.compile(r",(?![^\[{]*[\]}])")
+"""Not within [...] or {...}."""
+
+
 def sweep_settings(sweep: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Name and settings of every run of `--sweep path=a,b --sweep other=c,d`: all combinations.
 
+    A value may be a list, `path=[a,b],[c]`. In names, what a file system takes for something else is a line: `_`.
+
     Raises:
-        ConfigError: A word without a path or values.
+        ConfigError: A word without a path or values, or two runs of one name.
     """
     axes = []
     for word in sweep:
         path, equals, values = word.partition("=")
-        choices = [value for value in values.split(",") if value]
+        choices = [value for value in _COMMA.split(values) if value]
         if not path or not equals or not choices:
             raise ConfigError(f"--sweep {word!r} names no values\n  write it like --sweep optimizer.peak_lr=1e-4,3e-4")
         axes.append([(path, value) for value in choices])
-    return [
+    found = [
         (
-            ",".join(f"{path.rpartition('.')[2]}={value}" for path, value in chosen),
+            ",".join(re.sub(r"[^\w.+=,-]+", "_", f"{path.rpartition('.')[2]}={value}") for path, value in chosen),
             [f"{path}={value}" for path, value in chosen],
         )
         for chosen in product(*axes)
     ]
+    names = [name for name, _ in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"--sweep makes two runs of the name {twice}\n  give each value once")
+    return found
 
 
 def _tell(job_id: str, run: Path) -> None:
@@ -219,13 +234,47 @@ def start_sweep(
     from pretrainkit.config.loader import config_of_words
     from pretrainkit.launch.slurm import submit
     from pretrainkit.launch.slurm_config import SlurmConfig
+    from pretrainkit.training.folder import RunFolder
 
     slurm = config_of_words(SlurmConfig, asked.slurm or [], "--slurm").model_dump(mode="json")
     chosen = [(out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(sweep)]
-    for _, resolved in chosen:
+    for run, resolved in chosen:
         api.check_config(resolved.config, asked.world_size)
+        resolved.config.parallel.require_ranks(asked.world_size)
+        if LaunchFolder(run).launches() or RunFolder(run).has_checkpoint:
+            raise InputError(
+                f"{run} already holds a run\n"
+                f"  go on with the sweep: pretrainkit launch resume {shlex.quote(str(out))}\n"
+                "  or give another place: --out FOLDER"
+            )
     runs = [run for run, _ in chosen]
-    words = [frozen_words(resolved, run, device) for run, resolved in chosen]
-    launches = [asked.as_launch(one, one, slurm) for one in words]
-    for job_id, run in zip(submit(runs, launches, name=f"pretrainkit-{out.name}"), runs, strict=True):
-        _tell(job_id, run)
+    try:
+        words = [frozen_words(resolved, run, device) for run, resolved in chosen]
+        launches = [asked.as_launch(one, one, slurm) for one in words]
+        job_ids = submit(runs, launches, out, name=f"pretrainkit-{out.name}")
+    except InputError:
+        for run in runs:
+            LaunchFolder(run).discard()
+        LaunchFolder(out).discard()
+        raise
+    _tell_sweep(job_ids, runs, out)
+
+
+def resume_sweep(out: Path) -> None:
+    """Submit again, as an array, the runs of a sweep that neither are finished nor wait or run."""
+    from pretrainkit.launch.slurm import living_job, submit
+
+    left = [folder for folder in launched_runs(out) if not folder.is_finished and not living_job(folder)]
+    if not left:
+        raise InputError(
+            f"each run of {out} is finished or in the queue\n  look at them: pretrainkit launch status {out}"
+        )
+    launches = [replace(folder.last(), words=folder.last().words_again, job_ids=()) for folder in left]
+    runs = [folder.run for folder in left]
+    _tell_sweep(submit(runs, launches, out, name=f"pretrainkit-{out.name}"), runs, out)
+
+
+def _tell_sweep(job_ids: Sequence[str], runs: Sequence[Path], out: Path) -> None:
+    for job_id, run in zip(job_ids, runs, strict=True):
+        print(f"job {job_id} trains in {run}")
+    print(f"  pretrainkit launch status {out}   or logs, cancel, resume; the same of each run")

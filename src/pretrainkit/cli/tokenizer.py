@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
@@ -98,6 +99,13 @@ def train(
             show_default=False,
         ),
     ] = None,
+    abbreviations: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --sentences-from: words that end with a period but no sentence, one in each line.",
+            show_default=False,
+        ),
+    ] = None,
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     json_output: Json = False,
@@ -105,6 +113,7 @@ def train(
     """Train a tokenizer from word counts. Equal counts and options give equal files."""
     from pretrainkit.tokenizers.coco_classes import read_classes
     from pretrainkit.tokenizers.folder import refuse_existing
+    from pretrainkit.tokenizers.punkt import read_abbreviations
     from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
     settings = TokenizerSettings(
@@ -118,6 +127,11 @@ def train(
         max_length=max_length,
     )
     refuse_existing(out)
+    if abbreviations and not sentences_from:
+        raise InputError(
+            f"--abbreviations {abbreviations} is only read with --sentences-from\n  add that, or leave it out"
+        )
+    more = read_abbreviations(abbreviations) if abbreviations else []
     punkt = None
     with shown_stages() as progress:
         if sentences_from:
@@ -126,6 +140,7 @@ def train(
 
             progress.note("learning sentence boundaries")
             punkt = learn_punkt(find_sources(sentences_from), text_key=text_key, max_bad=max_bad)
+            punkt = punkt.with_abbreviations(more)
         progress.note(f"learning a {kind.value} vocabulary of {vocab_size:,} pieces")
         manifest = train_tokenizer(words, out, settings, punkt=punkt)
     if json_output:
@@ -155,21 +170,25 @@ def encode(
         str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
     ] = None,
     workers: Workers = None,
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     json_output: Json = False,
 ) -> None:
     """Encode documents to token shards (OUT/train and OUT/valid where CORPUS has both).
 
-    The same command goes on where an interrupted one stopped. The shards do not depend on --workers.
+    The same command goes on where an interrupted one stopped. The shards do not depend on --workers or --engine.
     """
     from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 
     settings = EncodeSettings(
         splitter=splitter.value, punkt_rules=punkt_rules.value, pattern=pattern, text_key=text_key, max_bad=max_bad
     )
+    chosen = engine_of(engine, slurm, ray)
     with shown_stages() as progress:
-        manifests = encode_corpus(inputs, tokenizer, out, settings, workers=workers, progress=progress)
+        manifests = encode_corpus(inputs, tokenizer, out, settings, workers=workers, engine=chosen, progress=progress)
     if json_output:
         typer.echo(json.dumps(manifests, ensure_ascii=False))
         return

@@ -59,6 +59,7 @@ def train(
     from pretrainkit import api
     from pretrainkit.cli.launching import Asked, start, start_frozen, start_sweep
     from pretrainkit.cli.progress import make_watcher
+    from pretrainkit.training.folder import RunFolder
 
     asked = Asked(launch, nodes, nproc, gpus_per_node, max_restarts, slurm, cloud, sweep, dry_run)
     asked.check()
@@ -69,10 +70,13 @@ def train(
         known = resolved.origins if origins is None else _origins(origins)
         api.train(resolved.config, out, origins=known, watcher=make_watcher(json), device=device, resume=resume)
         return
+    if not resume and not sweep:
+        RunFolder(out).require_new()
     if sweep:
         start_sweep(asked, source, settings or [], sweep, out, device)
         return
     api.check_config(resolved.config, asked.world_size)
+    resolved.config.parallel.require_ranks(asked.world_size)
     if launch == "local":
         words = ["train", source, *(settings or []), "--out", str(out), *(["--device", device] if device else [])]
         words += ["--json"] if json else []

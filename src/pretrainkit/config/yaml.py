@@ -8,7 +8,6 @@ import yaml
 
 from pretrainkit.errors import ConfigError
 
-
 _SafeLoader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """By libyaml where PyYAML was built with it: ten times as fast."""
 

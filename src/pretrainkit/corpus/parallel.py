@@ -53,12 +53,17 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def check_workers(workers: int | None) -> None:
+    """DataError where the number of workers is none."""
+    if workers is not None and workers < 1:
+        raise DataError(f"--workers is {workers}\n  give at least 1, or leave it out to use all cores")
+
+
 def num_processes(workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> int:
     """Processes to use: as many as `workers` (None: the cores), but not more than there are tasks, than the memory
     holds, or than are worth starting for `num_bytes` of input.
     """
-    if workers is not None and workers < 1:
-        raise DataError(f"--workers is {workers}\n  give at least 1, or leave it out to use all cores")
+    check_workers(workers)
     if workers is None and num_bytes < _SPAWN_WORTH_BYTES:
         return 1
     # The parent needs its own share besides the workers'.

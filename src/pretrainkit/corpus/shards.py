@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from pretrainkit.corpus.duplicates import DuplicateRule, Duplicates, find_duplicates
+from pretrainkit.corpus.engines.engine import LOCAL, Engine, Means
 from pretrainkit.corpus.manifest import (
     atomic_file,
     explained_write_errors,
@@ -29,14 +31,7 @@ from pretrainkit.corpus.manifest import (
     verify,
     write_manifest,
 )
-from pretrainkit.corpus.parallel import (
-    DEFAULT_MEMORY,
-    Progress,
-    Quiet,
-    memory_per_process,
-    num_processes,
-    run_tasks,
-)
+from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet
 from pretrainkit.corpus.quality import Quality
 from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.selection import Selection
@@ -82,10 +77,9 @@ class BuildSettings:
     """Pieces of bad input that may be skipped."""
     quality: Quality | None = None
     """What documents must be like; None: all are taken."""
-    drop_reason: str | None = None
-    """Name under which the documents of `OUT/.dropped.npy` are counted, which are left out; None: there is no list."""
-    drop_fingerprint: str | None = None
-    """Of that list."""
+    duplicates: DuplicateRule | None = None
+    """Which documents are left out because of others: all but the first of those that are alike or, with held-out data,
+    those like a held-out one. None: none."""
 
     def __post_init__(self) -> None:
         if self.num_shards < 1 or self.num_shards > 99_999:
@@ -104,7 +98,7 @@ class BuildSettings:
 
     def content(self) -> dict[str, Any]:
         """What decides the bytes of the shards: all but the budget for bad input, and what is not asked for."""
-        unasked = {key for key in ("quality", "drop_reason", "drop_fingerprint") if getattr(self, key) is None}
+        unasked = {key for key in ("quality", "duplicates") if getattr(self, key) is None}
         return {key: value for key, value in asdict(self).items() if key not in unasked | {"max_bad"}}
 
 
@@ -119,6 +113,8 @@ class ScatterTask:
     memory_bytes: int
     key: str
     """Fingerprint of everything that decides the runs."""
+    dropped: Path | None = None
+    """The list of duplicates, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -144,18 +140,20 @@ def build_corpus(
     *,
     workers: int | None = None,
     memory_bytes: int = DEFAULT_MEMORY,
+    engine: Engine = LOCAL,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Writes the shards of `sources` into `out`; goes on with what an earlier, interrupted call left there.
 
-    The shards depend on the sources and `settings` only, not on `workers` or `memory_bytes`.
+    The shards depend on the sources and `settings` only, not on `workers`, `memory_bytes` or `engine`.
 
     Args:
         sources: From `find_sources`, in the order that `seed=None` keeps.
         out: A folder that is new, empty of shards, or holds an unfinished or equal corpus.
         settings: What to make.
-        workers: Processes; None: the cores, for input worth it.
-        memory_bytes: Over all processes.
+        workers: Tasks at a time; None: what the engine thinks best, such as the cores for input worth it.
+        memory_bytes: Of all processes of this machine, or of each task on a cluster.
+        engine: What runs the tasks.
         progress: Shown how far it is.
 
     Returns:
@@ -173,7 +171,14 @@ def build_corpus(
         return finished
     plan = {"settings": settings.content(), "addresses": [source.address for source in sources]}
     with work_folder(out / ".work", plan, out) as work:
-        results = _scatter(sources, work, settings, workers, memory_bytes, progress)
+        means = Means(engine, workers, memory_bytes, progress)
+        dropped = None
+        if settings.duplicates:
+            choices: dict[str, Any] = {"heldout": settings.heldout, "text_key": settings.text_key}
+            dropped = find_duplicates(
+                sources, work, settings.duplicates, means=means, max_bad=settings.max_bad, **choices
+            )
+        results = _scatter(sources, work, settings, dropped, means)
         skips = Skips(settings.max_bad)
         for result in results:
             skips.merge(result["skips"])
@@ -184,7 +189,7 @@ def build_corpus(
         except DataError:
             shutil.rmtree(work)  # with these settings there is nothing to go on with
             raise
-        entries = _gather(results, work, out, settings, workers, memory_bytes, progress)
+        entries = _gather(results, work, out, settings, means)
         manifests = write_manifests(entries, results, sources, out, settings, skips)
         shutil.rmtree(work)
     return manifests
@@ -252,7 +257,7 @@ def scatter(task: ScatterTask, on_bytes: OnBytes = None) -> dict[str, Any]:
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.settings.max_bad)
     writer = RunWriter(task.folder, task.settings.seed, int(task.memory_bytes * _MEMORY_SHARE))
-    selection = Selection(task.settings.quality, task.settings.drop_reason, task.folder.parent.parent)
+    selection = Selection(task.settings.quality, task.settings.duplicates, task.dropped)
     num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(task.settings)
     options: dict[str, Any] = {"text_key": task.settings.text_key, "compat": task.settings.rule == "sabertooth"}
     for file_index, source in task.sources:
@@ -307,18 +312,18 @@ def _scatter(
     sources: Sequence[SourceFile],
     work: Path,
     settings: BuildSettings,
-    workers: int | None,
-    memory_bytes: int,
-    progress: Progress,
+    dropped: Duplicates | None,
+    means: Means,
 ) -> list[dict[str, Any]]:
-    groups = group_sources(sources)
+    groups, progress = group_sources(sources), means.progress
     total = sum(source.num_bytes for source in sources)
-    processes = num_processes(workers, len(groups), total, memory_bytes)
-    share = memory_per_process(memory_bytes, processes)
+    crew = means.crew(len(groups), total)
     tasks = []
     for number, group in enumerate(groups):
-        key = fingerprint([settings.content(), [[index, *source.identity] for index, source in group]])
-        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, share, key))
+        decisive: list[Any] = [settings.content(), [[index, *source.identity] for index, source in group]]
+        key = fingerprint([*decisive, dropped.key] if dropped else decisive)
+        listed = dropped.path if dropped else None
+        tasks.append(ScatterTask(tuple(group), work / f"task-{number:05d}", settings, crew.memory_bytes, key, listed))
     progress.stage("reading", total, "B")
     results = {task.key: result for task in tasks if (result := _kept_result(work, task))}
     if results:
@@ -326,8 +331,8 @@ def _scatter(
     progress.advance(sum(_group_bytes(task) for task in tasks if task.key in results))
     todo = [task for task in tasks if task.key not in results]
     sizes = {task.key: _group_bytes(task) for task in todo}
-    on_bytes = progress.advance if processes == 1 else None
-    for result in run_tasks(partial(scatter, on_bytes=on_bytes), todo, processes):
+    on_bytes = means.on_bytes(crew)
+    for result in means.run(partial(scatter, on_bytes=on_bytes), todo, crew, work):
         results[result["key"]] = result
         if not on_bytes:
             progress.advance(sizes[result["key"]])
@@ -426,25 +431,19 @@ def kept_entry(task: GatherTask) -> dict[str, Any] | None:
 
 
 def _gather(
-    results: list[dict[str, Any]],
-    work: Path,
-    out: Path,
-    settings: BuildSettings,
-    workers: int | None,
-    memory_bytes: int,
-    progress: Progress,
+    results: list[dict[str, Any]], work: Path, out: Path, settings: BuildSettings, means: Means
 ) -> dict[str, list[dict[str, Any]]]:
     num_bytes = sum(sum(result["num_bytes"].values()) for result in results)
     num_tasks = sum(num_shards_of(split, settings) for split in settings.splits)
-    processes = num_processes(workers, num_tasks, num_bytes, memory_bytes)
-    tasks = plan_gather(results, work, out, settings, memory_per_process(memory_bytes, processes))
+    progress, crew = means.progress, means.crew(num_tasks, num_bytes)
+    tasks = plan_gather(results, work, out, settings, crew.memory_bytes)
     progress.stage("writing", len(tasks), "shard")
     entries = {(task.split, task.index): entry for task in tasks if (entry := kept_entry(task))}
     if entries:
         progress.note(f"kept: {len(entries)} of {len(tasks)} shards were already written, their checksums are right")
     progress.advance(len(entries))
     todo = [task for task in tasks if (task.split, task.index) not in entries]
-    for split, index, entry in run_tasks(gather_shard, todo, processes):
+    for split, index, entry in means.run(gather_shard, todo, crew, work):
         entries[split, index] = entry
         progress.advance(1)
     return {

@@ -27,7 +27,7 @@ from pretrainkit.corpus.shard_writer import ShardWriter
 from pretrainkit.errors import DataError
 from pretrainkit.rng import fold, stream_key
 
-_POSITION_BITS = 40
+_FILE_BITS, _POSITION_BITS = 23, 40  # the highest bit stays free, for those who compare documents
 _RECORD_OVERHEAD_BYTES = 72
 """Of one buffered record besides its text: identity, key, start, end, order, and copies in that order."""
 _PAIRS = 4096
@@ -39,12 +39,13 @@ def identity(file_index: int, position: int) -> int:
     """The number of a document in its corpus: file, then place in the file.
 
     Raises:
-        DataError: More than 2**24 files, or 2**40 documents in one.
+        DataError: More than 2**23 files, or 2**40 documents in one.
     """
-    if file_index >> (64 - _POSITION_BITS) or position >> _POSITION_BITS:
+    if file_index >> _FILE_BITS or position >> _POSITION_BITS:
         raise DataError(
             f"document {position} of file {file_index} cannot be numbered\n"
-            f"  at most {1 << 24} files with {1 << 40} documents: join small files, or build the corpus in parts"
+            f"  at most {1 << _FILE_BITS} files with {1 << _POSITION_BITS} documents: join small files, or build the "
+            "corpus in parts"
         )
     return file_index << _POSITION_BITS | position
 

@@ -68,16 +68,22 @@ class SourceFile:
     """What of a dump becomes text; None: the defaults."""
     cleaning: BookCleaning | None = None
     """What is taken out of a book; None: nothing."""
+    origin: dict[str, Any] | None = None
+    """Where a file came from that is only a copy on the way, in place of its address and stamp; JSON, with a "name"."""
 
     @property
     def identity(self) -> list[Any]:
         """What a stage remembers to notice that its input has changed."""
         stretch = [] if self.begin is None else [self.begin]
         choices = [choice.content() for choice in (self.extraction, self.cleaning) if choice is not None]
+        if self.origin is not None:
+            return [self.origin, self.format, self.num_bytes, *stretch, *choices]
         return [self.address, self.format, self.num_bytes, self.stamp, self.dataset, *stretch, *choices]
 
     def describe(self) -> dict[str, Any]:
         """For manifests."""
+        if self.origin is not None:
+            return self.origin | {"address": self.origin["name"], "format": self.format, "num_bytes": self.num_bytes}
         return {"address": self.address, "format": self.format, "num_bytes": self.num_bytes}
 
 

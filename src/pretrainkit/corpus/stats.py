@@ -1,16 +1,19 @@
-"""What a corpus is made of: documents, words, bytes, lengths, exact duplicates, what was skipped."""
+"""What a corpus is made of: documents, words, bytes, lengths, exact duplicates, what was skipped; and some documents of
+it, drawn by a hash of their text, so that they are the same on any number of workers.
+"""
 
+import heapq
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
-from pretrainkit.corpus.readers import SENTENCE_LINES, read_documents, text_hash
+from pretrainkit.corpus.readers import SENTENCE_LINES, Document, read_documents, text_hash
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile
 from pretrainkit.corpus.spans import group_sources
@@ -18,6 +21,10 @@ from pretrainkit.corpus.word_tables import split_words
 
 PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)
 _MAX_DATASETS = 50
+_BINS_PER_DOUBLING = 2
+_SAMPLE_CHARACTERS = 2000
+Sample = list[tuple[int, str, str]]
+"""Hash of a text, its beginning, and where it stands."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class StatsTask:
     sources: tuple[SourceFile, ...]
     text_key: str
     max_bad: int
+    num_sampled: int
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class StatsPart:
     datasets: Counter[str]
     skips: dict[str, Any]
     num_source_bytes: int
+    sample: Sample
+    """The documents with the smallest hashes, sorted."""
 
 
 def measure_group(task: StatsTask) -> StatsPart:
@@ -48,16 +58,46 @@ def measure_group(task: StatsTask) -> StatsPart:
     datasets: Counter[str] = Counter()
     skips = Skips(task.max_bad)
     num_characters = 0
+    sample = _Smallest(task.num_sampled)
     for document in read_documents(task.sources, skips, text_key=task.text_key):
         encoded = document.text.encode()
         num_characters += len(document.text)
         text_bytes.append(len(encoded))
         words.append(len(split_words(encoded)))
-        hashes.append(text_hash(document.text))
+        number = text_hash(document.text)
+        hashes.append(number)
+        sample.offer(number, document)
         datasets[_dataset(document.meta)] += 1
     num_source_bytes = sum(source.num_bytes for source in task.sources)
     arrays = [np.array(numbers, np.uint64) for numbers in (text_bytes, words, hashes)]
-    return StatsPart(num_characters, arrays[0], arrays[1], arrays[2], datasets, skips.as_dict(), num_source_bytes)
+    return StatsPart(
+        num_characters, arrays[0], arrays[1], arrays[2], datasets, skips.as_dict(), num_source_bytes, sample.sorted()
+    )
+
+
+class _Smallest:
+    """The documents with the smallest hashes, each text once."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._heap: list[tuple[int, str, str]] = []  # hashes negated: the largest is on top
+        self._hashes: set[int] = set()
+
+    def offer(self, number: int, document: Document) -> None:
+        is_full = len(self._heap) >= self._size
+        if not self._size or number in self._hashes or (is_full and number >= -self._heap[0][0]):
+            return
+        place = f"{document.source}, document {document.position}"
+        entry = (-number, document.text[:_SAMPLE_CHARACTERS], str(document.meta.get("title", "")) or place)
+        self._hashes.add(number)
+        if is_full:
+            gone = heapq.heapreplace(self._heap, entry)
+            self._hashes.discard(-gone[0])
+        else:
+            heapq.heappush(self._heap, entry)
+
+    def sorted(self) -> Sample:
+        return sorted((-number, text, place) for number, text, place in self._heap)
 
 
 def _dataset(meta: dict[str, Any]) -> str:
@@ -74,24 +114,31 @@ def corpus_stats(
     max_bad: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
+    num_sampled: int = 0,
 ) -> dict[str, Any]:
     """Statistics of the documents of `sources`, ready for JSON.
 
     Words are runs of bytes other than space, TAB, LF and CR. Duplicates are documents whose text occurred before, by a
-    64-bit hash. Memory: 24 bytes per document.
+    64-bit hash. Memory: 24 bytes per document. With `num_sampled`, so many documents stand under "sample", each as
+    [text, place], drawn by their hash: the first 2,000 characters of each.
 
     Raises:
         DataError: A file cannot be read, or has bad input beyond the budget.
     """
     progress = progress or Quiet()
     total_bytes = sum(source.num_bytes for source in sources)
-    tasks = [StatsTask(tuple(source for _, source in group), text_key, max_bad) for group in group_sources(sources)]
+    tasks = [
+        StatsTask(tuple(source for _, source in group), text_key, max_bad, num_sampled)
+        for group in group_sources(sources)
+    ]
     progress.stage("reading", total_bytes, "B")
     skips = Skips(max_bad)
     parts = []
+    sample: Sample = []
     for part in run_tasks(measure_group, tasks, num_processes(workers, len(tasks), total_bytes, DEFAULT_MEMORY)):
         skips.merge(part.skips)
-        parts.append(part)
+        sample = _merged(sample, part.sample, num_sampled)
+        parts.append(replace(part, sample=[]))
         progress.advance(part.num_source_bytes)
     for warning in skips.warnings:
         progress.note(f"warning: {warning}")
@@ -112,9 +159,33 @@ def corpus_stats(
         "num_text_bytes": int(text_bytes.sum()),
         "words_per_document": _distribution(words),
         "text_bytes_per_document": _distribution(text_bytes),
+        "words_histogram": _histogram(words),
+        "text_bytes_histogram": _histogram(text_bytes),
         "datasets": dict(datasets.most_common(_MAX_DATASETS)),
         "skipped": skips.for_manifest(),
-    }
+    } | ({"sample": [[text, place] for _, text, place in sample]} if num_sampled else {})
+
+
+def _merged(one: Sample, other: Sample, size: int) -> Sample:
+    """The smallest of both, each hash once; of two places with one text the first by name."""
+    both: dict[int, tuple[int, str, str]] = {}
+    for entry in sorted([*one, *other]):
+        both.setdefault(entry[0], entry)
+    return list(both.values())[:size]
+
+
+def _histogram(values: NDArray[np.uint64]) -> dict[str, list[float]]:
+    """Documents between edges that grow by the factor sqrt(2), without empty bins at the ends: counts (N,) and edges
+    (N + 1,), of which the first two are 0 and 1 where there are zeros."""
+    if not len(values):
+        return {"edges": [], "counts": []}
+    num_bins = int(np.ceil(np.log2(max(int(values.max()), 1) + 1) * _BINS_PER_DOUBLING)) + 1
+    wanted = np.unique(np.ceil(2.0 ** (np.arange(num_bins + 1) / _BINS_PER_DOUBLING)))
+    edges = np.concatenate([[0.0], wanted])
+    counts, _ = np.histogram(values.astype(np.float64), edges)
+    used = np.flatnonzero(counts)
+    first, last = int(used[0]), int(used[-1]) + 1
+    return {"edges": edges[first : last + 1].tolist(), "counts": counts[first:last].tolist()}
 
 
 def _distribution(values: NDArray[np.uint64]) -> dict[str, float]:

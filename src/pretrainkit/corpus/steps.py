@@ -117,6 +117,11 @@ class ScatterRuns(PipelineStep):
     ) -> None:
         """`reader`: the one in the same pipeline, whose skips are to be noted. `memory_bytes`: of one task."""
         super().__init__()
+        if settings.duplicates:
+            raise DataError(
+                "pipelines of one's own have datatrove's steps against duplicates\n"
+                "  leave out `duplicates`, or use pretrainkit corpus dedup or split with --engine"
+            )
         self.work = Path(out) / ".work"
         self.settings = settings
         self.reader = reader
@@ -128,7 +133,7 @@ class ScatterRuns(PipelineStep):
         shutil.rmtree(folder, ignore_errors=True)
         writer = RunWriter(folder, self.settings.seed, self.memory_bytes)
         num_bytes, held_out = {"train": 0, "valid": 0}, HeldOut(self.settings)
-        selection = Selection(self.settings.quality, self.settings.drop_reason, self.work.parent)
+        selection = Selection(self.settings.quality, None, None)
         skips = self.reader.skips if self.reader else Skips()
         for document in data or ():
             number = _identity_of(document.id)

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.corpus.engines.engine import LOCAL, Crew, Engine, Means
 from pretrainkit.corpus.manifest import (
     HashingFile,
     atomic_file,
@@ -30,14 +31,7 @@ from pretrainkit.corpus.manifest import (
     verify,
     write_manifest,
 )
-from pretrainkit.corpus.parallel import (
-    DEFAULT_MEMORY,
-    Progress,
-    Quiet,
-    memory_per_process,
-    num_processes,
-    run_tasks,
-)
+from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet
 from pretrainkit.corpus.readers import read_documents, utf8_detail
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import OnBytes, SourceFile, plain_chunks, whole_lines
@@ -182,12 +176,13 @@ def count_words(
     max_bad: int = 0,
     workers: int | None = None,
     memory_bytes: int = DEFAULT_MEMORY,
+    engine: Engine = LOCAL,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Writes the word counts of `sources` to the table `out` and its manifest beside it. Returns the manifest.
 
-    Groups of files that an interrupted call has counted are kept. The table does not depend on `workers` or
-    `memory_bytes`.
+    Groups of files that an interrupted call has counted are kept. The table does not depend on `workers`,
+    `memory_bytes` or `engine`.
 
     Args:
         sources: Documents of any format, and tables (`.tsv`), which are added up.
@@ -196,8 +191,9 @@ def count_words(
         pile_sets: Documents whose `meta.pile_set_name` is a string count only if it is one of these; None: all count.
         text_key: Key or column that holds the text.
         max_bad: Pieces of bad input that may be skipped.
-        workers: Processes; None: the cores, for input worth it.
-        memory_bytes: Over all processes.
+        workers: Tasks at a time; None: what the engine thinks best, such as the cores for input worth it.
+        memory_bytes: Of all processes of this machine, or of each task on a cluster.
+        engine: What runs the tasks.
         progress: Shown how far it is.
 
     Raises:
@@ -212,8 +208,9 @@ def count_words(
     counting = {name: value for name, value in settings.items() if name != "order"}
     groups = group_sources(sources, max(64_000_000, sum(source.num_bytes for source in sources) // 128))
     total_bytes = sum(source.num_bytes for source in sources)
-    processes = num_processes(workers, len(groups), total_bytes, memory_bytes)
-    share = memory_per_process(memory_bytes, processes)
+    means = Means(engine, workers, memory_bytes, progress)
+    crew = means.crew(len(groups), total_bytes)
+    share = crew.memory_bytes
     with work_folder(out.with_name(f".{out.name}.work"), settings, out) as work:
         tasks = []
         for number, group in enumerate(groups):
@@ -221,7 +218,7 @@ def count_words(
             tasks.append(CountTask(tuple(group), work / f"task-{number:05d}", pile_sets, text_key, max_bad, share, key))
         skips = Skips(max_bad)
         progress.stage("counting", total_bytes, "B")
-        if len(tasks) == 1:  # straight into the table that is written in the end
+        if len(tasks) == 1 and engine.is_local:  # straight into the table that is written in the end
             tally = Tally(work / "one", share)
             for _, source in tasks[0].sources:
                 count_source(source, tally, skips, pile_sets, text_key, progress.advance)
@@ -230,7 +227,7 @@ def count_words(
                 tally.spill()
             table = tally.table
         else:
-            runs = _run_tasks_of(tasks, processes, skips, progress)
+            runs = _run_tasks_of(tasks, work, crew, means, skips)
             table = new_table()
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
@@ -308,7 +305,8 @@ def _existing(out: Path, input_key: str, progress: Progress) -> dict[str, Any]:
     return verify(out)
 
 
-def _run_tasks_of(tasks: Sequence[CountTask], processes: int, skips: Skips, progress: Progress) -> list[Path]:
+def _run_tasks_of(tasks: Sequence[CountTask], work: Path, crew: Crew, means: Means, skips: Skips) -> list[Path]:
+    progress = means.progress
     results: dict[str, dict[str, Any]] = {}
     for task in tasks:
         noted = task.folder / "task.json"
@@ -320,8 +318,8 @@ def _run_tasks_of(tasks: Sequence[CountTask], processes: int, skips: Skips, prog
     sizes = {task.folder.name: sum(source.num_bytes for _, source in task.sources) for task in tasks}
     progress.advance(sum(sizes[name] for name in results))
     todo = [task for task in tasks if task.folder.name not in results]
-    on_bytes = progress.advance if processes == 1 else None
-    for result in run_tasks(partial(count_group, on_bytes=on_bytes), todo, processes):
+    on_bytes = means.on_bytes(crew)
+    for result in means.run(partial(count_group, on_bytes=on_bytes), todo, crew, work):
         results[result["folder"]] = result
         if not on_bytes:
             progress.advance(sizes[result["folder"]])

@@ -4,10 +4,13 @@ register themselves when they are installed."""
 import os
 import platform
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,34 @@ def _described(kind: str, index: int) -> Device:
     except (AttributeError, RuntimeError):  # a back end without this function
         return Device(kind, kind, None)
     return Device(kind, str(getattr(properties, "name", kind)), getattr(properties, "total_memory", None))
+
+
+@cache
+def has_pinned_memory(kind: str) -> bool:
+    """Whether copies from the host to this machine's devices of this type can go on by themselves. torch asks that of
+    no back end that registers itself."""
+    if kind == "cpu":
+        return False
+    try:
+        torch.empty(1).pin_memory()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
+def to_device(module: nn.Module, device: torch.device) -> nn.Module:
+    """`module.to(device)`, after which tied parameters are still one. torch itself makes two of them on devices whose
+    tensors are of another kind than the CPU's: those of back ends that register themselves."""
+    places: dict[nn.Parameter, list[tuple[dict[str, Any], str]]] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                places.setdefault(parameter, []).append((part._parameters, name))
+    module.to(device)
+    for (owner, name), *others in places.values():
+        for other, other_name in others:
+            other[other_name] = owner[name]
+    return module
 
 
 def attention_back_ends(kind: str) -> list[str]:

@@ -33,6 +33,8 @@ class World:
     """Processes."""
     local_rank: int = 0
     """My index among the processes of this machine; it chooses the device."""
+    local_world_size: int = 1
+    """Processes of this machine; all of them where a launcher says nothing of machines."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     backend: str | None = None
     """Of the process group, such as "gloo"; None for one process."""
@@ -128,7 +130,7 @@ def init_world(device: str | None = None) -> World:
     Raises:
         InputError: The environment is incomplete or contradicts itself, or there is no such device.
     """
-    rank, world_size, local_rank = _place()
+    rank, world_size, local_rank, local_world_size = _place()
     chosen = _device(device, local_rank)
     if world_size == 1:
         return World(device=chosen)
@@ -136,16 +138,22 @@ def init_world(device: str | None = None) -> World:
     if chosen.type == "cpu":
         backend = "gloo"
     else:
-        backend += f",{chosen.type}:{dist.get_default_backend_for_device(chosen)}"
+        collectives = dist.Backend.default_device_backend_map.get(chosen.type)
+        if collectives is None:
+            raise InputError(
+                f"{world_size} processes were started on devices of type {chosen.type!r}, whose back end brings no "
+                "collectives\n  start one process, or use device=cpu"
+            )
+        backend += f",{chosen.type}:{collectives}"
     if not dist.is_initialized():
         dist.init_process_group(backend, device_id=chosen if chosen.type == "cuda" else None)
-    return World(rank, world_size, local_rank, chosen, backend)
+    return World(rank, world_size, local_rank, local_world_size, chosen, backend)
 
 
-def _place() -> tuple[int, int, int]:
-    """(rank, world size, local rank) from the environment."""
+def _place() -> tuple[int, int, int, int]:
+    """(rank, world size, local rank, local world size) from the environment."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return 0, 1, 0
+        return 0, 1, 0, 1
     missing = [name for name in _LAUNCHER_VARIABLES if name not in os.environ]
     if missing and os.environ["WORLD_SIZE"] != "1":
         raise InputError(
@@ -155,11 +163,15 @@ def _place() -> tuple[int, int, int]:
         )
     try:
         rank, world_size, local_rank = (int(os.environ.get(name, "0")) for name in _LAUNCHER_VARIABLES[:3])
+        local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     except ValueError as error:
-        raise InputError(f"RANK, WORLD_SIZE and LOCAL_RANK must be integers: {error}") from None
+        raise InputError(
+            f"RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers: {error}\n"
+            "  start the processes with `pretrainkit train ... --launch local --nproc N` or torchrun"
+        ) from None
     if not 0 <= rank < world_size:
         raise InputError(f"RANK={rank} does not lie in 0..{world_size - 1} for WORLD_SIZE={world_size}")
-    return rank, world_size, local_rank
+    return rank, world_size, local_rank, local_world_size
 
 
 def _device(wanted: str | None, local_rank: int) -> torch.device:

@@ -1,10 +1,13 @@
-"""Spreading a model over devices: one path for one process, DDP and FSDP2, for any model that lists its `blocks()`.
+"""Spreading a model over devices: one path for one process, DDP, FSDP2 and HSDP, for any model that lists its
+`blocks()`.
 
 Per block: activation checkpointing, then `torch.compile` in place, then sharding. In place, because a compiled
 *wrapper* would hide the block from FSDP2's hooks; before sharding, because that is the order those hooks are made for.
 
 The model keeps its parameter names: no wrapper module is put inside it.
 """
+
+from __future__ import annotations
 
 import inspect
 import logging
@@ -13,7 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -21,7 +24,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from pretrainkit.dist.devices import to_device
 from pretrainkit.dist.env import World
+from pretrainkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +39,15 @@ class ParallelSettings(Protocol):
 
     @property
     def strategy(self) -> str:
-        """auto, ddp or fsdp2; auto is ddp."""
+        """auto, ddp, fsdp2 or hsdp; auto is ddp."""
+
+    @property
+    def shard_ranks(self) -> int | None:
+        """Of hsdp: neighbouring ranks that hold one copy; None: those of a machine."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a rank keeps only a part of each parameter: fsdp2, hsdp."""
 
     @property
     def compile(self) -> str:
@@ -74,9 +90,9 @@ def parallelize(model: nn.Module, config: ParallelSettings, world: World, comput
         for block in blocks:
             block.compile()
     if world.world_size == 1:
-        return model.to(world.device)
-    if config.strategy == "fsdp2":
-        return _shard(model, blocks, world, compute_dtype)
+        return to_device(model, world.device)
+    if config.is_sharded:
+        return _shard(model, blocks, _mesh(config, world), world, compute_dtype)
     _send_weights(model, world)
     # Buffers are constant tables, not to be sent before every forward pass. torch renamed the argument.
     arguments = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -90,17 +106,32 @@ def parallelize(model: nn.Module, config: ParallelSettings, world: World, comput
     )
 
 
-def _shard(model: nn.Module, blocks: list[nn.Module], world: World, compute_dtype: torch.dtype) -> nn.Module:
+def _mesh(config: ParallelSettings, world: World) -> DeviceMesh:
+    """FSDP2: all ranks in one row. HSDP: a row for each copy of the model."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    # A dry run on "meta" has shapes and no devices.
+    device_type = "cpu" if world.device.type == "meta" else world.device.type
+    if config.strategy == "fsdp2":
+        return init_device_mesh(device_type, (world.world_size,), mesh_dim_names=("shards",))
+    shards = config.shard_ranks or world.local_world_size
+    if world.world_size % shards:
+        raise ConfigError(
+            f"{world.world_size} ranks are no whole number of copies of the model on {shards} ranks each\n"
+            "  start as many on each machine, or set parallel.shard_ranks to a divisor of their number"
+        )
+    return init_device_mesh(device_type, (world.world_size // shards, shards), mesh_dim_names=("copies", "shards"))
+
+
+def _shard(
+    model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, world: World, compute_dtype: torch.dtype
+) -> nn.Module:
     """FSDP2: each block is a group of its own; the root's group is the rest, tied embeddings and head together.
 
     A module of nothing but single numbers, such as a temperature, stays in float32: rounded, it would move every logit.
     """
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    # A dry run on "meta" has shapes and no devices.
-    device_type = "cpu" if world.device.type == "meta" else world.device.type
-    mesh = init_device_mesh(device_type, (world.world_size,), mesh_dim_names=("data",))
     policy = MixedPrecisionPolicy()
     if _computes_in(compute_dtype, world):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
@@ -144,7 +175,7 @@ def _reshard_after_evaluation(model: nn.Module, inputs: object, output: object) 
 
 def _send_weights(module: nn.Module, world: World) -> None:
     """Move what is not sharded yet to the device, and replace parameters and buffers by rank 0's."""
-    module.to(world.device)
+    to_device(module, world.device)
     for tensor in [*module.parameters(), *module.buffers()]:
         if not is_dtensor(tensor):
             dist.broadcast(tensor.detach(), src=0)
@@ -189,7 +220,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the parameters are spread over ranks (FSDP2)."""
+    """Whether the parameters are spread over ranks (FSDP2, HSDP)."""
     return _is_instance(model, "torch.distributed.fsdp", "FSDPModule")
 
 

@@ -6,6 +6,8 @@ launch/
   .lock             held by a local launcher while it lives
   cancelled         only between `launch cancel` and the next launch
   config.yaml, origins.json, code/, jobs/     of jobs: the resolved config, the code that runs it, the scheduler's logs
+
+The runs of a sweep lie beside each other in its folder, whose own `launch` holds the code and the logs of all of them.
 """
 
 import json
@@ -14,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,6 +71,12 @@ class LaunchFolder:
         return max((path.name for path in (self.run / "checkpoints").glob("step-*")), default=None)
 
     @property
+    def is_finished(self) -> bool:
+        """Whether the newest attempt trained to the end."""
+        attempts = self.attempts()
+        return bool(attempts) and attempts[-1]["code"] == 0
+
+    @property
     def is_cancelled(self) -> bool:
         """Whether somebody asked for the end of the current launch."""
         return (self.path / "cancelled").exists()
@@ -103,25 +111,28 @@ class LaunchFolder:
             )
         return launches[-1]
 
-    def add(self, launch: Launch) -> None:
-        """Record a launch that is about to begin. Raises InputError where the folder cannot be written."""
-        launches = [*self.launches(), launch]
+    def prepare(self) -> None:
+        """Make the folders of a launch that is about to begin. Raises InputError where that cannot be."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)
             (self.path / "cancelled").unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write into {self.path}: {error.strerror}\n  choose another run folder") from None
+
+    def add(self, launch: Launch) -> None:
+        """Record a launch that begins. Raises InputError where the folder cannot be written."""
+        launches = [*self.launches(), launch]
+        self.prepare()
+        try:
             self._write("launches.json", [asdict(one) for one in launches])
         except OSError as error:
             raise InputError(f"cannot write into {self.path}: {error.strerror}\n  choose another run folder") from None
 
     def discard(self) -> None:
         """Remove the run folder of a launch that was refused, where there is nothing in it but what launching left."""
-        if {path.name for path in self.run.iterdir()} <= {self.logs.name, self.path.name}:
+        if self.run.is_dir() and {path.name for path in self.run.iterdir()} <= {self.logs.name, self.path.name}:
             shutil.rmtree(self.run, ignore_errors=True)
-
-    def submitted(self, job_ids: tuple[str, ...]) -> None:
-        """The newest launch got these ids."""
-        *before, launch = self.launches()
-        self._write("launches.json", [asdict(one) for one in [*before, replace(launch, job_ids=job_ids)]])
 
     def ended(self, job_id: str, code: int, cause: str, then: str) -> None:
         """Append to attempts.jsonl."""
@@ -168,6 +179,21 @@ class LaunchFolder:
         partial = self.path / f".{name}.partial"
         partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
         os.replace(partial, self.path / name)
+
+
+def launched_runs(place: Path) -> list[LaunchFolder]:
+    """The run of this folder, or those of a sweep, by name.
+
+    Raises:
+        InputError: Nothing was launched here.
+    """
+    if not (place / "launch/launches.json").is_file() and (
+        runs := sorted(path.parent.parent for path in place.glob("*/launch/launches.json"))
+    ):
+        return [LaunchFolder(run) for run in runs]
+    folder = LaunchFolder(place)
+    folder.last()
+    return [folder]
 
 
 def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:

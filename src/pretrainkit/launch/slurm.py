@@ -8,9 +8,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pretrainkit.errors import InputError, MissingPackageError, RunError
@@ -18,13 +22,22 @@ from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.slurm_config import SlurmConfig
 from pretrainkit.launch.slurm_rank import RankJob
 
+_ENDED = frozenset(
+    ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")
+)
+_DEAF_PYTHON = f"""/bin/sh -c 'trap "" TERM USR2; exec "$0" "$@"' {quote(sys.executable)}"""
+"""Until Python listens, a signal would end the job for good. Of a warning that is not heard the next one remains."""
 
-def submit(runs: Sequence[Path], launches: Sequence[Launch], *, name: str, cluster: str = "slurm") -> list[str]:
+
+def submit(
+    runs: Sequence[Path], launches: Sequence[Launch], home: Path, *, name: str, cluster: str = "slurm"
+) -> list[str]:
     """Submit one job for each run: alone, or as an array where there are several.
 
     Args:
         runs: Run folders on a file system that all nodes share.
         launches: Of each; equal but for their words.
+        home: The folder of the run, or of the sweep: its `launch` gets the code and the scheduler's logs.
         name: Of the job in the queue.
         cluster: "slurm", or "local" for submitit's own processes on this machine.
 
@@ -33,7 +46,7 @@ def submit(runs: Sequence[Path], launches: Sequence[Launch], *, name: str, clust
 
     Raises:
         MissingPackageError: submitit is not installed.
-        InputError: There is no SLURM here, or it refused the job.
+        InputError: There is no SLURM here, it refused the job, or it has a job of one of the runs already.
     """
     try:
         import submitit
@@ -46,28 +59,33 @@ def submit(runs: Sequence[Path], launches: Sequence[Launch], *, name: str, clust
         )
     first, settings = launches[0], SlurmConfig.model_validate(dict(launches[0].settings))
     folders = [LaunchFolder(run.absolute()) for run in runs]
-    for folder, launch in zip(folders, launches, strict=True):
-        folder.add(launch)
-        folder.logs.mkdir(parents=True, exist_ok=True)
-    code = copy_code(folders[0].path)
-    executor: Any = submitit.AutoExecutor(folder=str(folders[0].path / "jobs"), cluster=cluster)
+    for folder in folders:
+        require_idle(folder)
+    for folder in folders:
+        folder.prepare()
+    place = LaunchFolder(home.absolute()).path
+    # Jobs of a sweep that still wait keep the code that they were submitted with.
+    code = copy_code(place, is_shared=home not in runs)
+    options = {"slurm_python": _DEAF_PYTHON} if cluster == "slurm" else {}
+    executor: Any = submitit.AutoExecutor(folder=str(place / "jobs"), cluster=cluster, **options)
     executor.update_parameters(**_parameters(first, settings, name, code, cluster))
     jobs = [
         RankJob(launch.words_again, str(folder.run), launch.max_restarts, settings.max_timeouts)
         for folder, launch in zip(folders, launches, strict=True)
     ]
     try:
-        if len(jobs) == 1:
-            submitted = [executor.submit(jobs[0])]
-        else:
-            with executor.batch():
-                submitted = [executor.submit(job) for job in jobs]
+        with redirect_stderr(StringIO()):  # what sbatch says is part of the error
+            if len(jobs) == 1:
+                submitted = [executor.submit(jobs[0])]
+            else:
+                with executor.batch():
+                    submitted = [executor.submit(job) for job in jobs]
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         raise InputError(
             f"SLURM refused the job: {str(error).strip()}\n  mend the setting with --slurm NAME=VALUE"
         ) from None
-    for folder, job in zip(folders, submitted, strict=True):
-        folder.submitted((job.job_id,))
+    for folder, launch, job in zip(folders, launches, submitted, strict=True):
+        folder.add(replace(launch, job_ids=(job.job_id,)))
     return [job.job_id for job in submitted]
 
 
@@ -113,11 +131,16 @@ def _parameters(launch: Launch, settings: SlurmConfig, name: str, code: Path, cl
     )
 
 
-def copy_code(folder: Path) -> Path:
-    """A copy of this package in `folder/code`, compiled parts included: what a job imports. Returns `folder/code`."""
+def copy_code(folder: Path, *, is_shared: bool = False) -> Path:
+    """A copy of this package in `folder/code`, compiled parts included: what a job imports. An older copy is replaced,
+    unless it `is_shared` with other jobs: then this one is `folder/code-2`, and so on. Returns where it is."""
     import pretrainkit
 
     source, code = Path(pretrainkit.__file__).parent, folder / "code"
+    number = 1
+    while is_shared and code.exists():
+        number += 1
+        code = folder / f"code-{number}"
     partial = folder / f".code-{os.getpid()}"
     shutil.copytree(source, partial / "pretrainkit", ignore=shutil.ignore_patterns("__pycache__", "*.c"))
     shutil.rmtree(code, ignore_errors=True)
@@ -125,12 +148,33 @@ def copy_code(folder: Path) -> Path:
     return code
 
 
+def living_job(folder: LaunchFolder) -> str | None:
+    """The job of a run that waits, runs or ends just now; None: there is none."""
+    launches = folder.launches()
+    ids = launches[-1].job_ids if launches and launches[-1].kind == "slurm" else ()
+    # What the scheduler forgot has ended long ago.
+    return next((job_id for job_id in ids if state(job_id).split(" ")[0] not in {*_ENDED, "UNKNOWN"}), None)
+
+
+def require_idle(folder: LaunchFolder) -> None:
+    """Raises InputError where the scheduler has a job of the run: two would write into one folder."""
+    if job_id := living_job(folder):
+        run = quote(str(folder.run))
+        raise InputError(
+            f"job {job_id} of {folder.run} is in the queue: {state(job_id)}\n"
+            f"  it goes on by itself: pretrainkit launch status {run}; to end it: pretrainkit launch cancel {run}"
+        )
+
+
 def state(job_id: str) -> str:
-    """What the scheduler says of a job, such as RUNNING or PENDING (BeginTime); UNKNOWN when it forgot the job."""
+    """What the scheduler says of a job, such as RUNNING or PENDING (BeginTime); UNKNOWN when it forgot the job, and
+    UNREACHABLE (why) when it does not answer."""
     with suppress(FileNotFoundError):
-        shown = subprocess.run(["scontrol", "show", "job", job_id], capture_output=True, text=True, timeout=60).stdout
-        if match := re.search(r"JobState=(\w+) Reason=(\w+)", shown):
+        shown = subprocess.run(["scontrol", "show", "job", job_id], capture_output=True, text=True)
+        if match := re.search(r"JobState=(\w+) Reason=(\w+)", shown.stdout):
             return match[1] if match[2] == "None" else f"{match[1]} ({match[2]})"
+        if shown.returncode and "Invalid job id" not in shown.stderr:
+            return f"UNREACHABLE ({shown.stderr.strip().splitlines()[-1] if shown.stderr.strip() else 'scontrol'})"
     with suppress(FileNotFoundError):
         command = ["sacct", "-X", "--noheader", "--parsable2", "--format=State", "--jobs", job_id]
         shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout

@@ -1,9 +1,9 @@
 """What a job asks of SLURM. Torch-free."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from pretrainkit.config.base import Config
 
@@ -24,16 +24,20 @@ def minutes_of(text: Any) -> Any:
     return int(text) if text.isdecimal() else text
 
 
+_TAKEN = {
+    "requeue", "signal", "nodes", "time", "ntasks-per-node", "gpus-per-node", "open-mode", "output", "error", "array",
+}  # fmt: skip
+
+
 def _is_sbatch_name(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-    taken = {"requeue", "signal", "nodes", "time", "ntasks-per-node", "gpus-per-node", "open-mode", "output", "error"}
     for name in options:
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name in taken:
-            raise ValueError(f"{name!r} is not an option of sbatch that may be given here: the launcher sets {taken}")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name in _TAKEN:
+            raise ValueError(f"{name!r} is not an option of sbatch that may be given here: the launcher sets {_TAKEN}")
     return options
 
 
-class SlurmConfig(Config):
-    """A job of SLURM, whose tasks are the ranks of a run."""
+class SlurmJob(Config):
+    """What every job asks for."""
 
     partition: str | None = None
     """Where it waits; null: the cluster's default."""
@@ -50,7 +54,18 @@ class SlurmConfig(Config):
     nodelist: str | None = None
     """Nodes to run on."""
     cpus_per_task: PositiveInt | None = None
-    """Cores of each rank; null: what the cluster gives."""
+    """Cores of each task, which is a rank of a run; null: what the cluster gives."""
+    setup: tuple[str, ...] = ()
+    """Lines of shell before the work starts, such as module load cuda."""
+    comment: str | None = None
+    """For people who look at the queue."""
+    sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_is_sbatch_name)] = Field(default_factory=dict)
+    """Further options of sbatch by their long names, such as {reservation: night}."""
+
+
+class SlurmConfig(SlurmJob):
+    """A job of SLURM, whose tasks are the ranks of a run."""
+
     mem_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory of each node in GiB; null: what the cluster gives."""
     signal_seconds: PositiveInt = 120
@@ -59,9 +74,14 @@ class SlurmConfig(Config):
     """Times that a run goes on after its time limit."""
     array_parallelism: PositiveInt = 256
     """Jobs of a sweep that may run at a time."""
-    setup: tuple[str, ...] = ()
-    """Lines of shell before the ranks start, such as module load cuda."""
-    comment: str | None = None
-    """For people who look at the queue."""
-    sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_is_sbatch_name)] = Field(default_factory=dict)
-    """Further options of sbatch by their long names, such as {reservation: night}."""
+
+    @model_validator(mode="after")
+    def _is_told_after_it_began(self) -> Self:
+        # SLURM looks at its clock once a minute, so a job may be told up to 60 seconds earlier.
+        least = self.signal_seconds // 60 + 2
+        if self.time < least:
+            raise ValueError(
+                f"time={self.time} minutes and signal_seconds={self.signal_seconds}: the job may be told to end when "
+                f"it has hardly begun; give at least time={least}, or fewer signal_seconds"
+            )
+        return self

@@ -38,6 +38,7 @@ class Place:
     rank: int
     world_size: int
     local_rank: int
+    local_world_size: int
     host: str
     """Of rank 0, as the others reach it."""
     job_id: str
@@ -57,6 +58,7 @@ class Place:
             task.global_rank,
             task.num_tasks,
             task.local_rank,
+            task.num_tasks // task.num_nodes,
             task.hostnames[0],
             task.job_id,
             attempt,
@@ -111,6 +113,7 @@ class RankJob:
             "RANK": str(place.rank),
             "WORLD_SIZE": str(place.world_size),
             "LOCAL_RANK": str(place.local_rank),
+            "LOCAL_WORLD_SIZE": str(place.local_world_size),
             "MASTER_ADDR": host,
             "MASTER_PORT": str(port),
             LOG_FOLDER: str(folder.logs),

@@ -1,6 +1,7 @@
 """The report: one HTML page of a run, complete in itself. It runs no script and loads nothing."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.report.curve import Curve, loss_curves, other_curves
-from pretrainkit.report.markup import Markup, join, tag
+from pretrainkit.report.markup import Content, Markup, join, tag
 from pretrainkit.report.numbers import duration, label, metric, number, percent
 from pretrainkit.report.progress import progress_section
 from pretrainkit.report.run_folder import Run, as_number, read_run
@@ -50,15 +51,6 @@ def render(run: Run) -> str:
     """The page of a run as HTML text."""
     name = run.folder.resolve().name
     title = " · ".join(part for part in (name, run.preset) if part)
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="generator", content="pretrainkit"),
-        tag("title", title),
-        tag("style", Markup(PAGE_STYLE)),
-    )
     sections = (
         _header(run, name),
         _cards(run),
@@ -70,6 +62,20 @@ def render(run: Run) -> str:
         data_section(run),
         environment_section(run),
         notes_section(run),
+    )
+    return html_page(title, sections)
+
+
+def html_page(title: str, sections: Sequence[Content]) -> str:
+    """A whole page, complete in itself: it runs no script and loads nothing."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content="pretrainkit"),
+        tag("title", title),
+        tag("style", Markup(PAGE_STYLE)),
     )
     body = tag("body", tag("main", *sections))
     return "<!doctype html>\n" + tag("html", head, "\n", body, lang="en") + "\n"

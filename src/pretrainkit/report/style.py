@@ -31,7 +31,7 @@ table { border-collapse: collapse; width: 100%; font-size: 13.5px; overflow-wrap
 th { text-align: left; white-space: nowrap; font-weight: 600; color: var(--quiet); }
 th, td { padding: 5px 14px 5px 0; vertical-align: top; border-bottom: 1px solid var(--line); }
 tr:last-child > td { border-bottom: 0; }
-td code { overflow-wrap: anywhere; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td code { overflow-wrap: anywhere; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 td.path { white-space: nowrap; width: 1%; } .samples td { min-width: 13em; padding-bottom: 9px; padding-top: 9px; }
 mark { background: var(--accent); color: inherit; border-radius: 3px; padding: 0 3px; }
 mark.hit { background: none; border-radius: 0; box-shadow: inset 0 -2px var(--good); }

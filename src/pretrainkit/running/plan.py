@@ -103,7 +103,7 @@ def make_plan(
         config: From `load_config`, with its data, whose first examples are read.
         num_gpus: Devices, one per rank.
         device: One of `DEVICES`, or cpu.
-        gpus_per_node: Devices that HSDP shards over.
+        gpus_per_node: Devices of a machine, which HSDP shards over unless `parallel.shard_ranks` says another number.
         mfu: Share of the datasheet's rate that the run is expected to reach, in (0, 1].
         price: Of one device for an hour, in any unit.
         dry_run: Also lay the model out over the ranks.
@@ -125,6 +125,12 @@ def make_plan(
         )
     recipe = find_recipe(config.recipe)
     problems = config.problems(num_gpus)
+    shards = config.parallel.shard_ranks or min(num_gpus, gpus_per_node)
+    if config.parallel.strategy == "hsdp" and num_gpus % shards and config.parallel.shard_ranks is None:
+        problems.append(
+            f"{num_gpus} devices are no whole number of machines with {gpus_per_node} each\n"
+            "  give another --gpus or --gpus-per-node, or set parallel.shard_ranks to a divisor of --gpus"
+        )
     config = recipe.bind(with_encoder(recipe, with_extra_steps(absolute_paths(config))))
     config = _with_steps(recipe, config)
     per_rank = max(1, config.data.batch_size // num_gpus)
@@ -144,7 +150,7 @@ def make_plan(
         precision=precision,
         examples_per_microbatch=per_microbatch,
         microbatches_per_step=microbatches,
-        memory=memory_by_strategy(build(), measured, num_gpus, gpus_per_node, config.ema_decay is not None, precision),
+        memory=memory_by_strategy(build(), measured, num_gpus, shards, config.ema_decay is not None, precision),
         device_bytes=device_bytes,
         flops_per_step=flops_per_step,
         tokens_per_step=tokens * config.data.batch_size,
@@ -153,14 +159,14 @@ def make_plan(
         seconds=seconds,
         cost=None if seconds is None or price is None else price * num_gpus * seconds / 3600,
         problems=problems,
-        numbers_on_rank=_laid_out(build, num_gpus) if dry_run else {},
+        numbers_on_rank=_laid_out(build, num_gpus, shards) if dry_run else {},
     )
 
 
 def memory_by_strategy(
-    model: nn.Module, step: StepMemory, num_ranks: int, gpus_per_node: int, has_averages: bool, precision: str
+    model: nn.Module, step: StepMemory, num_ranks: int, shard_ranks: int, has_averages: bool, precision: str
 ) -> dict[str, RankMemory]:
-    """Bytes of a rank under DDP, FSDP2 over all ranks, and FSDP2 over the ranks of a node with copies on others.
+    """Bytes of a rank under DDP, FSDP2 over all ranks, and HSDP: FSDP2 over `shard_ranks` with copies on the others.
 
     A sharded rank gathers the weights of two blocks at a time, the second ahead, and keeps those outside the blocks
     from the beginning to the end of a step; the gradients of one group are whole before they are scattered.
@@ -173,8 +179,8 @@ def memory_by_strategy(
     averages = 4 * numbers if has_averages else 0
     temporary = max(step.activations, step.update)
     found = {"ddp": RankMemory(step.weights, step.gradients, step.optimizer, averages, temporary, 0)}
-    for name, shards in (("fsdp2", num_ranks), ("hsdp", min(num_ranks, gpus_per_node))):
-        if shards > 1:
+    for name, shards in (("fsdp2", num_ranks), ("hsdp", shard_ranks)):
+        if shards > 1 and num_ranks % shards == 0:
             # Autocast keeps a copy of each weight in the format it computes in, which sharding gathers anyway.
             copies = (numbers - rest) * width if width == 2 else 0
             found[name] = RankMemory(
@@ -259,11 +265,13 @@ def _compute_format(config: RunConfig) -> str:
     return "bfloat16" if config.precision.compute == "auto" else config.precision.compute
 
 
-def _laid_out(build: Any, num_ranks: int) -> dict[str, dict[int, int]]:
+def _laid_out(build: Any, num_ranks: int, shard_ranks: int) -> dict[str, dict[int, int]]:
     from pretrainkit.training.dry_run import numbers_per_rank
 
     ranks = min(num_ranks, _MAX_DRY_RANKS)
-    return {
-        strategy: numbers_per_rank(build, ParallelConfig(strategy=strategy, compile="off"), ranks)
-        for strategy in (("ddp", "fsdp2") if ranks > 1 else ("ddp",))
-    }
+    layouts = [ParallelConfig(strategy="ddp", compile="off")]
+    if ranks > 1:
+        layouts.append(ParallelConfig(strategy="fsdp2", compile="off"))
+    if 1 < shard_ranks < ranks and ranks % shard_ranks == 0:
+        layouts.append(ParallelConfig(strategy="hsdp", shard_ranks=shard_ranks, compile="off"))
+    return {layout.strategy: numbers_per_rank(build, layout, ranks) for layout in layouts}

@@ -122,8 +122,7 @@ def run_training(
             folder.write_json("summary.json", {name: json_value(value) for name, value in summary.items()})
         if world.is_main and recipe.has_held_out_examples(config):
             # A forward pass of a sharded model needs all ranks; what was saved last is whole.
-            is_sharded = config.parallel.strategy == "fsdp2"
-            trained = load_model(folder.path) if is_sharded else trainer.plain_model
+            trained = load_model(folder.path) if config.parallel.is_sharded else trainer.plain_model
             samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
             folder.write_json("samples.json", samples)
         return metrics
@@ -141,8 +140,7 @@ def checked(recipe: Recipe, config: Any) -> Any:
             "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"
             "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
         )
-    if config.parallel.strategy == "fsdp2" and num_ranks == 1:
-        raise ConfigError("parallel.strategy=fsdp2 needs more than one rank\n  start with --launch local --nproc 2")
+    config.parallel.require_ranks(num_ranks)
     config = recipe.bind(with_encoder(recipe, config))
     check_config(config, num_ranks)
     return config
@@ -151,7 +149,7 @@ def checked(recipe: Recipe, config: Any) -> Any:
 def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.Module], Sequence[Sample]] | None:
     """What shows examples after every evaluation, on the rank that does. A sharded model can only be asked by all."""
     num = config.evaluate.num_samples
-    if not (is_main and num) or config.parallel.strategy == "fsdp2" or not recipe.has_held_out_examples(config):
+    if not (is_main and num) or config.parallel.is_sharded or not recipe.has_held_out_examples(config):
         return None
     source = recipe.open_data(config, "valid")
     return lambda model: recipe.sample(config, model, source, num)

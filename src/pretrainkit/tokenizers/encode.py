@@ -17,8 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.corpus.engines.engine import LOCAL, Engine, Means
 from pretrainkit.corpus.manifest import explained_write_errors, fingerprint, made_by
-from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, share_tasks
+from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, num_processes, share_tasks
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile, find_sources
 from pretrainkit.corpus.work import work_folder
@@ -69,6 +70,7 @@ def encode_corpus(
     settings: EncodeSettings | None = None,
     *,
     workers: int | None = None,
+    engine: Engine = LOCAL,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Encodes documents to `out`, or to `out/train` and `out/valid` where the input is a corpus folder that has these.
@@ -78,7 +80,8 @@ def encode_corpus(
         tokenizer: Folder of a tokenizer. Sentence boundaries are learned from the (training) text where it has none.
         out: Folder to be made, or to be completed after a crash.
         settings: How to encode.
-        workers: Processes; None: all cores.
+        workers: Tasks at a time; None: what the engine thinks best, such as all cores.
+        engine: What runs the tasks.
         progress: Who wants to see how far it is.
 
     Returns:
@@ -88,13 +91,14 @@ def encode_corpus(
         DataError: Input cannot be used, or `out` holds something else.
     """
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
+    means = Means(engine, workers, DEFAULT_MEMORY, progress)
     loaded = load_tokenizer(tokenizer)
     splits = corpus_splits(inputs)
     sentences = _sentences(Path(tokenizer), splits, out, settings, progress)
     manifests = {}
     for split, (sources, corpus) in splits.items():
         manifests[split] = _encode_split(
-            *(sources, corpus, loaded, sentences, out / split, settings, workers, progress, split or out.name)
+            *(sources, corpus, loaded, sentences, out / split, settings, means, split or out.name)
         )
     return manifests
 
@@ -169,10 +173,10 @@ def _encode_split(
     sentences: _Sentences,
     out: Path,
     settings: EncodeSettings,
-    workers: int | None,
-    progress: Progress,
+    means: Means,
     name: str,
 ) -> dict[str, Any]:
+    progress = means.progress
     splitter, punkt = sentences.splitter, sentences.punkt
     groups = shard_groups(sources)
     encoding = {
@@ -189,8 +193,6 @@ def _encode_split(
         if (out / "manifest.json").exists():
             return _kept(out, plan_key, progress)
         _refuse_strangers(out)
-    num_bytes = sum(source.num_bytes for source in sources)
-    processes = num_processes(workers, 1 << 30, num_bytes, 1 << 40)
     plan = encoding | {"input": corpus or [source.address for source in sources]}
     learned = {"learned_from": sentences.learned_from} if sentences.learned_from else {}
     plan |= learned
@@ -218,7 +220,7 @@ def _encode_split(
             progress.note(f"{out}: {len(results)} of {len(tasks)} shards are there already")
         left = [task for task in tasks if task.index not in results]
         progress.stage(f"encoding {name}", sum(source.num_bytes for task in left for source in task.sources), "B")
-        for task, record in _run(left, processes):
+        for task, record in _run(left, work, means):
             results[task.index] = record
             progress.advance(sum(source.num_bytes for source in task.sources))
         skips, empty, entries = Skips(settings.max_bad), Counter[str](), []
@@ -264,8 +266,13 @@ def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:
     return [list(sources[begin:end]) for begin, end in pairwise(cuts)]
 
 
-def _run(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
+def _run(tasks: Sequence[ShardTask], work: Path, means: Means) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Makes the shards, in any order."""
+    num_bytes = sum(source.num_bytes for task in tasks for source in task.sources)
+    if not means.engine.is_local:
+        return means.run(_task_and_record, tasks, means.crew(len(tasks), num_bytes), work)
+    # Not only one process per task: several share a shard where there are few.
+    processes = num_processes(means.workers, 1 << 30, num_bytes, 1 << 40)
     if processes <= 1:
         return map(_task_and_record, tasks)
     if len(tasks) < 2 * processes:

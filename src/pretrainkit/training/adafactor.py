@@ -6,9 +6,11 @@ decay that starts at 0, a step that is clipped by its own root mean square. For 
 for stacked layers and heads come to the same there.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,9 @@ from pretrainkit.dist.weights import is_dtensor
 from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizer_config import AdafactorConfig
 from pretrainkit.training.parameters import local_tensors, tensor_norms
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 def factored_dims(shape: Sequence[int], config: AdafactorConfig) -> tuple[int, int] | None:
@@ -144,7 +149,7 @@ def _row_and_column_means(parts: list[_Part], epsilon: float) -> list[tuple[Tens
     One all-reduce per mesh for all sharded parameters together.
     """
     found: list[tuple[Tensor, Tensor] | None] = []
-    groups: dict[Any, list[Tensor]] = {}
+    groups: dict[tuple[DeviceMesh, int], list[Tensor]] = {}
     for part in parts:
         if part.dims is None:
             found.append(None)
@@ -157,13 +162,13 @@ def _row_and_column_means(parts: list[_Part], epsilon: float) -> list[tuple[Tens
             whole = over_columns.new_zeros(part.whole.shape[0])
             whole[part.offset : part.offset + len(over_columns)] = over_columns
             over_columns = whole
-            groups.setdefault(cast(Any, part.whole).device_mesh, []).extend((over_rows, over_columns))
+            groups.setdefault(_sharding(part.whole), []).extend((over_rows, over_columns))
         by_reduced = {0: over_rows, 1: over_columns}
         smaller, larger = part.dims
         found.append((by_reduced[larger], by_reduced[smaller]))
-    for mesh, vectors in groups.items():
+    for (mesh, axis), vectors in groups.items():
         flat = torch.cat(vectors)
-        dist.all_reduce(flat, group=mesh.get_group())
+        dist.all_reduce(flat, group=mesh.get_group(axis))
         for vector, total in zip(vectors, flat.split([len(v) for v in vectors]), strict=True):
             vector.copy_(total)
     return found
@@ -173,8 +178,15 @@ def _row_offset(param: Tensor) -> int:
     """The first row of this rank's shard."""
     if not is_dtensor(param):
         return 0
+    mesh, axis = _sharding(param)
+    rows_per_rank = -(-param.shape[0] // mesh.size(axis))
+    return min(mesh.get_local_rank(axis) * rows_per_rank, param.shape[0])
+
+
+def _sharding(param: Tensor) -> tuple[DeviceMesh, int]:
+    """The mesh of a sharded parameter, and its axis that the rows are spread over; along any other there are copies."""
     sharded = cast(Any, param)
-    if sharded.device_mesh.ndim != 1 or not sharded.placements[0].is_shard(0):
-        raise ValueError(f"Adafactor knows shards of rows on one mesh dimension, not {sharded.placements}")
-    rows_per_rank = -(-param.shape[0] // sharded.device_mesh.size())
-    return min(sharded.device_mesh.get_local_rank() * rows_per_rank, param.shape[0])
+    axes = [axis for axis, placement in enumerate(sharded.placements) if not placement.is_replicate()]
+    if len(axes) != 1 or not sharded.placements[axes[0]].is_shard(0):
+        raise ValueError(f"Adafactor knows shards of rows on one mesh axis, not {sharded.placements}")
+    return sharded.device_mesh, axes[0]

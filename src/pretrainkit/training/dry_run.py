@@ -1,7 +1,7 @@
 """The parallel layout of a model on any number of ranks, tried in one process without their devices.
 
 The model lies on "meta", and the collectives are those of torch's fake process group, which do nothing: what is tried
-is whether DDP and FSDP2 take the model, and how large the part of a rank is.
+is whether DDP, FSDP2 and HSDP take the model, and how large the part of a rank is.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelSettings, w
 
     Args:
         build: Makes the model on "meta".
-        config: The strategy; compilation is left out.
+        config: The strategy, and of HSDP the ranks of a copy; compilation is left out.
         world_size: Ranks, at least 1.
 
     Raises:
@@ -47,6 +47,6 @@ def _fake_world(rank: int, world_size: int) -> Iterator[World]:
         raise RuntimeError("a dry run makes a process group of its own, and this process is in one")
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     try:
-        yield World(rank, world_size, 0, torch.device("meta"), "fake")
+        yield World(rank, world_size, device=torch.device("meta"), backend="fake")
     finally:
         dist.destroy_process_group()

@@ -87,7 +87,7 @@ class EvaluateConfig(Config):
     num_samples: NonNegativeInt = 0
     """Held-out examples that are shown with the model's answers after every evaluation: in TensorBoard and Weights &
     Biases where those are on, and over time in the report. After the last step some are shown in any case. Not while a
-    model is sharded (fsdp2)."""
+    model is sharded (fsdp2, hsdp)."""
     probes: Probes = ()
     """Tasks of recipe glue to try the encoder on while it is trained."""
     probe_folders: Annotated[dict[str, str], IsPath()] = Field(default_factory=dict)

@@ -49,12 +49,8 @@ class RunFolder:
         """Whether anything was saved here (maybe torn: the checkpoint store finds that out)."""
         return any(self.checkpoints.glob("step-*"))
 
-    def prepare(self) -> None:
-        """Make the folder for a new run. What a run left that never saved anything is cleared away.
-
-        Raises:
-            InputError: It holds a run with checkpoints, or something else; or it cannot be written.
-        """
+    def require_new(self) -> None:
+        """Raises InputError where the folder holds a run with checkpoints, or something else than a run."""
         if self.has_checkpoint:
             raise InputError(
                 f"{self.path} already holds a run\n  go on with it: pretrainkit resume {quote(str(self.path))}\n"
@@ -66,6 +62,14 @@ class RunFolder:
             and any(entry.name not in ("logs", "cache", "launch") for entry in self.path.iterdir())
         ):
             raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
+
+    def prepare(self) -> None:
+        """Make the folder for a new run. What a run left that never saved anything is cleared away.
+
+        Raises:
+            InputError: As `require_new`; or it cannot be written.
+        """
+        self.require_new()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             old = (CONFIG, PROVENANCE, EVENTS, EVALUATIONS, "summary.json", "samples.json", "skipped-*.json")

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
 from pretrainkit.config.base import Config
 from pretrainkit.config.fields import Pattern
 from pretrainkit.config.paths import IsPath
+from pretrainkit.errors import ConfigError
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
@@ -19,7 +20,8 @@ class PrecisionConfig(Config):
     """Number formats. Master weights and optimiser state are always float32."""
 
     compute: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 on GPUs that have it and CPUs with AVX512_BF16 or AMX, else float32. float16 scales the loss."""
+    """auto: bfloat16 on GPUs that have it, on back ends out of torch's tree that name it, and on CPUs with AVX512_BF16
+    or AMX, else float32. float16 scales the loss."""
     matmul_tf32: bool = True
     """Let float32 matrix products use TF32 on GPUs that have it."""
 
@@ -27,12 +29,43 @@ class PrecisionConfig(Config):
 class ParallelConfig(Config):
     """How the model is spread. The number of ranks is the launcher's."""
 
-    strategy: Literal["auto", "ddp", "fsdp2"] = "auto"
-    """auto: ddp when there is more than one rank."""
+    strategy: Literal["auto", "ddp", "fsdp2", "hsdp"] = "auto"
+    """ddp: the whole model on every rank. fsdp2: a shard of it on each. hsdp: fsdp2 within a group of ranks, copies in
+    the other groups, so that weights travel within a machine and only gradients between machines. auto: ddp when there
+    is more than one rank."""
+    shard_ranks: Annotated[int, Field(ge=2)] | None = None
+    """Of hsdp: neighbouring ranks that hold one copy together; null: the ranks of a machine."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile per block. auto: on for CUDA, off for CPU, where it costs more than it gives."""
     activation_checkpointing: bool = False
     """Recompute each block in the backward pass instead of storing its activations."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a rank keeps only a part of each parameter."""
+        return self.strategy in ("fsdp2", "hsdp")
+
+    def require_ranks(self, world_size: int) -> None:
+        """Raises ConfigError where so few ranks have nothing to spread: before they start."""
+        if self.is_sharded and world_size == 1:
+            raise ConfigError(
+                f"parallel.strategy={self.strategy} needs more than one rank\n  start with --launch local --nproc 2"
+            )
+
+    def problems(self, world_size: int) -> list[str]:
+        """What cannot work on so many ranks, each as a message."""
+        shards = self.shard_ranks
+        if shards is None:
+            return []
+        if self.strategy != "hsdp":
+            return [f"parallel.shard_ranks={shards} is only read by parallel.strategy=hsdp\n  leave it out"]
+        if world_size > 1 and world_size % shards:
+            divisors = [str(size) for size in range(2, world_size + 1) if world_size % size == 0]
+            return [
+                f"{world_size} ranks cannot be grouped by parallel.shard_ranks={shards}\n"
+                f"  start a multiple of {shards}, or set parallel.shard_ranks to one of: {', '.join(divisors)}"
+            ]
+        return []
 
 
 class KeepBestConfig(Config):
@@ -198,6 +231,7 @@ class RunConfig(Config):
                 f"a batch of {batch} examples cannot be split over {world_size} ranks with microbatches of {micro}\n"
                 f"  {batch} is not a multiple of {world_size} x {micro} = {unit}; {nearest_multiples(batch, unit)}"
             )
+        found += self.parallel.problems(world_size)
         found += self._start_problems()
         if self.num_steps is None and self.data.num_epochs is None and self.num_extra_steps is None:
             found.append("neither num_steps nor data.num_epochs says how long to train\n  set one of them")

@@ -22,6 +22,7 @@ from pretrainkit import __version__
 from pretrainkit.config.base import architecture
 from pretrainkit.corpus.manifest import fingerprint
 from pretrainkit.data.loader import Loader
+from pretrainkit.dist.devices import has_pinned_memory
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.dist.weights import require_same_architecture
@@ -418,10 +419,10 @@ class _OnDevice(Sequence[Batch]):
 
 
 def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
-    """NumPy arrays to tensors on `device`, through pinned memory and without waiting where that is a GPU."""
+    """NumPy arrays to tensors on `device`, through pinned memory and without waiting where it has such."""
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-    if device.type == "cpu":
-        return tensors
+    if not has_pinned_memory(device.type):
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 

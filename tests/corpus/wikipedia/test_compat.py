@@ -53,3 +53,10 @@ def test_unclosed_markup_is_read_in_a_moment(sign):
     start = time.process_time()
     wikiextractor_text(sign * 20_000, "T")
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("text", ["[http://" + "a" * 30_000, "[http://" + "a&" * 15_000, "=" * 30_000, "'" * 30_000])
+def test_one_long_piece_of_markup_is_read_in_a_moment(text):
+    start = time.process_time()
+    wikiextractor_text(text, "T")
+    assert time.process_time() - start < 1

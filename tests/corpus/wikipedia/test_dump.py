@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -137,6 +138,23 @@ def test_a_huge_page_is_never_held_whole(tmp_path, monkeypatch):
     tracemalloc.stop()
     assert (found, skips.counts) == (["Good"], {"page_too_large": 1})
     assert peak < 2_000_000
+
+
+def test_a_page_in_thousands_of_tiny_streams_is_read_in_a_moment(tmp_path):
+    content = (HEAD + page("Good", "word " * 160_000) + "</mediawiki>").encode()
+    streams = (bz2.compress(content[at : at + 100], 1) for at in range(0, len(content), 100))
+    source = source_of(tmp_path / "a.xml.bz2", b"".join(streams))
+    start = time.process_time()
+    assert titles(source)[0] == ["Good"]
+    assert time.process_time() - start < 3
+
+
+@pytest.mark.parametrize("content", ["<mediawiki><page>" + "<page>" * 100_000, "<mediawiki" * 60_000])
+def test_hundreds_of_thousands_of_openings_are_read_in_a_moment(tmp_path, content):
+    source = source_of(tmp_path / "a.xml", content.encode())
+    start = time.process_time()
+    assert titles(source, max_bad=1_000_000)[0] == []
+    assert time.process_time() - start < 3
 
 
 def test_what_is_no_dump_is_said(tmp_path):

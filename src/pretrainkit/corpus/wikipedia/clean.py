@@ -20,8 +20,10 @@ from pretrainkit.corpus.wikipedia.word_lists import words
 
 _QUOTES = re.compile(r"'{4,}")
 _APOSTROPHE = re.compile(r"'''(?=\w)(?<=\w''')")
-_LABELLED = re.compile(r"\[(?:https?:|ftps?:|news:|mailto:|irc:|//)[^\s\[\]<>\"]*[ \t]*([^\[\]\n]*)\]", re.IGNORECASE)
-_SWITCH = re.compile(r"__[A-Z]{3,}[A-Z_]*__")
+_LABELLED = re.compile(
+    r"\[(?:https?:|ftps?:|news:|mailto:|irc:|//)[^\s\[\]<>\"]*+[ \t]*+([^\[\]\n]*+)\]", re.IGNORECASE
+)
+_SWITCH = re.compile(r"__[A-Z]{3,}+(?:_[A-Z]++)*+__")
 _EMPTY_BRACKETS = re.compile(r"\([ ,;:/–-]*\)")
 _OPENED = re.compile(r"\([ ,;:]+")
 _CLOSED = re.compile(r"[ ,;:]+\)")
@@ -30,7 +32,6 @@ _BEFORE_SIGN = re.compile(r" ([,.;])(?=[\s)]|$)", re.MULTILINE)
 _ENTITIES = (
     ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
 )  # fmt: skip
-_PARENTHESIS = re.compile(r" *\([^()]*\)$")
 _GREEK = words(
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi "
     "psi omega"
@@ -71,13 +72,19 @@ class Cleaner:
         if not labels:
             return target.strip()
         label = labels[-1]
-        return label if label.strip() else _PARENTHESIS.sub("", target)
+        return label if label.strip() else _without_parenthesis(target)
 
     def _table(self, content: str) -> str:
         if not self._options.tables:
             return "\n"
         rows = [" | ".join(row) for row in table_rows(content)]
         return "".join(f"\n{BAR}{_plain(row)}" for row in rows) + "\n"
+
+
+def _without_parenthesis(title: str) -> str:
+    """`Mercury (planet)` to `Mercury`."""
+    start = title.rfind("(")
+    return title[:start].rstrip(" ") if start >= 0 and title.find(")", start) == len(title) - 1 else title
 
 
 def _plain(text: str) -> str:

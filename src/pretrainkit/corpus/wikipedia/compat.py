@@ -21,7 +21,7 @@ _SWITCHES = re.compile(
 )
 _EXTERNAL = re.compile(
     r"\[((?:(?:https?|ftps?|ircs?|gopher|telnet|nntp|worldwind|mailto|news|svn|git|mms|bitcoin|magnet|urn|geo|sip|sips|sms|"
-    r"tel|ssh|sftp|xmpp):|//)[^\s\[\]&<>\"]+(?:&amp;[^\s\[\]&<>\"]*)*)\s*([^\[\]\n]*)\]",
+    r"tel|ssh|sftp|xmpp):|//)[^\s\[\]&<>\"]++(?:&amp;[^\s\[\]&<>\"]*+)*+)\s*+([^\[\]\n]*+)\]",
     re.IGNORECASE,
 )
 _IMAGE = re.compile(r"https?://\S+\.(?:gif|png|jpe?g)", re.IGNORECASE)
@@ -34,7 +34,6 @@ _DISCARDED = words(
     "gallery timeline noinclude pre table tr td th caption div form input select option textarea ul li ol dl dt dd "
     "menu dir ref references img imagemap source small sub sup indicator"
 )
-_HEADING = re.compile(r"(==+)\s*(.*?)\s*\1\s*")
 _IN_PARENTHESES = re.compile(r"\([^()]*\)|[.-]+")
 _NOT_WORDS = re.compile(r"\n\W+?\n")
 
@@ -226,7 +225,7 @@ def _compact(lines: list[str]) -> Iterator[str]:
                 yield line
                 last = line
             continue
-        if line[0] == "=" and _HEADING.match(line):
+        if line.startswith("==") and "==" in line[2:]:
             is_first_of_section = True
             continue
         if line[0] in "*#;:{|" or line[-1] == "}" or _IN_PARENTHESES.fullmatch(line):

@@ -1,7 +1,8 @@
 """Documents of a dump: pages that are articles, as text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pretrainkit.corpus.skips import Skips
@@ -10,6 +11,7 @@ from pretrainkit.corpus.wikipedia.clean import Cleaner
 from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
 from pretrainkit.corpus.wikipedia.dump import read_pages, read_site
 from pretrainkit.corpus.wikipedia.options import Extraction
+from pretrainkit.corpus.wikipedia.redirects import kept_redirects
 
 _DISAMBIGUATION = re.compile(r"^\{\{(?:disambig|hndis|geodis|dab\b|surname\b|пояснение)|^__DISAMBIG__", re.I | re.M)
 
@@ -23,6 +25,16 @@ def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -
         DataError: The file cannot be read, or has bad input beyond the budget.
     """
     options = source.extraction or Extraction()
+    if options.redirects is None:
+        yield from _articles(source, options, skips, on_bytes, lambda title, target: None)
+        return
+    with kept_redirects(Path(options.redirects), source) as keep:
+        yield from _articles(source, options, skips, on_bytes, keep)
+
+
+def _articles(
+    source: SourceFile, options: Extraction, skips: Skips, on_bytes: OnBytes, on_redirect: Callable[[str, str], None]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     cleaner = Cleaner(read_site(source), options)
     last_id = None
     for page in read_pages(source, skips, on_bytes):
@@ -30,6 +42,7 @@ def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -
             skips.leave_out("page_of_another_namespace", source.address, f"page {page.title!r}")
             continue
         if page.redirect is not None:
+            on_redirect(page.title, page.redirect)
             skips.leave_out("redirect", source.address, f"page {page.title!r}")
             continue
         if page.id == last_id:

@@ -26,6 +26,7 @@ MAX_PAGE_BYTES = 20_000_000
 """Of the XML of a page. MediaWiki itself saves no page beyond 2 MB."""
 _READ_BYTES = 1 << 17
 _PLAIN_BYTES = 1 << 20
+_GATHERED_BYTES = 1 << 18
 _MARK_BYTES = 10
 
 
@@ -106,6 +107,23 @@ def read_pages(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -> It
 
 
 def _pieces(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
+    """What the file holds, unpacked, in pieces of at least `_GATHERED_BYTES`, however small they were packed."""
+    held: list[bytes] = []
+    num_held = 0
+    for piece in _unpacked(source, skips, on_bytes):
+        if isinstance(piece, bytes):
+            held.append(piece)
+            num_held += len(piece)
+        if num_held >= _GATHERED_BYTES or (held and isinstance(piece, Mark)):
+            yield b"".join(held)
+            held, num_held = [], 0
+        if isinstance(piece, Mark):
+            yield piece
+    if held:
+        yield b"".join(held)
+
+
+def _unpacked(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Piece]:
     with open_source(source.address) as file:
         begin = source.begin or 0
         if begin:
@@ -258,9 +276,9 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
                 break
             if own is not None and start >= own:
                 return
-            end = rest.find(b"</page>", start)
-            again = rest.find(b"<page>", start + 6, end if end >= 0 else len(rest))
-            if again >= 0:
+            again = rest.find(b"<page>", start + 6)
+            end = rest.find(b"</page>", start, again if again >= 0 else len(rest))
+            if again >= 0 and end < 0:
                 skips.bad("page_not_closed", source.address, _place_of(rest[start : start + 300]), "no </page> follows")
                 position = again
                 continue

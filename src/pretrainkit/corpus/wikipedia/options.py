@@ -20,7 +20,11 @@ class Extraction:
     """Keep pages that only tell apart what has the same name."""
     compat: Compat = "none"
     """wikiextractor: the text that WikiExtractor 2.75 gives without options, losses included."""
+    redirects: str | None = None
+    """Folder in which every stretch of a dump that was read leaves a file of its redirects; None: they are not kept."""
 
     def content(self) -> dict[str, Any]:
         """For fingerprints and manifests."""
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "redirects"} | (
+            {"redirects": True} if self.redirects else {}
+        )

@@ -58,11 +58,11 @@ class Site:
 
 def parse_site(head: str) -> Site:
     """From everything before the first page of a dump."""
-    language = re.search(r'<mediawiki[^>]*\bxml:lang="([^"]*)"', head)
+    language = re.search(r'<mediawiki[^<>]*\bxml:lang="([^"]*)"', head)
     base = re.search(r"<base>([^<]*)</base>", head)
     names = {number: {name.casefold()} for number, name in _CANONICAL.items()}
     names[6].add("image")
-    for key, name in re.findall(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>', head):
+    for key, name in re.findall(r'<namespace key="(-?\d+)"[^<>]*>([^<]*)</namespace>', head):
         names.setdefault(int(key), set()).add(html.unescape(name).casefold())
     return Site(
         language[1] if language else "",

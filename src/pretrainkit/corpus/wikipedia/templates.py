@@ -8,26 +8,18 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pretrainkit.corpus.wikipedia.arithmetic import evaluate
 from pretrainkit.corpus.wikipedia.elements import guard
+from pretrainkit.corpus.wikipedia.measures import convert
+from pretrainkit.corpus.wikipedia.numerals import group_digits
 from pretrainkit.corpus.wikipedia.site import Site
-from pretrainkit.corpus.wikipedia.units import BELOW, is_known, unit_name
 from pretrainkit.corpus.wikipedia.word_lists import words
 
 Arguments = dict[str, str]
 """Name, or place from "1", to trimmed text."""
 
-_NUMBER = re.compile(r"[-−+±~]?[\d.,   ]*\d(?:[\d/⁄+.,]*)?(?:e[-+]?\d+)?", re.IGNORECASE)
-_BETWEEN = {
-    "to": " to ", "and": " and ", "or": " or ", "-": "–", "–": "–", "to(-)": "–", "x": " by ", "by": " by ", "+": " + ",
-    "×": " × ", "xx": " × ", "&": " and ", "±": " ± ", "+/-": " ± ", "*": " × ", "to about": " to about ",
-}  # fmt: skip
-_GROUPS = {"en": (",", "."), "": (",", "."), "de": (".", ","), "fr": ("\u202f", ","), "es": ("\u00a0", ","),
-           "it": (".", ","), "nl": (".", ","), "pt": (".", ","), "ru": ("\u00a0", ","), "pl": ("\u00a0", ","),
-           "bg": ("\u00a0", ","), "uk": ("\u00a0", ","), "cs": ("\u00a0", ","), "sv": ("\u00a0", ","),
-           "fi": ("\u00a0", ","), "tr": (".", ","), "id": (".", ","), "ca": (".", ","), "da": (".", ","),
-           "el": (".", ","), "ro": (".", ","), "sr": (".", ","), "vi": (".", ","), "no": ("\u00a0", ","),
-           "hu": ("\u00a0", ",")}  # fmt: skip
-"""Language to the signs between thousands and before decimals."""
+_MAX_SOUND = 6
+"""Characters of what is a single sound, with its brackets."""
 _MONTHS = words("January February March April May June July August September October November December")
 
 
@@ -70,50 +62,13 @@ def read_arguments(parts: list[str]) -> Arguments:
     return arguments
 
 
-def group_digits(number: str, language: str) -> str:
-    """`1234567.8` as the language writes it; what is no plain number stays as it is."""
-    found = re.fullmatch(r"([-−+]?)(\d+)(?:\.(\d+))?", number.replace(",", ""))
-    if not found:
-        return number
-    comma, point = _GROUPS.get(language, ("\u00a0", ","))
-    grouped = f"{int(found[2]):,}".replace(",", comma) if len(found[2]) < 4000 else found[2]
-    return found[1] + grouped + (point + found[3] if found[3] else "")
-
-
 def _convert(call: Call) -> str:
-    """The measure as it was given: `10 kilometres`, `10-kilometre`, `5 km`. What it would be in other units is left
-    out: it says nothing new, and how Wikipedia rounds it is not ours to guess."""
+    """The measure, and what it is in other units; `adj=mid` takes the last argument for a word behind the unit."""
     places = call.places()
-    is_short = call.get("abbr") in ("on", "in", "values") or call.name == "cvt"
-    is_adjective = call.get("adj") in ("on", "mid", "1")
-    words, last, index = "", "", 0
-    while index < len(places):
-        value = places[index]
-        if value.casefold() in _BETWEEN:
-            words += _BETWEEN[value.casefold()]
-        elif _NUMBER.fullmatch(value):
-            last = value
-            words += group_digits(value.replace("/", "⁄") if "/" in value else value, "en")
-        elif words:
-            below = BELOW.get(value.casefold(), ())
-            follows = index + 2 < len(places) and places[index + 2].casefold() in below
-            words += _unit(value, last, is_short, is_adjective)
-            if not (follows and _NUMBER.fullmatch(places[index + 1])):
-                break
-            words += " "
-        else:
-            return ""
-        index += 1
-    return words.strip()
-
-
-def _unit(unit: str, number: str, is_short: bool, is_adjective: bool) -> str:
-    if is_short:
-        shown = {"C": "°C", "F": "°F", "km2": "km²", "m2": "m²", "sqmi": "sq mi", "sqft": "sq ft", "cuft": "cu ft"}
-        return " " + shown.get(unit, unit)
-    if is_adjective and is_known(unit):
-        return "-" + unit_name(unit, number, adjective=True).replace(" ", "-")
-    return " " + unit_name(unit, number)
+    named = {name: value for name, value in call.arguments.items() if not name.isdecimal()}
+    if named.get("adj") == "mid" and len(places) > 2 and not places[-1][-1:].isdigit():
+        named["_middle"] = places.pop()
+    return convert(places, named, is_short=call.name == "cvt")
 
 
 def _val(call: Call) -> str:
@@ -254,6 +209,16 @@ def _lowered(call: Call) -> str:
     return "".join(call.places()).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
+def _sound(call: Call) -> str:
+    """A single sound, `[a]` or `/a/`; what is longer says how a word is pronounced, and is left out."""
+    sound = call.get("1")
+    if not sound or len(sound) > _MAX_SOUND:
+        return ""
+    if call.name in ("ipablink", "ipaslink"):
+        return f"[{sound}]" if call.name == "ipablink" else f"/{sound}/"
+    return sound if sound[0] in "/[" else ""
+
+
 def _if(call: Call) -> str:
     return call.get("2") if call.get("1") else call.get("3")
 
@@ -307,8 +272,10 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_power, "e; x10^"),
     (_raised, "sup; superscript"),
     (_lowered, "sub; subscript; su"),
+    (_sound, "ipa; ipablink; ipaslink"),
     (_if, "#if:"),
     (_if_equal, "#ifeq:"),
+    (lambda call: evaluate(call.get("1")), "#expr:"),
     (lambda call: call.get("1").lower(), "lc:"),
     (lambda call: call.get("1").upper(), "uc:"),
     (lambda call: call.get("1")[:1].lower() + call.get("1")[1:], "lcfirst:"),

@@ -1,0 +1,98 @@
+"""`pretrainkit corpus stats`: what a corpus is made of, in numbers and as a page."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pretrainkit.cli.corpus_options import Format, FormatName, Inputs, echo_skipped, named, shown_progress
+from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
+
+if TYPE_CHECKING:
+    from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.corpus.sources import SourceFile
+
+_NUM_SAMPLED = 1000
+
+
+def stats(
+    inputs: Inputs = None,
+    *,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="An HTML file to write, with pictures of lengths, languages, duplicates, also near ones, and samples.",
+            show_default=False,
+        ),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page.", show_default="the INPUT")] = None,
+    format: Format = FormatName.auto,
+    text_key: TextKey = "text",
+    max_bad: MaxBad = 0,
+    workers: Workers = None,
+    json_output: Json = False,
+) -> None:
+    """Documents, words, bytes, lengths, duplicates."""
+    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.corpus.stats import corpus_stats
+
+    sources = find_sources(named(inputs), format.value)
+    with shown_progress(sources) as progress:
+        result = corpus_stats(
+            sources,
+            text_key=text_key,
+            max_bad=max_bad,
+            workers=workers,
+            progress=progress,
+            num_sampled=_NUM_SAMPLED if page else 0,
+        )
+        if page is not None:
+            options = {"text_key": text_key, "max_bad": max_bad, "workers": workers}
+            _write_page(sources, result, page, title or ", ".join(inputs or ()), options, progress)
+    if json_output:
+        typer.echo(json.dumps({key: value for key, value in result.items() if key != "sample"}, ensure_ascii=False))
+        return
+    for key, value in result.items():
+        if isinstance(value, int):
+            typer.echo(f"{key.removeprefix('num_').replace('_', ' '):<24}{value:>16,}")
+    for key in ("words_per_document", "text_bytes_per_document"):
+        line = "  ".join(f"{name} {value:,.0f}" for name, value in result[key].items())
+        typer.echo(f"{key.replace('_', ' '):<24}  {line}")
+    for name, count in result["datasets"].items():
+        typer.echo(f"  {name:<22}{count:>16,} documents")
+    if page is not None:
+        typer.echo(f"page: {page}")
+    echo_skipped(result["skipped"])
+
+
+def _write_page(
+    sources: "list[SourceFile]",
+    result: dict[str, Any],
+    page: Path,
+    title: str,
+    options: dict[str, Any],
+    progress: "Progress",
+) -> None:
+    """Adds near duplicates and languages to `result`, and writes the page of it."""
+    import tempfile
+
+    from pretrainkit.corpus.duplicates import find_duplicates
+    from pretrainkit.corpus.languages import language_counts
+    from pretrainkit.corpus.manifest import explained_write_errors
+    from pretrainkit.corpus.minhash import MinHash
+    from pretrainkit.report.corpus_page import write_corpus_page
+
+    with explained_write_errors(page):
+        page.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(dir=page.parent, prefix=f".{page.name}.")
+    with folder:
+        found = find_duplicates(sources, folder.name, MinHash(), progress=progress, **options)
+    result["num_near_duplicates"] = found.num_dropped - result["num_duplicates"]
+    what, counts = language_counts(text for text, _ in result["sample"])
+    if what == "script":
+        progress.note(
+            "languages are told apart with py3langid (pip install 'pretrainkit[languages]'); scripts are shown"
+        )
+    result["languages"] = {"of": what, "counts": counts}
+    write_corpus_page(result, page, title=title)

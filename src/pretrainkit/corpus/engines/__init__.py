@@ -1,0 +1,1 @@
+"""Where the tasks of a stage run: this machine, a SLURM cluster, a Ray cluster."""

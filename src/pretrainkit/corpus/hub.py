@@ -1,0 +1,400 @@
+"""Data sets of the Hugging Face hub, or local folders that `datasets` loads, streamed to disk: the first pass of
+`corpus hub`.
+
+Each data file of a set becomes a folder of *parts*: JSONL of about 64 MB, each whole or absent. Beside them stands
+where the stream was behind the last one, so the same command after a break goes on there, without a document twice or
+left out. Parts are cut by content alone: what comes of them does not depend on breaks or workers.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import date, time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.corpus.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
+from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, available_cores, run_tasks
+from pretrainkit.corpus.shard_writer import encode_record
+from pretrainkit.corpus.sources import SourceFile
+from pretrainkit.corpus.spans import SPAN_BYTES
+from pretrainkit.corpus.work import work_folder
+from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
+
+FETCHED = ".fetched"
+"""In the output folder: what was streamed so far."""
+_PROCESS_BYTES = 400_000_000
+"""Of a process that streams: the library, and a row group of parquet."""
+_LOCAL_SPAWN_BYTES = 200_000_000
+"""Of local files, below which another process costs more than it brings."""
+_SHOWN_COLUMNS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubRequest:
+    """What to stream."""
+
+    name: str
+    """Of the data set on the hub, such as "allenai/c4", or a local folder."""
+    config: str | None = None
+    """Name of its configuration; None: its default."""
+    split: str = "train"
+    column: str = "text"
+    """Which holds the text."""
+    meta_columns: tuple[str, ...] = ()
+    """Which go into `meta`."""
+    revision: str | None = None
+    """Branch, tag or commit; None: the default branch."""
+    max_documents: int | None = None
+    """Only the first of them; None: all."""
+
+    def __post_init__(self) -> None:
+        if self.max_documents is not None and self.max_documents < 1:
+            raise DataError(f"--max-documents is {self.max_documents}\n  give at least 1, or leave it out for all")
+
+    @property
+    def dataset(self) -> str:
+        """What `meta.dataset` says."""
+        name = Path(self.name).name if Path(self.name).exists() else self.name
+        return f"{name}/{self.config}" if self.config else name
+
+    def asked(self) -> dict[str, Any]:
+        """A JSON form, for plans and manifests."""
+        return {key: value for key, value in json.loads(json.dumps(asdict(self))).items() if value not in (None, [])}
+
+
+@dataclass(frozen=True)
+class FetchTask:
+    """One data file of a set to be streamed into `folder`."""
+
+    request: HubRequest
+    commit: str | None
+    """What `request.revision` is; None: a local folder."""
+    index: int
+    """Of the data file."""
+    num_files: int
+    folder: Path
+    part_bytes: int
+    limit: int | None
+    """Documents wanted at most."""
+
+    @property
+    def key(self) -> str:
+        """Of everything that decides the parts."""
+        asked = replace(self.request, revision=None).asked()
+        return fingerprint([asked, self.commit, self.index, self.num_files, self.part_bytes])
+
+
+@contextmanager
+def fetched(
+    request: HubRequest,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    memory_bytes: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+    part_bytes: int = SPAN_BYTES,
+) -> Iterator[list[SourceFile]]:
+    """The documents of a data set as files of JSONL in `OUT/.fetched`, for as long as the block; they go at its end,
+    and stay for the next attempt if it raises.
+
+    With `max_documents` the data files are streamed one after another, else several at once.
+
+    Args:
+        request: What to stream.
+        out: The folder that the corpus will be written to. Where it holds one that was made of the same request,
+            nothing is fetched.
+        workers: Processes; None: the cores.
+        memory_bytes: Over all processes; each that streams is reckoned at 400 MB.
+        progress: Shown how far it is.
+        part_bytes: About the size of a file.
+
+    Raises:
+        MissingPackageError: `datasets` is not installed.
+        DataError: No such data set, configuration, split or column; the stream breaks off; another corpus is there.
+    """
+    out, progress = Path(out), progress or Quiet()
+    finished = _finished_sources(request, out)
+    if finished is not None:
+        yield finished
+        return
+    commit = _commit(request)
+    num_files = _check(request, commit)
+    stamp = _local_stamp(request) if commit is None else None
+    plan = {"request": request.asked(), "commit": commit, "stamp": stamp}
+    with work_folder(out / FETCHED, plan, out) as work:
+        tasks = [
+            FetchTask(request, commit, index, num_files, work / f"file-{index:05d}", part_bytes, request.max_documents)
+            for index in range(num_files)
+        ]
+        sources = _fetch_all(tasks, stamp, workers, memory_bytes, progress)
+        if not sources:
+            raise DataError(f"{request.name}, split {request.split}, holds no row\n  name another split by --split")
+        yield sources
+        shutil.rmtree(work)
+
+
+def _fetch_all(
+    tasks: list[FetchTask], stamp: str | None, workers: int | None, memory_bytes: int, progress: Progress
+) -> list[SourceFile]:
+    request = tasks[0].request
+    progress.stage("streaming", len(tasks), "file")
+    kept = {task.index: noted for task in tasks if (noted := _noted(task))["parts"]}
+    num_kept = sum(part["num_documents"] for noted in kept.values() for part in noted["parts"])
+    if num_kept:
+        progress.note(f"kept: {num_kept:,} documents were already streamed")
+    results: dict[int, dict[str, Any]] = {}
+    if request.max_documents is not None:
+        left = request.max_documents
+        for task in tasks:
+            index, noted = fetch_file(replace(task, limit=left))
+            results[index] = noted
+            left -= sum(part["num_documents"] for part in noted["parts"])
+            progress.advance(1)
+            if left <= 0:
+                break
+    else:
+        for index, noted in run_tasks(fetch_file, tasks, _num_processes(request, len(tasks), workers, memory_bytes)):
+            results[index] = noted
+            progress.advance(1)
+    return [
+        _source(tasks[index], noted, number, stamp)
+        for index, noted in sorted(results.items())
+        for number in range(len(noted["parts"]))
+    ]
+
+
+def _num_processes(request: HubRequest, num_files: int, workers: int | None, memory_bytes: int) -> int:
+    if workers is not None and workers < 1:
+        raise DataError(f"--workers is {workers}\n  give at least 1, or leave it out to use all cores")
+    folder = Path(request.name)
+    is_small = folder.is_dir() and sum(size for _, size, _ in _local_files(folder)) < _LOCAL_SPAWN_BYTES
+    wanted = workers or (1 if is_small else available_cores())
+    return max(1, min(wanted, num_files, memory_bytes // _PROCESS_BYTES))
+
+
+def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
+    """Streams one data file into parts, from where an earlier attempt ended. Returns its index and what is noted.
+
+    Raises:
+        DataError: The stream breaks off.
+    """
+    noted = _noted(task)
+    num_documents = sum(part["num_documents"] for part in noted["parts"])
+    left = None if task.limit is None else task.limit - num_documents
+    if noted["is_done"] or left == 0:
+        return task.index, noted
+    request = task.request
+    with _explained(request, "the stream broke off", "run the same command again: it goes on behind what is here"):
+        rows = _open(request, task.commit).shard(num_shards=task.num_files, index=task.index)
+        if rows.features is not None:  # others need not be read then
+            rows = rows.select_columns(list(dict.fromkeys([request.column, *request.meta_columns])))
+        if noted["state"] is not None:
+            rows.load_state_dict(noted["state"])
+        stream = _counted(rows, request.column, left)
+        while not noted["is_done"]:
+            number = len(noted["parts"])
+            with atomic_file(task.folder / _part_name(number)) as raw:
+                file = HashingFile(raw)
+                num = 0
+                for row in stream:
+                    file.write(_record(row, request))
+                    num += type(row[request.column]) is str
+                    if file.num_bytes >= task.part_bytes:
+                        break
+                else:
+                    noted["is_done"] = True
+            if file.num_bytes:
+                part = {"num_documents": num, "num_bytes": file.num_bytes, "sha256": file.sha256}
+                noted["parts"].append(part)
+            else:
+                (task.folder / _part_name(number)).unlink()
+            noted["state"] = None if noted["is_done"] else rows.state_dict()
+            with atomic_file(task.folder / "task.json") as record:
+                record.write(json.dumps(noted).encode())
+    return task.index, noted
+
+
+def _counted(rows: Any, column: str, left: int | None) -> Iterator[Mapping[str, Any]]:
+    """Rows up to the one that holds the last of `left` texts."""
+    for row in rows:
+        yield row
+        if left is not None and type(row[column]) is str:
+            left -= 1
+            if not left:
+                return
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number:05d}.jsonl"
+
+
+def _noted(task: FetchTask) -> dict[str, Any]:
+    """What an earlier attempt noted for the same data file, as far as its parts are whole."""
+    empty: dict[str, Any] = {"key": task.key, "parts": [], "state": None, "is_done": False}
+    try:
+        noted = json.loads((task.folder / "task.json").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return empty
+    if not isinstance(noted, dict) or noted.get("key") != task.key:
+        return empty
+    for number, part in enumerate(noted["parts"]):
+        path = task.folder / _part_name(number)
+        if not path.is_file() or path.stat().st_size != part["num_bytes"] or file_sha256(path) != part["sha256"]:
+            return empty
+    return noted
+
+
+def _record(row: Mapping[str, Any], request: HubRequest) -> bytes:
+    """A line of JSONL; one without a text where the row has none, to be counted with the others that are left out."""
+    meta: dict[str, Any] = {"dataset": request.dataset}
+    for column in request.meta_columns:
+        value = row.get(column)
+        meta[column] = value.isoformat() if isinstance(value, date | time) else value
+    text = row[request.column]
+    if type(text) is not str:
+        return b'{"text":null}\n'
+    return encode_record(text, meta)
+
+
+def _source(task: FetchTask, noted: dict[str, Any], number: int, stamp: str | None) -> SourceFile:
+    part = noted["parts"][number]
+    origin = task.request.asked() | {"file": task.index, "part": number, "sha256": part["sha256"]}
+    origin |= {"commit": task.commit} if task.commit else {"stamp": stamp}
+    path = task.folder / _part_name(number)
+    return SourceFile(str(path), "jsonl", part["num_bytes"], origin=origin)
+
+
+def _finished_sources(request: HubRequest, out: Path) -> list[SourceFile] | None:
+    """The sources of a finished corpus of the same request, from its manifest; None where there is no corpus.
+
+    Raises:
+        DataError: It was made of something else.
+    """
+    folder = next((place for place in (out / "train", out) if (place / MANIFEST_NAME).is_file()), None)
+    if folder is None or (out / FETCHED).exists():
+        return None
+    sources = read_manifest(folder).get("sources", [])
+    asked = request.asked()
+    if not sources or any(source.get(key) != asked.get(key) for source in sources for key in asdict(request)):
+        raise DataError(
+            f"{out} already holds a corpus, made from other input or with other settings\n"
+            "  name another folder by --out, or remove that one"
+        )
+    return [
+        SourceFile(
+            source["address"],
+            "jsonl",
+            source["num_bytes"],
+            origin={key: value for key, value in source.items() if key not in ("address", "format", "num_bytes")},
+        )
+        for source in sources
+    ]
+
+
+def _check(request: HubRequest, commit: str | None) -> int:
+    """The number of data files, where the split has the columns.
+
+    Raises:
+        DataError: No such data set, configuration, split or column.
+    """
+    rows = _open(request, commit)
+    what = f"{request.name}{', ' + request.config if request.config else ''}, split {request.split}"
+    features = rows.features
+    with _explained(request, "cannot be read", "check the data set"):
+        names = list(features) if features else list(next(iter(rows), {}))
+    shown = ", ".join(names[:_SHOWN_COLUMNS]) + (", ..." if len(names) > _SHOWN_COLUMNS else "")
+    for column, option in [(request.column, "--column"), *((name, "--meta") for name in request.meta_columns)]:
+        if names and column not in names:
+            raise DataError(f"{what}: no column {column!r}\n  its columns are: {shown}; name one of them by {option}")
+    kind = getattr(features[request.column], "dtype", None) if features else "string"
+    if kind not in ("string", "large_string"):
+        raise DataError(
+            f"{what}: column {request.column!r} holds {features[request.column]}, not text\n"
+            f"  its columns are: {shown}; name the one with the text by --column"
+        )
+    for column in request.meta_columns:
+        kind = str(getattr(features[column], "dtype", "list")) if features else "string"
+        if kind.startswith(("binary", "large_binary", "dict", "fixed", "PIL", "duration", "decimal")):
+            raise DataError(
+                f"{what}: column {column!r} holds {features[column]}, which JSON cannot hold\n"
+                f"  leave out --meta {column}"
+            )
+    return int(rows.num_shards)
+
+
+@lru_cache(maxsize=4)
+def _open(request: HubRequest, commit: str | None) -> Any:
+    """The split, to be streamed. Kept, since finding the files of a large set takes seconds."""
+    datasets = _datasets(request)
+    with _explained(request, "cannot be opened", "check the name, and your access to it (hf auth login)"):
+        return datasets.load_dataset(request.name, request.config, split=request.split, revision=commit, streaming=True)
+
+
+def _datasets(request: HubRequest) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingPackageError("datasets", "hub", f"streaming {request.name}") from error
+    return datasets
+
+
+@contextmanager
+def _explained(request: HubRequest, problem: str, advice: str) -> Iterator[None]:
+    """What the libraries raise, of many kinds, as one message."""
+    try:
+        yield
+    except PretrainKitError:
+        raise
+    except Exception as error:  # connections, hub, arrow, decoders: each has types of its own
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        if "BuilderConfig" in reason and "not found" in reason:
+            problem, advice = "has no such configuration", "name one of them by --config"
+        elif reason.startswith("Config name is missing"):
+            problem, advice = "has several configurations", "name one of them by --config"
+        elif reason.startswith("Bad split"):
+            problem, advice = "has no such split", "name one of them by --split"
+        elif isinstance(error, FileNotFoundError) and "://" not in reason:
+            advice = "give the name of a set on the hub, such as allenai/c4, or a folder with data files"
+        elif isinstance(error, ConnectionError | TimeoutError):
+            advice = "check the network, then run the same command again"
+        raise DataError(f"{request.name} {problem}: {reason}\n  {advice}") from error
+
+
+def _commit(request: HubRequest) -> str | None:
+    """The commit that the revision is now; None: a local folder.
+
+    Raises:
+        DataError: There is no such data set or revision, or the hub cannot be reached.
+    """
+    _datasets(request)
+    if Path(request.name).exists():
+        if request.revision is not None:
+            raise DataError(f"{request.name} is a folder, which has no revisions\n  leave out --revision")
+        return None
+    if request.name.startswith(("/", ".", "~")) or request.name.count("/") > 1:
+        raise DataError(
+            f"{request.name} is no folder and no file\n"
+            "  give the name of a set on the hub, such as allenai/c4, or a folder with data files"
+        )
+    import huggingface_hub
+
+    with _explained(
+        request, "cannot be opened", "check the name and --revision, and your access to it (hf auth login)"
+    ):
+        return str(huggingface_hub.HfApi().dataset_info(request.name, revision=request.revision).sha)
+
+
+def _local_files(folder: Path) -> list[tuple[str, int, int]]:
+    if folder.is_file():
+        return [(folder.name, folder.stat().st_size, folder.stat().st_mtime_ns)]
+    found = ((path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [(path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns) for path, status in found]
+
+
+def _local_stamp(request: HubRequest) -> str:
+    """Changes when a file of a local data set does."""
+    return fingerprint(_local_files(Path(request.name)))

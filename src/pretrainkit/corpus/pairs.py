@@ -1,0 +1,176 @@
+"""Sorting pairs of 64-bit numbers in bounded memory, on disk: what duplicates are found with.
+
+Dimensions: N pairs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.corpus.manifest import atomic_file
+
+U64 = NDArray[np.uint64]
+PAIR_BYTES = 16
+_HELD_COPIES = 4
+"""Of the pairs in hand, while they are sorted: the pairs, their order, the pairs in that order, what is compared."""
+_LEAST_BLOCK = 1024
+"""Pairs of a run that are read at once, at least; more runs than fit into memory like this are merged in steps."""
+
+
+@dataclass(frozen=True)
+class PairRun:
+    """Sorted pairs in a file, from a byte on."""
+
+    path: Path
+    num_pairs: int
+    begin: int = 0
+
+    def read(self, start: int, stop: int) -> U64:
+        """uint64 (N, 2)."""
+        stop = min(stop, self.num_pairs)
+        count = max(0, stop - start) * 2
+        return np.fromfile(self.path, np.uint64, count, offset=self.begin + start * PAIR_BYTES).reshape(-1, 2)
+
+
+def sorted_pairs(pairs_N2: U64) -> U64:
+    """By first, then second number; equal pairs once."""
+    pairs_N2 = pairs_N2[np.lexsort((pairs_N2[:, 1], pairs_N2[:, 0]))]
+    is_new = np.ones(len(pairs_N2), bool)
+    is_new[1:] = (pairs_N2[1:] != pairs_N2[:-1]).any(axis=1)
+    return pairs_N2[is_new]
+
+
+class PairSorter:
+    """Takes pairs in any order and gives them sorted, each once. What outgrows `max_bytes` goes to disk."""
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder = folder
+        self._max_bytes = max_bytes
+        self._max_pairs = max(_LEAST_BLOCK, max_bytes // (PAIR_BYTES * _HELD_COPIES))
+        self._held: list[U64] = []
+        self._num_held = 0
+        self._runs: list[PairRun] = []
+
+    def add(self, pairs_N2: U64) -> None:
+        """Takes pairs."""
+        while len(pairs_N2):
+            part = pairs_N2[: self._max_pairs - self._num_held]
+            self._held.append(part.copy())  # not a view, which would keep all of them
+            self._num_held += len(part)
+            pairs_N2 = pairs_N2[len(part) :]
+            if self._num_held == self._max_pairs:
+                self._spill()
+
+    def add_run(self, run: PairRun) -> None:
+        """Takes pairs that lie sorted on disk. The file stays."""
+        if run.num_pairs:
+            self._runs.append(run)
+
+    def _spill(self) -> None:
+        path = self.folder / f"sorted-{len(self._runs):05d}.pairs"
+        self._runs.append(write_pairs(path, iter([self._take()])))
+
+    def _take(self) -> U64:
+        pairs = sorted_pairs(np.concatenate(self._held)) if self._held else np.empty((0, 2), np.uint64)
+        self._held, self._num_held = [], 0
+        return pairs
+
+    def sorted(self) -> Iterator[U64]:
+        """All pairs in pieces; once."""
+        if not self._runs:
+            yield self._take()
+            return
+        if self._held:
+            self._spill()
+        yield from merged(self._runs, self.folder, self._max_bytes)
+
+
+def write_pairs(path: Path, pieces: Iterator[U64]) -> PairRun:
+    """Sorted pieces, one behind another, into a file."""
+    num = 0
+    with atomic_file(path) as file:
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece).tobytes())
+            num += len(piece)
+    return PairRun(path, num)
+
+
+def merged(runs: Sequence[PairRun], folder: Path, max_bytes: int) -> Iterator[U64]:
+    """The pairs of sorted runs in one order, each once, in pieces. What is merged in steps lies in `folder`."""
+    max_pairs = max(2 * _LEAST_BLOCK, max_bytes // (PAIR_BYTES * _HELD_COPIES))
+    at_once = max(2, max_pairs // _LEAST_BLOCK)
+    level = 0
+    while len(runs) > at_once:
+        joined = []
+        for start in range(0, len(runs), at_once):
+            path = folder / f"level-{level}-{start:05d}.pairs"
+            joined.append(write_pairs(path, _merged_at_once(runs[start : start + at_once], max_pairs)))
+        runs, level = joined, level + 1
+    return _merged_at_once(runs, max_pairs)
+
+
+class _Reader:
+    """A run, block by block."""
+
+    def __init__(self, run: PairRun, block: int) -> None:
+        self._run = run
+        self._size = block
+        self._next = 0
+        self.block = np.empty((0, 2), np.uint64)
+        self.fill()
+
+    def fill(self) -> None:
+        """Reads the next block behind what is left."""
+        if self.has_more and len(self.block) < self._size:
+            read = self._run.read(self._next, self._next + self._size - len(self.block))
+            self._next += len(read)
+            self.block = np.concatenate([self.block, read])
+
+    @property
+    def has_more(self) -> bool:
+        return self._next < self._run.num_pairs
+
+    def take(self, bound: tuple[np.uint64, np.uint64] | None) -> U64:
+        """What is not above `bound`; None: all."""
+        num = len(self.block)
+        if bound is not None:
+            first = self.block[:, 0]
+            low, high = np.searchsorted(first, bound[0], "left"), np.searchsorted(first, bound[0], "right")
+            num = int(low + np.searchsorted(self.block[low:high, 1], bound[1], "right"))
+        taken, self.block = self.block[:num], self.block[num:]
+        return taken
+
+
+def _merged_at_once(runs: Sequence[PairRun], max_pairs: int) -> Iterator[U64]:
+    readers = [_Reader(run, max(1, max_pairs // len(runs))) for run in runs]
+    while readers:
+        # Up to the first end of a block behind which there is more, everything is in hand.
+        lasts = [(reader.block[-1, 0], reader.block[-1, 1]) for reader in readers if reader.has_more]
+        pairs = np.concatenate([reader.take(min(lasts) if lasts else None) for reader in readers])
+        yield sorted_pairs(pairs)
+        for reader in readers:
+            reader.fill()
+        readers = [reader for reader in readers if len(reader.block)]
+
+
+def least_of_firsts(pieces: Iterator[U64]) -> Iterator[tuple[U64, U64, NDArray[np.bool_]]]:
+    """Of sorted pairs in pieces: each piece, the least second number of each pair's first number, and whether the pair
+    is the first with its first number."""
+    before: tuple[np.uint64, np.uint64] | None = None
+    for pairs in pieces:
+        if not len(pairs):
+            continue
+        is_first = np.ones(len(pairs), bool)
+        is_first[1:] = pairs[1:, 0] != pairs[:-1, 0]
+        is_first[0] = before is None or pairs[0, 0] != before[0]
+        starts = np.flatnonzero(is_first)
+        least = pairs[starts, 1]
+        if not is_first[0]:
+            assert before is not None
+            starts, least = np.concatenate([[0], starts]), np.concatenate([[before[1]], least])
+        least_N = np.repeat(least, np.diff(starts, append=len(pairs)))
+        before = (pairs[-1, 0], least_N[-1])
+        yield pairs, least_N, is_first
