@@ -45,6 +45,20 @@ def test_options_of_launching_that_do_not_go_together_are_refused(settings: list
     assert "was not launched" in refused("launch", "status", tmp_path)
 
 
+def test_data_of_this_machine_are_not_sent_to_look_for_on_another(
+    settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokens").mkdir()
+    monkeypatch.chdir(tmp_path)
+    launch = ("--launch", "cloud", "--cloud", "bucket=s3://mine", "--dry-run")
+    words = ("train", *settings, "data.valid=", "--out", tmp_path / "run", *launch)
+    message = refused(*words, "data.train=tokens")
+    assert "data.train" in message
+    assert "/bucket/" in message
+    assert not (tmp_path / "run").exists()
+    assert "sky launch" in succeed(*words, "data.train=/bucket/tokens")
+
+
 def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[str]) -> None:
     shown = succeed("plan", *settings, "--gpus", 4, "--device", "h200", "--price", 3)
     assert "4 x NVIDIA H200" in shown

@@ -44,13 +44,14 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
     folder = rank_module("verbs_rank", RANK_MODULE)
     run = folder / "run"
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(folder)], stdout=subprocess.DEVNULL)
-    LaunchFolder(run).add(Launch("local", (), (), 1, 2, job_ids=(str(launcher.pid),)))
+    LaunchFolder(run).add(Launch("local", ("train", "data.train=/a b"), (), 1, 2, job_ids=(str(launcher.pid),)))
     deadline = time.monotonic() + 60
     while not all((folder / f"ready-{rank}").exists() for rank in range(2)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert json.loads(say("status", run, "--json"))["jobs"] == {str(launcher.pid): "RUNNING"}
     assert "2 ranks" in say("status", run)
+    assert "pretrainkit train 'data.train=/a b'\n" in say("status", run)
     shown = say("logs", run)
     assert "rank 0 waits" in shown
     assert "rank 1 waits" in shown

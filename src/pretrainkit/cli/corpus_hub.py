@@ -1,6 +1,6 @@
 """`pretrainkit corpus hub`: from a data set of the Hugging Face hub to shards."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -73,12 +73,9 @@ def hub(
     )
     memory_bytes, chosen = byte_count(memory), engine_of(engine, slurm, ray)
     with shown_progress([]) as progress:
-        means: dict[str, Any] = {
-            "workers": workers,
-            "memory_bytes": memory_bytes,
-            "engine": chosen,
-            "progress": progress,
-        }
-        with fetched(request, out, **means) as sources:
-            manifests = build_corpus(sources, out, settings, **means)
+        found = fetched(request, out, workers=workers, memory_bytes=memory_bytes, engine=chosen, progress=progress)
+        with found as sources:
+            manifests = build_corpus(
+                sources, out, settings, workers=workers, memory_bytes=memory_bytes, engine=chosen, progress=progress
+            )
     report_corpus(out, manifests, json_output)

@@ -125,6 +125,8 @@ def start_frozen(asked: Asked, resolved: Any, run: Path, device: str | None) -> 
         from pretrainkit.launch.slurm import require_idle
 
         require_idle(LaunchFolder(run))
+    if asked.launch == "cloud":
+        _refuse_paths_here(resolved.config)
     try:
         words = frozen_words(resolved, run, device)
         start(asked, words, words, run)
@@ -132,6 +134,18 @@ def start_frozen(asked: Asked, resolved: Any, run: Path, device: str | None) -> 
         if is_new:
             LaunchFolder(run).discard()
         raise
+
+
+def _refuse_paths_here(config: Any) -> None:
+    from pretrainkit.config.paths import paths_here
+
+    if problems := [
+        f"{name}: {path} lies on this machine, and those of a cloud do not see it\n"
+        "  put it into the bucket, and name it as they do: /bucket/...; or, where they share a file system with this "
+        "machine, give the whole path"
+        for name, path in paths_here(config)
+    ]:
+        raise ConfigError(problems)
 
 
 def launch_again(run: Path, launch: Launch) -> None:
