@@ -45,6 +45,7 @@ def test_what_registers_itself_is_trained_on_like_any_device(
     assert ended.returncode == 0, ended.stderr
     doctor, train, without_collectives, without_device = json.loads(ended.stdout.splitlines()[-1])
     assert "made_up: 2 x Made-up Device, 8 GiB each" in doctor[1]
+    assert "ok  bfloat16" in doctor[1]
     assert train[0] == 0, train
     assert "float32 on made_up:0" in train[2]
     assert without_collectives[0] == without_device[0] == 2

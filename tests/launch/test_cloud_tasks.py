@@ -107,13 +107,56 @@ def test_a_run_without_a_bucket_would_be_lost(tmp_path):
         cloud.launch_run(tmp_path / "run", launch(), dry_run=True)
 
 
-def test_machines_become_git_remotes_that_are_pushed_to_together(tmp_path):
-    task = task_of("task=nodes", num_nodes=2)
+def test_machines_become_git_remotes_that_are_pushed_to_together(tmp_path, monkeypatch):
+    """With real repositories; folders stand for the machines."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    here, machines = tmp_path / "here", [tmp_path / "pod", tmp_path / "pod-worker1"]
+    for folder in (here, *machines):
+        folder.mkdir()
+
+    def git(*words: str, folder: Path = here) -> str:
+        return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    for machine in machines:
+        git("config", f"url.{machine}/.insteadOf", f"{machine.name}:")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    (here / "a.txt").write_text("one")
+    for text in ("one", "two"):  # again, as after a change of the machines
+        (here / "a.txt").write_text(text)
+        git("add", "a.txt")
+        git(*who, "commit", "-qm", text)
+        for command in cloud.provision("pod", task_of("task=nodes"), CloudConfig(), tmp_path, dry_run=True)[1:]:
+            if command[0] == "ssh":
+                home = os.environ | {"HOME": str(tmp_path / command[1])}
+                subprocess.run(["bash", "-c", command[2]], env=home, check=True, capture_output=True)
+            else:
+                git(*command[1:])
+        git("push", "pod")
+        assert [(machine / "checkout/a.txt").read_text() for machine in machines] == [text, text]
+    git(*who, "commit", "-qam", "there", "--allow-empty", folder=machines[0] / "checkout")
+    git("fetch", "pod")
+    assert git("log", "-1", "--format=%s", "pod/pushed") == "there"
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "hosts"),
+    [("tpu-v3-8", 1), ("tpu-v3-32", 4), ("tpu-v6e-8", 1), ("tpu-v6e-32", 8), ("tpu-v5p-16", 2), ("H100:8", 1)],
+)
+def test_every_host_of_a_pod_is_a_git_remote(tmp_path, monkeypatch, accelerators, hosts):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    task = task_of("task=tpu-pod", f"accelerators={accelerators}")
     commands = cloud.provision("pod", task, CloudConfig(), tmp_path, dry_run=True)
-    pushes = [command[-1] for command in commands if "--push" in command]
-    assert pushes == ["pod:checkout", "pod-worker1:checkout"]
-    assert [command[1] for command in commands if command[0] == "ssh"] == ["pod", "pod-worker1"]
-    assert ["git", "remote", "add", "pod", "pod:checkout"] in commands
+    assert [command[1] for command in commands if command[0] == "ssh"] == cloud.host_aliases("pod", hosts)
+    assert cloud.num_hosts(task) == hosts
+
+
+def test_hosts_have_the_names_that_skypilot_wrote(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / ".sky/generated/ssh/pod"
+    path.parent.mkdir(parents=True)
+    path.write_text("# Added by sky\nHost pod\n  HostName 10.0.0.1\nHost pod-worker1\n  HostName 10.0.0.2\n")
+    assert cloud.host_aliases("pod", 1) == ["pod", "pod-worker1"]
 
 
 def test_without_skypilot_the_install_line_is_given(monkeypatch):

@@ -4,6 +4,7 @@ A task file says which machines, how they are set up and what runs on them; `sky
 the commands it would run, so that they can be looked at without an account.
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -111,7 +112,7 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
         files_there={f"{_REMOTE}/{name}": path for name, path in there.items()},
     )
     # The shell of the machines fills in ~ only where it is not quoted.
-    task["envs"]["COMMAND"] = " ".join(command)
+    task["envs"]["COMMAND"] = " ".join(word if word.startswith("~") else shlex.quote(word) for word in command)
     if launch.gpus_per_node and config.accelerators is None and config.task in ("gpu", "gpu-8", "nodes"):
         kind = task["resources"]["accelerators"].partition(":")[0]
         task["resources"]["accelerators"] = f"{kind}:{launch.gpus_per_node}"
@@ -138,14 +139,17 @@ def provision(name: str, task: dict[str, Any], config: CloudConfig, folder: Path
     the first. What is pushed to the branch `pushed` is checked out in `~/checkout`.
     """
     path = write_task(task | {"run": "true"}, folder / f"{name}-provision.yaml")
-    commands = [[*_start(name, config), "--yes", str(path)]]
-    aliases = host_aliases(name, int(task["num_nodes"]))
+    start = run_all([[*_start(name, config), "--yes", str(path)]], dry_run=dry_run)
+    aliases = host_aliases(name, num_hosts(task))
     prepare = "git init -q ~/checkout && cd ~/checkout && git config receive.denyCurrentBranch updateInstead"
-    commands += [["ssh", alias, f"{prepare} && git symbolic-ref HEAD refs/heads/pushed"] for alias in aliases]
-    commands.append(["git", "remote", "add", name, f"{aliases[0]}:checkout"])
-    commands += [["git", "remote", "set-url", "--add", "--push", name, f"{alias}:checkout"] for alias in aliases]
-    commands.append(["git", "config", f"remote.{name}.push", "HEAD:refs/heads/pushed"])
-    return run_all(commands, dry_run=dry_run)
+    commands = [["ssh", alias, f"{prepare} && git symbolic-ref HEAD refs/heads/pushed"] for alias in aliases]
+    first, *others = (f"{alias}:checkout" for alias in aliases)
+    # Written key by key, so that the same command may be given again, for machines that have changed.
+    remote = [("url", first), ("fetch", f"+refs/heads/*:refs/remotes/{name}/*"), ("pushurl", first)]
+    remote.append(("push", "HEAD:refs/heads/pushed"))
+    commands += [["git", "config", "--replace-all", f"remote.{name}.{key}", value] for key, value in remote]
+    commands += [["git", "config", "--add", f"remote.{name}.pushurl", other] for other in others]
+    return start + run_all(commands, dry_run=dry_run)
 
 
 def run_on(name: str, task: dict[str, Any], folder: Path, *, dry_run: bool) -> Commands:
@@ -164,9 +168,25 @@ def status(name: str, *, dry_run: bool) -> Commands:
     return run_all([["sky", "status", "--refresh", name]], dry_run=dry_run)
 
 
-def host_aliases(name: str, num_nodes: int) -> list[str]:
-    """The names that SkyPilot gives the machines of a cluster in the ssh config."""
-    return [name, *(f"{name}-worker{number}" for number in range(1, num_nodes))]
+def host_aliases(name: str, num: int) -> list[str]:
+    """The names that SkyPilot gave the hosts of a cluster in the ssh config; before that, those it gives to `num`."""
+    path = Path(f"~/.sky/generated/ssh/{name}").expanduser()
+    if path.is_file():
+        return re.findall(r"^Host (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return [name, *(f"{name}-worker{number}" for number in range(1, num))]
+
+
+def num_hosts(task: Mapping[str, Any]) -> int:
+    """Hosts of a task's machines: a slice of a TPU has several where it has more than 8 chips or cores.
+
+    Source: https://cloud.google.com/tpu/docs/v6e and the pages of the other generations. Hosts of larger slices have 4
+    chips, and names before v5e, and v5p, count 2 cores for each.
+    """
+    name = task["resources"].get("accelerators")
+    match = re.fullmatch(r"tpu-(v\w+)-(\d+)(?::1)?", str(name))
+    if match is None or int(match[2]) <= 8:
+        return int(task["num_nodes"])
+    return int(task["num_nodes"]) * (int(match[2]) // (4 if match[1] in ("v5litepod", "v5e", "v6e") else 8))
 
 
 def cluster_state(job_id: str) -> str:

@@ -122,9 +122,12 @@ def set_matmul_precision(precision: Precision) -> None:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 in hardware. Asked of CUDA and CPUs; no for all others."""
+    """Whether the device multiplies bfloat16 in hardware. Asked of CUDA and CPUs, and of back ends that register
+    themselves by what they name for autocast; no for all others."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == torch._C._get_privateuse1_backend_name():
+        return torch.bfloat16 in torch.get_device_module(device.type).get_amp_supported_dtype()
     return device.type == "cpu" and cpu_has_fast_bfloat16()
 
 

@@ -19,7 +19,8 @@ class PrecisionConfig(Config):
     """Number formats. Master weights and optimiser state are always float32."""
 
     compute: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """auto: bfloat16 on GPUs that have it and CPUs with AVX512_BF16 or AMX, else float32. float16 scales the loss."""
+    """auto: bfloat16 on GPUs that have it, on back ends out of torch's tree that name it, and on CPUs with AVX512_BF16
+    or AMX, else float32. float16 scales the loss."""
     matmul_tf32: bool = True
     """Let float32 matrix products use TF32 on GPUs that have it."""
 
