@@ -1,5 +1,5 @@
-"""The compiled parts: word counts, span corruption, span masks, spans of 4M; attention of short examples and gated swish
-on a CPU. Optional: without a compiler Python or torch does it, with equal results."""
+"""The compiled parts: word counts, span corruption, span masks, spans of 4M; attention of short examples and gated
+swish on a CPU. Optional: without a compiler Python or torch does it, with equal results."""
 
 from setuptools import Extension, setup
 

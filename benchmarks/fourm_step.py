@@ -4,18 +4,24 @@
 
 The original is no package: `ml4m.py` says how to get it. The model of fourm/tiny, 4 + 4 layers of width 192, on what
 its preset reads (tiny: 64 input and 64 target slots of an example) and on the published mixture of 21 modalities (256
-and 256), on one thread and on as many as there are cores, as torch does by itself. Both: forward, backward, clip to
-norm 1, fused AdamW, float32. Each contestant has a process of its own, and they take turns in each round; what counts
-is the median CPU time of a step. Before timing, all get the same weights and must give the same loss and the same
-gradients.
+and 256), on one thread and on as many as there are cores, as torch does by itself. Each makes the step that its own
+training loop makes, in float32 and without the data: forward, backward, clip to norm 1, AdamW with a weight decay of
+0.05 for all but norms, zero_grad. Ours by `accumulate`, `clip_gradients` and the optimizer of the trainer; theirs by
+its create_optimizer and its scaler (off), and it reads the losses of all modalities after each forward pass; without
+DistributedDataParallel, which its script always has. Each contestant has a process of its own, and they take turns in
+each round; what counts is the median CPU time of a step. Before timing, all get the same weights and must give the
+same loss and the same gradients.
 
 ours and theirs compute the same examples, masked by the original's rule, which leaves slots empty. packed is how ours
-trains: as many rows, with empty slots filled by further draws. A useful token is one in a slot that is not empty.
+trains: as many rows, with empty slots filled by further draws. "theirs, tuned" is the original with what its users could
+have of ours without touching the model: fused AdamW and freed memory kept. A useful token is one in a slot that is not
+empty.
 """
 
 import argparse
 import itertools
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 import ml4m
-from contestants import Batch, add_options, measure, parse_options, serve, stepper, thread_counts
+from contestants import Batch, add_options, measure, parse_options, serve, thread_counts
 from fourm_contents import make_contents
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import with_places
@@ -40,10 +46,15 @@ from pretrainkit.recipes.fourm.model import FourM, build
 from pretrainkit.recipes.fourm.objective import FourMObjective
 from pretrainkit.recipes.fourm.original_names import to_original
 from pretrainkit.recipes.fourm.presets import tiny
+from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.memory import freed_memory_kept
+from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
+from pretrainkit.training.precision import resolve_precision
+from pretrainkit.training.run import PrecisionConfig
 
-OURS, PACKED, THEIRS, THEIRS_KEPT = "ours", "packed", "theirs", "theirs, memory kept"
+OURS, PACKED, THEIRS, THEIRS_TUNED = "ours", "packed", "theirs", "theirs, tuned"
 NUM_BATCHES = 3
+_RATE = 1e-4
 VOCAB_SIZE, FIRST_SENTINEL, NUM_RESERVED = 5_400, 5, 4_300
 EXAMPLES = {"tiny": 32, "21": 16}
 
@@ -79,7 +90,7 @@ def make_ours(mixture: str) -> tuple[FourM, Callable[[Batch], Tensor]]:
     """Our model, always with the same weights, and its loss."""
     config = run_config(mixture)
     torch.manual_seed(0)
-    model, objective = build(config.model), FourMObjective(config)
+    model, objective = build(config.model).train(), FourMObjective(config)
     scales = objective.scales
 
     def loss(batch: Batch) -> Tensor:
@@ -91,13 +102,63 @@ def make_ours(mixture: str) -> tuple[FourM, Callable[[Batch], Tensor]]:
     return model, loss
 
 
-def make_theirs(mixture: str) -> tuple[nn.Module, Callable[[Any], Tensor]]:
-    """The original's model with the same weights, and its loss."""
+def make_theirs(mixture: str) -> tuple[nn.Module, Callable[[Any], tuple[Tensor, dict[str, Tensor]]]]:
+    """The original's model with the same weights, and its loss with those of its modalities."""
     config = run_config(mixture)
     model = ml4m.make_model(config.model)
     model.load_state_dict(to_original(make_ours(mixture)[0]))
     budgets = config.masking.num_input_tokens, config.masking.num_target_tokens
-    return model.train(), lambda views: model(views, *budgets)[0]
+    return model.train(), lambda views: model(views, *budgets)
+
+
+def our_step(mixture: str, model: FourM) -> Callable[[Batch], None]:
+    """What the trainer does with a batch of one process."""
+    config = run_config(mixture)
+    objective, optimizer = FourMObjective(config), build_optimizer(model, config.optimizer)
+    precision = resolve_precision(PrecisionConfig(compute="float32"), torch.device("cpu"))
+
+    def step(batch: Batch) -> None:
+        set_learning_rate(optimizer, _RATE)
+        optimizer.zero_grad(set_to_none=True)
+        sums = accumulate(objective, model, [batch], precision=precision)
+        norm = clip_gradients(model.parameters(), config.optimizer)
+        step_if_finite(optimizer, precision, norm)
+        torch.stack([norm, *(part for term in sums.values() for part in term)]).tolist()
+
+    return step
+
+
+def their_step(
+    mixture: str, model: nn.Module, loss_of: Callable[[Any], tuple[Tensor, dict[str, Tensor]]], *, is_tuned: bool
+) -> Callable[[Any], None]:
+    """What the original's loop does with a batch of one process."""
+    settings = run_config(mixture).optimizer
+    optimizer = ml4m.make_optimizer(model, settings)
+    if is_tuned:
+        optimizer = torch.optim.AdamW(optimizer.param_groups, betas=(settings.beta1, settings.beta2), fused=True)
+    scaler = ml4m.make_scaler()
+
+    def step(views: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = _RATE * group["lr_scale"]
+        loss, losses = loss_of(views)
+        for one in (loss, *losses.values()):
+            one.item()
+        scaler(loss, optimizer, clip_grad=settings.max_grad_norm, parameters=model.parameters())
+        optimizer.zero_grad()
+
+    return step
+
+
+def timed(step: Callable[[Any], None]) -> Callable[[Any], float]:
+    """CPU seconds that it takes."""
+
+    def timed_step(batch: Any) -> float:
+        start = time.process_time()
+        step(batch)
+        return time.process_time() - start
+
+    return timed_step
 
 
 def contend(name: str, mixture: str, batch_size: int, threads: int, folder: Path) -> None:
@@ -113,13 +174,19 @@ def contend(name: str, mixture: str, batch_size: int, threads: int, folder: Path
         for batch in host
     ]
     with nullcontext() if name == THEIRS else freed_memory_kept():
-        model, loss_of = make_theirs(mixture) if is_theirs else make_ours(mixture)
-        loss = loss_of(batches[0])
+        if is_theirs:
+            theirs, both_of = make_theirs(mixture)
+            model: nn.Module = theirs
+            loss = both_of(batches[0])[0]
+            step = their_step(mixture, theirs, both_of, is_tuned=name == THEIRS_TUNED)
+        else:
+            ours, loss_of = make_ours(mixture)
+            model, loss, step = ours, loss_of(batches[0]), our_step(mixture, ours)
         loss.backward()
         torch.save(_gradients(model, mixture), folder / f"{name}.pt")
         model.zero_grad(set_to_none=True)
         useful = [int(batch["encoder_length"].sum() + batch["decoder_length"].sum()) for batch in host]
-        serve({"loss": loss.item(), "useful": useful}, stepper(model, loss_of), batches)
+        serve({"loss": loss.item(), "useful": useful}, timed(step), batches)
 
 
 def _gradients(model: nn.Module, mixture: str) -> dict[str, Tensor]:
@@ -155,7 +222,7 @@ def main() -> None:
         contend(options.contestant, options.mixtures, options.batch_size, options.threads, options.folder)
         return
     ml4m.sources()
-    names, given_size = [OURS, PACKED, THEIRS, THEIRS_KEPT], options.batch_size
+    names, given_size = [OURS, PACKED, THEIRS, THEIRS_TUNED], options.batch_size
     columns = (
         "mixture",
         "threads",

@@ -1,4 +1,4 @@
-"""The original of 4M, apple/ml-4m, as far as benchmarks need it: its model and its masking.
+"""The original of 4M, apple/ml-4m, as far as benchmarks need it: its model, its step and its masking.
 
     git clone https://github.com/apple/ml-4m ml-4m && pip install einops && export ML4M=ml-4m
 
@@ -12,6 +12,7 @@ import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -26,6 +27,7 @@ from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN
 from pretrainkit.recipes.fourm.mixtures import KEEPS
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig
 
 VARIABLE = "ML4M"
 Views = dict[str, dict[str, Tensor]]
@@ -108,6 +110,25 @@ def make_model(config: FourMModelConfig) -> nn.Module:
         norm_layer=partial(plain.LayerNorm, eps=config.layer_norm_epsilon, bias=config.biases),
     )
     return found
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerConfig) -> torch.optim.Optimizer:
+    """What its script trains with."""
+    arguments = SimpleNamespace(
+        opt="adamw",
+        lr=settings.peak_lr,
+        weight_decay=settings.weight_decay,
+        opt_eps=settings.epsilon,
+        opt_betas=[settings.beta1, settings.beta2],
+    )
+    with redirect_stdout(sys.stderr):  # it prints all groups
+        found: torch.optim.Optimizer = load("utils.optim_factory").create_optimizer(arguments, model)
+    return found
+
+
+def make_scaler() -> Any:
+    """What its script calls for backward pass, clipping and update; without a scale, as for float32."""
+    return load("utils.native_scaler").NativeScalerWithGradNormCount(enabled=False)
 
 
 def _encoder_embedding(modality: Modality, config: FourMModelConfig) -> nn.Module:

@@ -359,6 +359,13 @@ TARGETS = (
         form="{:.1f}",
     ),
     Target("shuffle: peak memory, MB", "shuffle", lambda rows: cells(rows, "peak RSS MB")[0], most=300, form="{:.0f}"),
+    Target(
+        "shuffle and shards: MB of corpus per CPU-second",
+        "shuffle",
+        lambda rows: cells(rows, "MB / CPU-s")[0],
+        least=60,
+        form="{:.0f}",
+    ),
     Target("shuffle: written / corpus", "shuffle", lambda rows: cells(rows, "written / corpus")[0], most=2.2),
     Target(
         "images, crop and AutoAugment, file to what the model takes: times Pillow and torchvision v1 with Normalize",

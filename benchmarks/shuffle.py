@@ -99,11 +99,12 @@ def main() -> None:
             sys.exit(process.returncode)
         written = (after.ru_oublock - before.ru_oublock) * 512
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print("| corpus MB | documents | memory given | workers | peak RSS MB | written / corpus | CPU-s | wall s |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| corpus MB | documents | memory given | workers | peak RSS MB | written / corpus ", end="")
+    print("| CPU-s | wall s | MB / CPU-s |")
+    print("|---|---|---|---|---|---|---|---|---|")
     print(
         f"| {size / 1e6:.0f} | {num_documents} | {arguments.memory} | {arguments.workers} | {peak / 1e6:.0f} "
-        f"| {written / size:.2f} | {cpu:.1f} | {elapsed:.1f} |"
+        f"| {written / size:.2f} | {cpu:.1f} | {elapsed:.1f} | {size / 1e6 / cpu:.1f} |"
     )
 
 

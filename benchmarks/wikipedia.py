@@ -1,5 +1,7 @@
 """Wikipedia's markup to text: megabytes of wikitext per CPU second, with and without XML and bz2, against
-mwparserfromhell where it is installed. Interleaved rounds, the best of each.
+mwparserfromhell and WikiExtractor where they are installed (`pip install wikiextractor`; GPL, only run beside). Both
+get part of the pages, already out of their XML; WikiExtractor expands no templates. Interleaved rounds, the best of
+each.
 
     python benchmarks/wikipedia.py [--dump FILE.xml.bz2] [--rounds 5] [--quick]
 
@@ -13,7 +15,10 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from html import escape
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from pretrainkit.corpus.readers import read_documents
@@ -72,6 +77,17 @@ def _parsed(pages: list[Page]) -> int:
     return sum(len(mwparserfromhell.parse(page.text).strip_code()) for page in pages)
 
 
+def _extracted(pages: list[Page]) -> int:
+    from wikiextractor.extract import Extractor
+
+    size = 0
+    for page in pages:
+        lines = escape(page.text).splitlines(keepends=True)
+        extractor = Extractor(page.id, page.revision, "", page.title, lines)
+        size += sum(map(len, extractor.clean_text("".join(lines), expand_templates=False)))
+    return size
+
+
 def contestants(source: SourceFile, plain: SourceFile) -> dict[str, tuple[Callable[[], int], int]]:
     """Name to what is timed, and the bytes of wikitext that it reads."""
     pages = [page for page in read_pages(plain, Skips(1000)) if page.namespace == 0 and page.redirect is None]
@@ -91,11 +107,13 @@ def contestants(source: SourceFile, plain: SourceFile) -> dict[str, tuple[Callab
             size,
         ),
     }
-    try:
-        import mwparserfromhell  # noqa: F401
-    except ImportError:
-        return found
-    return found | {"mwparserfromhell, strip_code": (lambda: _parsed(few), num_few)}
+    for package, name, work in (
+        ("mwparserfromhell", "mwparserfromhell, strip_code", _parsed),
+        ("wikiextractor", "WikiExtractor, clean_text", _extracted),
+    ):
+        if find_spec(package):
+            found[f"{name}, {version(package)}"] = (partial(work, few), num_few)
+    return found
 
 
 def main() -> None:

@@ -2,9 +2,12 @@
 
 import io
 import json
+import shutil
 import tarfile
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pretrainkit.corpus.pack import pack, unpack
 from pretrainkit.errors import DataError
@@ -56,6 +59,50 @@ def test_no_path_climbs_out(tmp_path, name):
     with pytest.raises(DataError, match="outside"):
         unpack(archive, tmp_path / "out/inner")
     assert not list(tmp_path.rglob("evil*"))
+
+
+NAMES = st.lists(
+    st.sampled_from(["..", ".", "a", "b.jsonl", "", "~", "\\", "\0", "C:", "é" * 60]), min_size=1, max_size=5
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.lists(NAMES.map("/".join), min_size=1, max_size=4), kind=st.sampled_from([None, b"2", b"1", b"5", b"3"])
+)
+def test_whatever_names_and_kinds_an_archive_has_nothing_appears_outside(tmp_path, names, kind):
+    place = tmp_path / "deep" / "er"
+    place.mkdir(parents=True, exist_ok=True)
+    content = b"x" if kind is None else (kind, "../../../evil")
+    archive = archive_of(place / "a.tar", [(name, content) for name in names])
+    try:
+        unpack(archive, place / "out")
+    except DataError:
+        pass
+    finally:
+        shutil.rmtree(place / "out", ignore_errors=True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.tar", "deep", "er"]
+
+
+def test_files_that_unfold_without_end_and_endless_lists_are_refused(tmp_path):
+    member = tarfile.TarInfo("a/b")
+    member.size, member.pax_headers = 512, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a/b"}
+    member.pax_headers["GNU.sparse.realsize"] = str(10**15)
+    listed = [{"name": "a/b", "num_bytes": 10**15, "sha256": ""}]
+    archive = archive_of(tmp_path / "a.tar", [], listed)
+    with tarfile.open(archive, "a", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member, io.BytesIO(b"0\n".ljust(512, b"\0")))
+    with pytest.raises(DataError, match="no plain file"):
+        unpack(archive, tmp_path / "out")
+    with tarfile.open(tmp_path / "b.tar", "w") as tar:
+        contents = tarfile.TarInfo("pack.json")
+        contents.size = 200_000
+        tar.addfile(contents, io.BytesIO(b"[" * 200_000))
+    with pytest.raises(DataError, match="not readable"):
+        unpack(tmp_path / "b.tar", tmp_path / "out")
+    listed = [{"name": "a/b", "num_bytes": 10**15, "sha256": ""}]
+    with pytest.raises(DataError, match="damaged on the way"):
+        unpack(archive_of(tmp_path / "c.tar", [("a/b", b"x")], listed), tmp_path / "out")
 
 
 def test_no_file_is_written_through_a_link(tmp_path):

@@ -37,8 +37,26 @@ def test_options_of_launching_that_do_not_go_together_are_refused(settings: list
     assert "closest: partition" in refused(*words, "--launch", "slurm", "--slurm", "partitions=gpu")
     assert "differ" in refused(*words, "--launch", "slurm", "--gpus-per-node", 2, "--nproc", 4)
     assert "bucket" in refused(*words, "--launch", "cloud")
+    assert "needs more than one rank" in refused(*words, "--launch", "slurm", "parallel.strategy=hsdp")
+    for launch in (["local", "--nproc", 2], ["slurm"], ["cloud", "--cloud", "bucket=s3://mine", "--dry-run"]):
+        place = ("train", *settings, "--out", "/proc/nowhere/run", "--launch", *launch)
+        assert "another run folder" in refused(*place)
     assert not (tmp_path / "run").exists()
     assert "was not launched" in refused("launch", "status", tmp_path)
+
+
+def test_data_of_this_machine_are_not_sent_to_look_for_on_another(
+    settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokens").mkdir()
+    monkeypatch.chdir(tmp_path)
+    launch = ("--launch", "cloud", "--cloud", "bucket=s3://mine", "--dry-run")
+    words = ("train", *settings, "data.valid=", "--out", tmp_path / "run", *launch)
+    message = refused(*words, "data.train=tokens")
+    assert "data.train" in message
+    assert "/bucket/" in message
+    assert not (tmp_path / "run").exists()
+    assert "sky launch" in succeed(*words, "data.train=/bucket/tokens")
 
 
 def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[str]) -> None:

@@ -94,13 +94,13 @@ def test_what_ends_a_job_early_changes_nothing(
 def test_a_run_that_is_longer_than_its_time_limit_goes_on_exactly(
     cluster: Path, settings: list[str], tmp_path: Path
 ) -> None:
-    run, steps = tmp_path / "run", ("num_steps=4000", "checkpoint.every_steps=1000", "evaluate.every_steps=5000")
+    run, steps = tmp_path / "run", ("num_steps=3000", "checkpoint.every_steps=1000", "evaluate.every_steps=5000")
     # SLURM looks at its clock once a minute: the job is told between 55 and 115 seconds after it began.
     words = ("--launch", "slurm", *ONE_NODE, "--slurm", "time=2", "--slurm", "signal_seconds=5")
     succeed("train", *settings, *steps, "--out", run, *words)
     expected = of_two_ranks(tmp_path / "undisturbed", *settings, *steps)
     folder = LaunchFolder(run)
-    wait_until(lambda: folder.is_finished, 500)
+    wait_until(lambda: folder.is_finished, 900)
     *before, _ = [(row["code"], row["cause"], row["then"]) for row in folder.attempts()]
     assert before
     assert set(before) == {(130, "its time limit", "requeued")}

@@ -99,6 +99,8 @@ def test_a_run_travels_with_its_config_and_its_code_and_writes_to_the_bucket(tmp
     requirements = (run / "launch/requirements.txt").read_text()
     assert "torch" in requirements
     assert "extra ==" not in requirements
+    assert ("pillow" in requirements) == (find_spec("PIL") is not None)  # what recipes need that is optional
+    assert "pytest" not in requirements
     assert not (run / "launch/launches.json").exists()
 
 

@@ -39,7 +39,9 @@ def test_the_fused_layer_is_the_plain_one(monkeypatch, block):
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gates_of_any_size_are_the_plain_ones(threads):
-    extremes = torch.tensor([-1e30, -200, -90, -87, -1e-6, 0, 1e-6, 87, 90, 200, 1e30, torch.nan, -torch.inf, torch.inf])
+    extremes = torch.tensor(
+        [-1e30, -200, -90, -87, -1e-6, 0, 1e-6, 87, 90, 200, 1e30, torch.nan, -torch.inf, torch.inf]
+    )
     torch.manual_seed(0)
     both = torch.cat((extremes.repeat(2, 1), torch.randn(2, 14)), dim=1).contiguous()
     above, inner, found = torch.randn(2, 14), torch.empty(2, 14), torch.empty(2, 28)

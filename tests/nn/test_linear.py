@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from pretrainkit.nn import linear as module
-from pretrainkit.nn.linear import BiasedLinear, Linear, linear, product
+from pretrainkit.nn.linear import BiasedLinear, Linear, linear, product, product_into
 
 
 @pytest.fixture(params=["Intel", "AMD"])
@@ -40,6 +40,16 @@ def test_biased_layers_equal_torch(num):
     gradients = [torch.autograd.grad((value * above).sum(), parameters) for value in (layer(x), expected)]
     for mine, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.usefixtures("library")
+def test_products_are_written_where_they_belong():
+    torch.manual_seed(0)
+    x, weight, out = torch.randn(6, 5), torch.randn(5, 7).t(), torch.zeros(10, 7)
+    product_into(out[2:8], x, weight)
+    torch.testing.assert_close(out[2:8], x @ weight.t())
+    assert not out[:2].any()
+    assert not out[8:].any()
 
 
 @pytest.mark.usefixtures("library")

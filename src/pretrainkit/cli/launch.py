@@ -48,6 +48,7 @@ def _show_status(folder: Any, as_json: bool) -> None:
         "run": str(run),
         "kind": launch.kind,
         "ranks": launch.world_size,
+        "command": ["pretrainkit", *launch.words],
         "jobs": states,
         "checkpoint": folder.newest_checkpoint,
         "attempts": folder.attempts(),
@@ -57,6 +58,7 @@ def _show_status(folder: Any, as_json: bool) -> None:
         print(json.dumps(found))
         return
     print(f"{run}: {launch.kind}, {launch.world_size} ranks, code {launch.code.get('git') or 'of no checkout'}")
+    print(f"  {shlex.join(['pretrainkit', *launch.words])}")
     for job_id, state in states.items():
         print(f"  {'process' if launch.kind == 'local' else 'job'} {job_id}: {state}")
     print(f"  newest checkpoint: {folder.newest_checkpoint or 'none yet'}")

@@ -125,6 +125,8 @@ def start_frozen(asked: Asked, resolved: Any, run: Path, device: str | None) -> 
         from pretrainkit.launch.slurm import require_idle
 
         require_idle(LaunchFolder(run))
+    if asked.launch == "cloud":
+        _refuse_paths_here(resolved.config)
     try:
         words = frozen_words(resolved, run, device)
         start(asked, words, words, run)
@@ -132,6 +134,18 @@ def start_frozen(asked: Asked, resolved: Any, run: Path, device: str | None) -> 
         if is_new:
             LaunchFolder(run).discard()
         raise
+
+
+def _refuse_paths_here(config: Any) -> None:
+    from pretrainkit.config.paths import paths_here
+
+    if problems := [
+        f"{name}: {path} lies on this machine, and those of a cloud do not see it\n"
+        "  put it into the bucket, and name it as they do: /bucket/...; or, where they share a file system with this "
+        "machine, give the whole path"
+        for name, path in paths_here(config)
+    ]:
+        raise ConfigError(problems)
 
 
 def launch_again(run: Path, launch: Launch) -> None:
@@ -180,8 +194,8 @@ def frozen_words(resolved: Any, run: Path, device: str | None) -> list[str]:
     from pretrainkit.config.paths import absolute_paths
     from pretrainkit.config.yaml import dump_yaml
 
+    LaunchFolder(run.absolute()).prepare()
     folder = LaunchFolder(run.absolute()).path
-    folder.mkdir(parents=True, exist_ok=True)
     config, origins = folder / "config.yaml", folder / "origins.json"
     config.write_text(dump_yaml(absolute_paths(resolved.config).model_dump(mode="json")), encoding="utf-8")
     origins.write_text(json.dumps(resolved.origins, indent=2) + "\n", encoding="utf-8")
@@ -240,6 +254,7 @@ def start_sweep(
     chosen = [(out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(sweep)]
     for run, resolved in chosen:
         api.check_config(resolved.config, asked.world_size)
+        resolved.config.parallel.require_ranks(asked.world_size)
         if LaunchFolder(run).launches() or RunFolder(run).has_checkpoint:
             raise InputError(
                 f"{run} already holds a run\n"

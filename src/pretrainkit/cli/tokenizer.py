@@ -99,6 +99,13 @@ def train(
             show_default=False,
         ),
     ] = None,
+    abbreviations: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --sentences-from: words that end with a period but no sentence, one in each line.",
+            show_default=False,
+        ),
+    ] = None,
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     json_output: Json = False,
@@ -106,6 +113,7 @@ def train(
     """Train a tokenizer from word counts. Equal counts and options give equal files."""
     from pretrainkit.tokenizers.coco_classes import read_classes
     from pretrainkit.tokenizers.folder import refuse_existing
+    from pretrainkit.tokenizers.punkt import read_abbreviations
     from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
     settings = TokenizerSettings(
@@ -119,6 +127,11 @@ def train(
         max_length=max_length,
     )
     refuse_existing(out)
+    if abbreviations and not sentences_from:
+        raise InputError(
+            f"--abbreviations {abbreviations} is only read with --sentences-from\n  add that, or leave it out"
+        )
+    more = read_abbreviations(abbreviations) if abbreviations else []
     punkt = None
     with shown_stages() as progress:
         if sentences_from:
@@ -127,6 +140,7 @@ def train(
 
             progress.note("learning sentence boundaries")
             punkt = learn_punkt(find_sources(sentences_from), text_key=text_key, max_bad=max_bad)
+            punkt = punkt.with_abbreviations(more)
         progress.note(f"learning a {kind.value} vocabulary of {vocab_size:,} pieces")
         manifest = train_tokenizer(words, out, settings, punkt=punkt)
     if json_output:

@@ -76,6 +76,7 @@ def train(
         start_sweep(asked, source, settings or [], sweep, out, device)
         return
     api.check_config(resolved.config, asked.world_size)
+    resolved.config.parallel.require_ranks(asked.world_size)
     if launch == "local":
         words = ["train", source, *(settings or []), "--out", str(out), *(["--device", device] if device else [])]
         words += ["--json"] if json else []

@@ -251,6 +251,9 @@ def _explain(error: Any, config_class: type[BaseModel], source: str) -> str:
         doc = fields_under(config_class).get(path, "")
         return f"{path} is missing\n  {doc}\n  give it: {path}=VALUE"
     message = error["msg"].removeprefix("Value error, ")
+    if not path and isinstance(given, Mapping):
+        words = " ".join(f"{name}={_short(value)}" for name, value in given.items())
+        return f"{message}\n  given:   {words or 'nothing'}"
     doc = fields_under(config_class).get(path, "")
     return f"{path or 'the config'}: {message}\n  given:   {path}={_short(given)}" + (
         f"\n  meaning: {doc}" if doc else ""

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -35,6 +36,22 @@ def absolute_paths(config: C) -> C:
         if absolute != value:
             changed[name] = absolute
     return config.model_copy(update=changed) if changed else config
+
+
+def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted name, value) of every relative path in fields marked `IsPath` that is there on this machine."""
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name)
+        mark = next((mark for mark in info.metadata if isinstance(mark, IsPath)), None)
+        if mark is not None:
+            values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+            for one in values:
+                if isinstance(one, str) and not os.path.isabs(one) and _absolute(one, mark.ending) != one:
+                    yield f"{prefix}{name}", one
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Config):
+                    yield from paths_here(one, f"{prefix}{name}.")
 
 
 def _absolute(value: Any, ending: str) -> Any:

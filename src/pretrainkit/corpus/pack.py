@@ -87,9 +87,11 @@ def unpack(archive: str | Path, out: str | Path) -> dict[str, Any]:
                     continue
                 _check_name(archive, member.name)
                 entry = wanted.pop(member.name, None)
-                if entry is None or not member.isreg():
+                if entry is None or not member.isreg() or member.issparse():  # a sparse one can unfold without end
                     what = "is listed nowhere" if entry is None else "is no plain file"
                     raise _refused(archive, f"{member.name!r} {what}")
+                if member.size != entry["num_bytes"]:
+                    raise _refused(archive, _damaged(member.name))
                 file = tar.extractfile(member)
                 assert file is not None
                 _write(archive, file, _place(archive, out, member.name), entry)
@@ -113,7 +115,7 @@ def _read_contents(archive: Path, tar: tarfile.TarFile) -> dict[str, Any]:
             type(entry["name"]) is str and type(entry["num_bytes"]) is int and type(entry["sha256"]) is str
             for entry in entries
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _refused(archive, f"{_CONTENTS} is not readable: {error}") from error
     if not well_formed:
         raise _refused(archive, f"{_CONTENTS} does not list files")
@@ -144,7 +146,11 @@ def _write(archive: Path, file: IO[bytes], place: Path, entry: dict[str, Any]) -
         while piece := file.read(_PIECE_BYTES):
             hashing.write(piece)
         if (hashing.num_bytes, hashing.sha256) != (entry["num_bytes"], entry["sha256"]):
-            raise _refused(archive, f"{entry['name']} has not the bytes that {_CONTENTS} names: damaged on the way")
+            raise _refused(archive, _damaged(entry["name"]))
+
+
+def _damaged(name: str) -> str:
+    return f"{name} has not the bytes that {_CONTENTS} names: damaged on the way"
 
 
 def _refused(archive: Path, problem: str) -> DataError:

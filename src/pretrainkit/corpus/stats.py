@@ -89,10 +89,12 @@ class _Smallest:
             return
         place = f"{document.source}, document {document.position}"
         entry = (-number, document.text[:_SAMPLE_CHARACTERS], str(document.meta.get("title", "")) or place)
-        gone = heapq.heapreplace(self._heap, entry) if is_full else heapq.heappush(self._heap, entry)
         self._hashes.add(number)
-        if gone is not None:
+        if is_full:
+            gone = heapq.heapreplace(self._heap, entry)
             self._hashes.discard(-gone[0])
+        else:
+            heapq.heappush(self._heap, entry)
 
     def sorted(self) -> Sample:
         return sorted((-number, text, place) for number, text, place in self._heap)

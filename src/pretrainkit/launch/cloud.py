@@ -9,8 +9,9 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ Commands = list[list[str]]
 
 _REMOTE = "~/pretrainkit-run"
 _BUCKET = "/bucket"
+_EXTRAS_OF_RUNS = frozenset(("vision", "rendering", "lpips", "text-metrics", "wandb", "hub"))
 
 
 def task_of(
@@ -245,9 +247,16 @@ def _start(name: str, config: CloudConfig) -> list[str]:
 
 
 def _requirements() -> list[str]:
-    """What pretrainkit needs, without extras."""
+    """What pretrainkit needs; of extras, what is installed here and a run may import."""
     try:
         found = requires("pretrainkit") or []
     except PackageNotFoundError:
-        found = []
-    return [line for line in found if "extra ==" not in line] or ["pretrainkit"]
+        return ["pretrainkit"]
+    lines = [line for line in found if "extra ==" not in line]
+    for line in found:
+        match = re.match(r"""([\w.-]+)[^;]*;.*extra == ["']([\w-]+)["']""", line)
+        if match and match[2] in _EXTRAS_OF_RUNS and match[1] != "pretrainkit":
+            with suppress(PackageNotFoundError):
+                version(match[1])
+                lines.append(line.partition(";")[0].strip())
+    return lines

@@ -1,8 +1,9 @@
 """The feed-forward layer with a gated swish, (swish(x G^T) * x U^T) W^T, for float32 on a CPU; G above U in one matrix.
 
-As in `pretrainkit.nn.gated_gelu`, some rows at a time pass through all of it while they are in the cache. What is between
-the products is one pass of compiled code (`_gated_swish.c`) each way; where there was no compiler at installation, torch's
-operators compute the same. Backwards the sigmoid is made again: that is cheaper than to read it.
+As in `pretrainkit.nn.gated_gelu`, some rows at a time pass through all of it while they are in the cache, backwards
+too: their gradients go to those of the weights at once. What is between the products is one pass of compiled code
+(`_gated_swish.c`) each way; where there was no compiler at installation, torch's operators compute the same. Backwards
+the sigmoid is made again: that is cheaper than to read it.
 
 Dimensions: T tokens, D width, F width inside, E = 2 F.
 Source: Shazeer 2020, https://arxiv.org/abs/2002.05202.
@@ -15,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pretrainkit.nn.linear import product
+from pretrainkit.nn.linear import product, product_into
 
 _BLOCK = 1 << 17
-"""Elements of the inner width that are worked on at a time."""
+"""Elements of the inner width that a thread works on at a time."""
 
 
 class _GatedSwish(torch.autograd.Function):
@@ -26,7 +27,7 @@ class _GatedSwish(torch.autograd.Function):
     def forward(ctx: Any, x_TD: Tensor, both_ED: Tensor, down_DF: Tensor) -> Tensor:
         width = len(both_ED) // 2
         inner_TF = x_TD.new_empty(len(x_TD), width)
-        num_rows = max(1, _BLOCK // width)
+        num_rows = max(1, torch.get_num_threads() * _BLOCK // width)
         parts = []
         for x, inner in zip(x_TD.split(num_rows), inner_TF.split(num_rows), strict=True):
             parts.append(product(x, both_ED))
@@ -38,12 +39,20 @@ class _GatedSwish(torch.autograd.Function):
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         x_TD, both_ED, down_DF, inner_TF, *parts = ctx.saved_tensors
         grad_TD = grad_TD.contiguous()
-        grad_TE = x_TD.new_empty(len(x_TD), len(both_ED))
         num_rows = len(parts[0])
-        for part, grad, found in zip(parts, grad_TD.split(num_rows), grad_TE.split(num_rows), strict=True):
+        grad_x_TD = torch.empty_like(x_TD) if ctx.needs_input_grad[0] else None
+        grad_both_ED, grad_down_DF = torch.empty_like(both_ED), torch.empty_like(down_DF)
+        room = torch.empty_like(parts[0])
+        arrays = (one.split(num_rows) for one in (x_TD, inner_TF, grad_TD))
+        for number, (part, x, inner, grad) in enumerate(zip(parts, *arrays, strict=True)):
+            found = room[: len(part)]
             _gate_back(part, product(grad, down_DF.t()), found)
-        grad_x_TD = product(grad_TE, both_ED.t()) if ctx.needs_input_grad[0] else None
-        return grad_x_TD, grad_TE.t() @ x_TD, grad_TD.t() @ inner_TF
+            is_added = int(number > 0)
+            grad_both_ED.addmm_(found.t(), x, beta=is_added)
+            grad_down_DF.addmm_(grad.t(), inner, beta=is_added)
+            if grad_x_TD is not None:
+                product_into(grad_x_TD[number * num_rows : number * num_rows + len(part)], found, both_ED.t())
+        return grad_x_TD, grad_both_ED, grad_down_DF
 
 
 @cache

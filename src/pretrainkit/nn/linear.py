@@ -63,6 +63,14 @@ def product(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> Te
     return fast(x_TD, weight_ED, bias_E)
 
 
+def product_into(out_TE: Tensor, x_TD: Tensor, weight_ED: Tensor) -> None:
+    """x W^T into rows that are there already, on a CPU, where no gradient is wanted."""
+    if _onednn_product() is None:
+        torch.mm(x_TD, weight_ED.t(), out=out_TE)
+    else:
+        out_TE.copy_(product(x_TD, weight_ED))
+
+
 def linear(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> Tensor:
     """x W^T + b, (T, E)."""
     is_float32_cpu = x_TD.device.type == "cpu" and x_TD.dtype == weight_ED.dtype == torch.float32

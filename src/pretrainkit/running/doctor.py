@@ -21,6 +21,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "slurm": ("submitit",),
     "cloud": ("skypilot",),
+    "ray": ("ray",),
 }
 """Optional packages, by the extra that installs them."""
 

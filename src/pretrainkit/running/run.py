@@ -140,11 +140,7 @@ def checked(recipe: Recipe, config: Any) -> Any:
             "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"
             "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
         )
-    if config.parallel.is_sharded and num_ranks == 1:
-        raise ConfigError(
-            f"parallel.strategy={config.parallel.strategy} needs more than one rank\n"
-            "  start with --launch local --nproc 2"
-        )
+    config.parallel.require_ranks(num_ranks)
     config = recipe.bind(with_encoder(recipe, config))
     check_config(config, num_ranks)
     return config

@@ -18,12 +18,12 @@ Of other packages on PyPI, sentencex (Rust; 166 MB/s in novels, 0.2 in WikiText-
 have rules of their own for quotations and line breaks: 69 % and 94 % of boundaries in novels are as NLTK's.
 segtok (1.6) and pysbd (0.3), tried on 0.3 MB of a novel, are slower than NLTK.
 
-Newlines are no boundaries: a heading without a stop goes with the sentence behind it. Stops of other scripts and "…"
-are none either.
+Newlines are no boundaries: a heading without a stop goes with the sentence behind it. "…" is none either.
 
 Rules:
-    default     those of NLTK, but `. . .` is an ellipsis as `...` is (NLTK: three sentences; 0.8 % of all in 60 novels)
-                and no-break and other Unicode spaces stand between words as ASCII ones do
+    default     those of NLTK, but `. . .` is an ellipsis as `...` is (NLTK: three sentences; 0.8 % in 60 novels),
+                no-break and other Unicode spaces stand between words as ASCII ones do, and stops of other scripts end
+                sentences, too (NLTK: a document in Chinese or Hindi is one sentence)
     nltk        the boundaries of NLTK 3.10: closing quotes and brackets belong to the sentence that they close
     sabertooth  as `default`, but closing quotes and brackets open the next sentence, curly quotes end no word, a single
                 last word is no sentence of its own, and spaces around the text are kept
@@ -34,13 +34,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.stops import FREE_STOPS, SPACED_STOPS, cut_at, stop_pattern
 
 PunktRules = Literal["default", "nltk", "sabertooth"]
 FORMAT: Final = "pretrainkit-punkt"
@@ -67,6 +68,10 @@ _SPACES = (
     + "\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
     + "".join(map(chr, range(0x2000, 0x200B)))
 )
+
+_HANGUL = re.compile(r"[\uac00-\ud7a3]")
+_OTHER_STOPS = re.compile(f"[{SPACED_STOPS}{FREE_STOPS}]")
+_OTHER_STOP = stop_pattern(SPACED_STOPS)
 
 _MAX_REMEMBERED = 200_000
 """Decisions kept by one splitter (about 25 MB); then it starts afresh."""
@@ -101,6 +106,11 @@ class PunktParameters:
     def fingerprint(self) -> str:
         """128 bits in hex of all parameters."""
         return _digest(self.as_dict())
+
+    def with_abbreviations(self, words: Iterable[str]) -> "PunktParameters":
+        """These, and words that end with a period but no sentence. Their case and last period do not count."""
+        more = {word.lower().removesuffix(".") for word in words}
+        return replace(self, abbreviations=self.abbreviations | more)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
@@ -202,11 +212,38 @@ def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = 
     trainer.train("\n\n".join(_short_lines(sample)), finalize=True)
     learned = trainer.get_params()
     return PunktParameters(
-        abbreviations=frozenset(learned.abbrev_types),
+        # Korean sentences end in one of few short verbs, which stand before nothing but periods.
+        abbreviations=frozenset(word for word in learned.abbrev_types if not _HANGUL.search(word)),
         collocations=frozenset(learned.collocations),
         sentence_starters=frozenset(learned.sent_starters),
         orthography={word: contexts for word, contexts in learned.ortho_context.items() if contexts},
     )
+
+
+def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:
+    """Abbreviations from a file: one in each line, such as `approx.`; empty lines and lines with # do not count.
+
+    Raises:
+        DataError: The file cannot be read, is not UTF-8, or a line holds several words.
+    """
+    try:
+        lines = Path(path).read_bytes().decode().splitlines()
+    except OSError as error:
+        raise DataError(f"abbreviations {path} cannot be read: {error.strerror}\n  check the path") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"abbreviations {path} are not UTF-8: {error}\n  save the file as UTF-8") from error
+    words = []
+    for number, line in enumerate(lines, 1):
+        found = line.split()
+        if not found or found[0].startswith("#"):
+            continue
+        if len(found) > 1 or not found[0].rstrip("."):
+            raise DataError(
+                f"abbreviations {path}, line {number}: {line.strip()!r} is not one word\n"
+                "  write one abbreviation per line, such as approx."
+            )
+        words.append(found[0])
+    return words
 
 
 def first_bytes(text: str, num: int) -> str:
@@ -240,6 +277,8 @@ class PunktSplitter:
         self.parameters = parameters
         self.rules = rules
         self.settings: dict[str, Any] = {"name": "punkt", "rules": rules, "parameters": parameters.fingerprint}
+        if rules == "default":
+            self.settings["version"] = 2  # 1 did not know the stops of other scripts
         self.fingerprint = _digest(self.settings)
         no_word = _NO_WORD if rules == "sabertooth" else _NO_WORD + _CURLY
         stop = r"[.?!]"
@@ -259,6 +298,14 @@ class PunktSplitter:
 
     def __call__(self, text: str) -> list[str]:
         """Sentences of a document, without the spaces around them; none is empty."""
+        sentences = self._sentences(text)
+        if self.rules != "default" or text.isascii() or not _OTHER_STOPS.search(text):
+            return sentences
+        parts = (part.strip() for sentence in sentences for part in cut_at(_OTHER_STOP, sentence))
+        return [part for part in parts if part]
+
+    def _sentences(self, text: str) -> list[str]:
+        """By the stops that Punkt knows."""
         flat = text
         for space in _ASCII_SPACES if self.rules == "nltk" else _SPACES:
             flat = flat.replace(space, " ")

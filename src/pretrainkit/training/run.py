@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
 from pretrainkit.config.base import Config
 from pretrainkit.config.fields import Pattern
 from pretrainkit.config.paths import IsPath
+from pretrainkit.errors import ConfigError
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
@@ -43,6 +44,13 @@ class ParallelConfig(Config):
     def is_sharded(self) -> bool:
         """Whether a rank keeps only a part of each parameter."""
         return self.strategy in ("fsdp2", "hsdp")
+
+    def require_ranks(self, world_size: int) -> None:
+        """Raises ConfigError where so few ranks have nothing to spread: before they start."""
+        if self.is_sharded and world_size == 1:
+            raise ConfigError(
+                f"parallel.strategy={self.strategy} needs more than one rank\n  start with --launch local --nproc 2"
+            )
 
     def problems(self, world_size: int) -> list[str]:
         """What cannot work on so many ranks, each as a message."""

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pretrainkit.corpus.wikipedia.numerals import group_digits
 from pretrainkit.corpus.wikipedia.units import BELOW, Unit, find_unit
@@ -40,13 +41,20 @@ class Value:
 
 
 def convert(places: Sequence[str], named: Mapping[str, str], *, is_short: bool) -> str:
-    """The text of `{{convert|...}}`; "" where it has no measure.
+    """The text of `{{convert|...}}`; "" where it has no measure. Equal measures, which come again and again, are worked
+    out once.
 
     Args:
         places: Arguments without a name.
         named: Arguments with one.
         is_short: Signs of units rather than names (`{{cvt}}`).
     """
+    return _converted_text(tuple(places), tuple(named.items()), is_short)
+
+
+@lru_cache(maxsize=4096)
+def _converted_text(places: tuple[str, ...], pairs: tuple[tuple[str, str], ...], is_short: bool) -> str:
+    named = dict(pairs)
     values, betweens, rest = _values(places)
     if not values or not rest:
         return ""

@@ -24,7 +24,11 @@ _MAX_STEPS = 8
 def kept_redirects(folder: Path, stretch: SourceFile) -> Iterator[Callable[[str, str], None]]:
     """Takes title and target of each redirect into a file in `folder`, which is there once the block has ended well."""
     with atomic_file(folder / name_of(stretch)) as file:
-        yield lambda title, target: file.write(f"{_clean(title)}\t{_clean(target)}\n".encode()) and None
+
+        def keep(title: str, target: str) -> None:
+            file.write(f"{_clean(title)}\t{_clean(target)}\n".encode())
+
+        yield keep
 
 
 def name_of(stretch: SourceFile) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pretrainkit.corpus.wikipedia.arithmetic import evaluate
 from pretrainkit.corpus.wikipedia.elements import guard
 from pretrainkit.corpus.wikipedia.measures import convert
 from pretrainkit.corpus.wikipedia.numerals import group_digits
@@ -63,8 +64,9 @@ def read_arguments(parts: list[str]) -> Arguments:
 
 def _convert(call: Call) -> str:
     """The measure, and what it is in other units; `adj=mid` takes the last argument for a word behind the unit."""
-    places, named = call.places(), dict(call.arguments)
-    if call.get("adj") == "mid" and len(places) > 2 and not places[-1][-1:].isdigit():
+    places = call.places()
+    named = {name: value for name, value in call.arguments.items() if not name.isdecimal()}
+    if named.get("adj") == "mid" and len(places) > 2 and not places[-1][-1:].isdigit():
         named["_middle"] = places.pop()
     return convert(places, named, is_short=call.name == "cvt")
 
@@ -273,6 +275,7 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_sound, "ipa; ipablink; ipaslink"),
     (_if, "#if:"),
     (_if_equal, "#ifeq:"),
+    (lambda call: evaluate(call.get("1")), "#expr:"),
     (lambda call: call.get("1").lower(), "lc:"),
     (lambda call: call.get("1").upper(), "uc:"),
     (lambda call: call.get("1")[:1].lower() + call.get("1")[1:], "lcfirst:"),

@@ -1,0 +1,74 @@
+"""`pretrainkit launch status|logs|cancel|resume` of ranks on this machine, which only say where they are."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pretrainkit.cli.launch import app
+from pretrainkit.errors import InputError
+from pretrainkit.launch.folder import Launch, LaunchFolder
+
+RANK_MODULE = """
+import os, signal, sys, time
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+print("rank", os.environ["RANK"], "waits", flush=True)
+open(f"{sys.argv[1]}/ready-{os.environ['RANK']}", "w").close()
+deadline = time.monotonic() + 60
+while not stopped and time.monotonic() < deadline:
+    time.sleep(0.05)
+sys.exit(130)
+"""
+LAUNCHER = """
+import sys
+from pathlib import Path
+from pretrainkit.launch.local import launch_local
+sys.exit(launch_local([sys.argv[1]], 2, Path(sys.argv[1], "run"), module="verbs_rank"))
+"""
+
+
+def say(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]) -> None:
+    folder = rank_module("verbs_rank", RANK_MODULE)
+    run = folder / "run"
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(folder)], stdout=subprocess.DEVNULL)
+    LaunchFolder(run).add(Launch("local", ("train", "data.train=/a b"), (), 1, 2, job_ids=(str(launcher.pid),)))
+    deadline = time.monotonic() + 60
+    while not all((folder / f"ready-{rank}").exists() for rank in range(2)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert json.loads(say("status", run, "--json"))["jobs"] == {str(launcher.pid): "RUNNING"}
+    assert "2 ranks" in say("status", run)
+    assert "pretrainkit train 'data.train=/a b'\n" in say("status", run)
+    shown = say("logs", run)
+    assert "rank 0 waits" in shown
+    assert "rank 1 waits" in shown
+    assert "rank 0 waits" not in say("logs", run, "--rank", 1)
+    with pytest.raises(InputError, match="no such log"):
+        say("logs", run, "--rank", 2)
+    assert str(launcher.pid) in say("cancel", run)
+    assert launcher.wait(60) == 130
+    assert "ended with 130 (stopped by a signal) after None: ended" in say("status", run)
+    with pytest.raises(InputError, match=r"does not run\n.*launch resume"):
+        say("cancel", run)
+
+
+def test_what_is_finished_is_not_launched_again(tmp_path: Path) -> None:
+    folder = LaunchFolder(tmp_path)
+    folder.add(Launch("local", (), (), job_ids=("1",)))
+    (tmp_path / "checkpoints/step-00000012").mkdir(parents=True)
+    folder.ended("1", 0, "done", "ended")
+    with pytest.raises(InputError, match=r"is finished: step-00000012\n.*num_steps=N"):
+        say("resume", tmp_path)
