@@ -88,7 +88,7 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
         The commands.
 
     Raises:
-        ConfigError: There is no bucket to write to.
+        ConfigError: There is no bucket to write to, or the machines have another number of GPUs than ranks.
         MissingPackageError: SkyPilot is not installed.
     """
     config = CloudConfig.model_validate(dict(launch.settings))
@@ -96,6 +96,11 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
         raise ConfigError(
             "--launch cloud has nowhere to write the run: a machine's disk goes with the machine\n"
             "  give a bucket: --cloud bucket=s3://NAME (or gs://NAME, ...)"
+        )
+    if config.use_spot and config.autostop is not None:
+        raise ConfigError(
+            f"--cloud autostop={config.autostop} is not read with use_spot=true: the machines of a managed job go when "
+            "it ends\n  leave out autostop"
         )
     folder = LaunchFolder(run.absolute())
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -118,6 +123,7 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
     if launch.gpus_per_node and config.accelerators is None and config.task in ("gpu", "gpu-8", "nodes"):
         kind = task["resources"]["accelerators"].partition(":")[0]
         task["resources"]["accelerators"] = f"{kind}:{launch.gpus_per_node}"
+    _require_places(config.task, task, launch)
     if config.use_spot:
         task["resources"]["job_recovery"] = {"max_restarts_on_errors": launch.max_restarts}
     path = write_task(task, folder.path / "task.yaml")
@@ -127,6 +133,25 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
         return commands
     folder.add(replace(launch, job_ids=(f"{'job' if config.use_spot else 'cluster'}:{run.name}",)))
     return run_all(commands, dry_run=False)
+
+
+def _require_places(file: str, task: Mapping[str, Any], launch: Launch) -> None:
+    """Raises ConfigError where a rank would have no device, a device no rank, or two processes one run folder."""
+    kind = str(task["resources"].get("accelerators", ""))
+    if file in ("tpu-vm", "tpu-pod", "corpus") or kind.startswith("tpu-"):
+        if launch.world_size > 1 or num_hosts(task) > 1:
+            raise ConfigError(
+                f"--cloud task={file} trains as one process on one host, and this would be {launch.world_size} ranks on "
+                f"{num_hosts(task)} hosts\n  leave out --nproc, --nodes and --gpus-per-node, and take a TPU of one host, "
+                "or GPUs: --cloud task=nodes"
+            )
+        return
+    number = kind.partition(":")[2] or "1"
+    if number.isdecimal() and int(number) != launch.processes_per_node:
+        raise ConfigError(
+            f"machines with {kind} have a rank for each GPU, and {launch.processes_per_node} were asked for\n"
+            f"  give --gpus-per-node {number}"
+        )
 
 
 def create(name: str, task: dict[str, Any], config: CloudConfig, folder: Path, *, dry_run: bool) -> Commands:
