@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 import pretrainkit
-from hub_stand_in import datasets, stand_in
+from hub_stand_in import datasets, huggingface_hub, stand_in
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import hub
+from pretrainkit.corpus.engines.engine import LocalEngine
 from pretrainkit.corpus.hub import FETCHED, HubRequest, fetched
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
@@ -49,7 +51,7 @@ def make_set(folder, kind="parquet", num_files=3, num_rows=400):
 
 
 def stream(request, out, settings=IN_ORDER, **options):
-    with fetched(request, out, part_bytes=SMALL_PART, **options) as sources:
+    with fetched(request, out, part_bytes=SMALL_PART, **{"workers": 1} | options) as sources:
         return build_corpus(sources, out, settings, workers=1)
 
 
@@ -122,18 +124,19 @@ def test_a_killed_process_goes_on_and_gives_the_same_bytes(tmp_path):
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
-def test_files_that_other_processes_stream_in_any_order_change_no_byte(tmp_path, monkeypatch):
+def test_files_that_other_processes_stream_in_any_order_change_no_byte(tmp_path):
     make_set(tmp_path / "set")
     request = HubRequest(name=str(tmp_path / "set"))
     settings = BuildSettings(heldout=0.2)
     stream(request, tmp_path / "one", settings, workers=1)
 
-    def in_another_order(function, tasks, processes):
-        assert processes == 2
-        return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in reversed(tasks)]
+    class AnotherOrder(LocalEngine):
+        """As two processes would: tasks and results are pickled, and come in any order."""
 
-    monkeypatch.setattr(hub, "run_tasks", in_another_order)
-    stream(request, tmp_path / "two", settings, workers=2)
+        def run(self, function, tasks, crew, work, progress):
+            return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task))))) for task in reversed(tasks)]
+
+    stream(request, tmp_path / "two", settings, workers=2, engine=AnotherOrder())
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
 
 
@@ -184,6 +187,25 @@ def test_a_set_of_the_hub_is_pinned_to_a_commit_and_not_asked_for_again(tmp_path
     other = CliRunner().invoke(app, [*arguments, "--max-documents", "3"])
     assert isinstance(other.exception, DataError)
     assert "other settings" in str(other.exception)
+
+
+def test_an_attempt_goes_on_with_the_commit_that_it_began_with(tmp_path, monkeypatch):
+    asked = stand_in(monkeypatch, {("some/set", None): [{"text": f"text {index} " * 9} for index in range(300)]})
+    request, original, seen = HubRequest(name="some/set"), hub._record, []
+
+    def breaks(row, request):
+        seen.append(row)
+        if len(seen) == 200:
+            raise ConnectionError("the line is dead")
+        return original(row, request)
+
+    monkeypatch.setattr(hub, "_record", breaks)
+    with pytest.raises(DataError, match="the line is dead"):
+        stream(request, tmp_path / "out")
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *args, **named: SimpleNamespace(sha="newer"))
+    sources = stream(request, tmp_path / "out")["train"]["sources"]
+    assert {source["commit"] for source in sources} == {"commit-of-main"} == set(asked.revisions)
+    assert stream(request, tmp_path / "new")["train"]["sources"][0]["commit"] == "newer"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import gzip
 import io
 import json
+import os
 import sys
 import tomllib
 from itertools import pairwise
@@ -203,3 +204,19 @@ def test_lines_do_not_depend_on_chunks(data, cuts):
     chunks = [data[a:b] for a, b in pairwise(edges)]
     expected = data.split(b"\n")
     assert list(split_lines(iter(chunks))) == (expected if expected[-1] else expected[:-1])
+
+
+def test_shards_are_known_by_their_content_whenever_they_were_written(tmp_path):
+    (tmp_path / "raw.txt").write_text("One.\n\nTwo.\n")
+    stamps = {}
+    for name in ("one", "two"):
+        settings = BuildSettings(num_shards=2, split_folders=False)
+        build_corpus(find_sources([tmp_path / "raw.txt"]), tmp_path / name, settings)
+        os.utime(tmp_path / name / "part-00000-of-00002.jsonl", ns=(1, 1 if name == "one" else 2))
+        stamps[name] = [source.stamp for source in find_sources([tmp_path / name])]
+        assert stamps[name] == [source.stamp for source in find_sources([tmp_path / name / "part-*"])]
+    assert stamps["one"] == stamps["two"]
+    # A shard that is not as the manifest says is a file like any other.
+    shard = tmp_path / "two/part-00000-of-00002.jsonl"
+    shard.write_bytes(shard.read_bytes() + b"{}\n")
+    assert [source.stamp for source in find_sources([shard])] == [str(shard.stat().st_mtime_ns)]

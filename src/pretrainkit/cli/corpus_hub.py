@@ -15,6 +15,7 @@ from pretrainkit.cli.corpus_options import (
     report_corpus,
     shown_progress,
 )
+from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm, engine_of
 from pretrainkit.cli.options import Json, Workers
 
 
@@ -46,6 +47,9 @@ def hub(
     shuffle: Annotated[bool, typer.Option(help="Shuffle globally, or keep the order of the data set.")] = True,
     workers: Workers = None,
     memory: Memory = "1GB",
+    engine: EngineChoice = EngineName.local,
+    slurm: Slurm = None,
+    ray: RayAddress = None,
     json_output: Json = False,
 ) -> None:
     """Stream a data set of the Hugging Face hub, such as FineWeb, C4 or Wikipedia, into shards: OUT/train, OUT/valid.
@@ -67,11 +71,11 @@ def hub(
     settings = BuildSettings(
         num_shards=num_shards, heldout=heldout, seed=seed if shuffle else None, compress=compress.value
     )
-    memory_bytes = byte_count(memory)
+    memory_bytes, chosen = byte_count(memory), engine_of(engine, slurm, ray)
     with shown_progress([]) as progress:
-        found = fetched(request, out, workers=workers, memory_bytes=memory_bytes, progress=progress)
+        found = fetched(request, out, workers=workers, memory_bytes=memory_bytes, engine=chosen, progress=progress)
         with found as sources:
             manifests = build_corpus(
-                sources, out, settings, workers=workers, memory_bytes=memory_bytes, progress=progress
+                sources, out, settings, workers=workers, memory_bytes=memory_bytes, engine=chosen, progress=progress
             )
     report_corpus(out, manifests, json_output)

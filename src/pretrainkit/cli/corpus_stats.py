@@ -77,17 +77,21 @@ def _write_page(
     """Adds near duplicates and languages to `result`, and writes the page of it."""
     import tempfile
 
-    from pretrainkit.corpus.duplicates import find_duplicates
+    from pretrainkit.corpus.duplicates import DuplicateRule, find_duplicates
+    from pretrainkit.corpus.engines.engine import LOCAL, Means
     from pretrainkit.corpus.languages import language_counts
     from pretrainkit.corpus.manifest import explained_write_errors
     from pretrainkit.corpus.minhash import MinHash
+    from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Quiet
     from pretrainkit.report.corpus_page import write_corpus_page
 
     with explained_write_errors(page):
         page.parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(dir=page.parent, prefix=f".{page.name}.")
     with folder:
-        found = find_duplicates(sources, folder.name, MinHash(), progress=progress, **options)
+        progress.note("looking for near duplicates")
+        means = Means(LOCAL, options.pop("workers"), DEFAULT_MEMORY, Quiet())
+        found = find_duplicates(sources, Path(folder.name), DuplicateRule(minhash=MinHash()), means=means, **options)
     result["num_near_duplicates"] = found.num_dropped - result["num_duplicates"]
     what, counts = language_counts(text for text, _ in result["sample"])
     if what == "script":

@@ -16,8 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pretrainkit.corpus.engines.engine import LOCAL, Crew, Engine, Means
 from pretrainkit.corpus.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
-from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, available_cores, run_tasks
+from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet
 from pretrainkit.corpus.shard_writer import encode_record
 from pretrainkit.corpus.sources import SourceFile
 from pretrainkit.corpus.spans import SPAN_BYTES
@@ -28,8 +29,6 @@ FETCHED = ".fetched"
 """In the output folder: what was streamed so far."""
 _PROCESS_BYTES = 400_000_000
 """Of a process that streams: the library, and a row group of parquet."""
-_LOCAL_SPAWN_BYTES = 200_000_000
-"""Of local files, below which another process costs more than it brings."""
 _SHOWN_COLUMNS = 12
 
 
@@ -95,6 +94,7 @@ def fetched(
     *,
     workers: int | None = None,
     memory_bytes: int = DEFAULT_MEMORY,
+    engine: Engine = LOCAL,
     progress: Progress | None = None,
     part_bytes: int = SPAN_BYTES,
 ) -> Iterator[list[SourceFile]]:
@@ -107,8 +107,10 @@ def fetched(
         request: What to stream.
         out: The folder that the corpus will be written to. Where it holds one that was made of the same request,
             nothing is fetched.
-        workers: Processes; None: the cores.
-        memory_bytes: Over all processes; each that streams is reckoned at 400 MB.
+        workers: Data files at a time; None: what the engine thinks best.
+        memory_bytes: Over all processes of this machine, each that streams reckoned at 400 MB; or of each task on a
+            cluster.
+        engine: Where data files are streamed; with `max_documents`, in this process.
         progress: Shown how far it is.
         part_bytes: About the size of a file.
 
@@ -117,11 +119,12 @@ def fetched(
         DataError: No such data set, configuration, split or column; the stream breaks off; another corpus is there.
     """
     out, progress = Path(out), progress or Quiet()
+    means = Means(engine, workers, memory_bytes, progress)
     finished = _finished_sources(request, out)
     if finished is not None:
         yield finished
         return
-    commit = _commit(request)
+    commit = _commit_begun(request, out) or _commit(request)
     num_files = _check(request, commit)
     stamp = _local_stamp(request) if commit is None else None
     plan = {"request": request.asked(), "commit": commit, "stamp": stamp}
@@ -130,17 +133,15 @@ def fetched(
             FetchTask(request, commit, index, num_files, work / f"file-{index:05d}", part_bytes, request.max_documents)
             for index in range(num_files)
         ]
-        sources = _fetch_all(tasks, stamp, workers, memory_bytes, progress)
+        sources = _fetch_all(tasks, stamp, work, means)
         if not sources:
             raise DataError(f"{request.name}, split {request.split}, holds no row\n  name another split by --split")
         yield sources
         shutil.rmtree(work)
 
 
-def _fetch_all(
-    tasks: list[FetchTask], stamp: str | None, workers: int | None, memory_bytes: int, progress: Progress
-) -> list[SourceFile]:
-    request = tasks[0].request
+def _fetch_all(tasks: list[FetchTask], stamp: str | None, work: Path, means: Means) -> list[SourceFile]:
+    request, progress = tasks[0].request, means.progress
     progress.stage("streaming", len(tasks), "file")
     kept = {task.index: noted for task in tasks if (noted := _noted(task))["parts"]}
     num_kept = sum(part["num_documents"] for noted in kept.values() for part in noted["parts"])
@@ -157,7 +158,7 @@ def _fetch_all(
             if left <= 0:
                 break
     else:
-        for index, noted in run_tasks(fetch_file, tasks, _num_processes(request, len(tasks), workers, memory_bytes)):
+        for index, noted in means.run(fetch_file, tasks, _crew(request, len(tasks), means), work):
             results[index] = noted
             progress.advance(1)
     return [
@@ -167,13 +168,13 @@ def _fetch_all(
     ]
 
 
-def _num_processes(request: HubRequest, num_files: int, workers: int | None, memory_bytes: int) -> int:
-    if workers is not None and workers < 1:
-        raise DataError(f"--workers is {workers}\n  give at least 1, or leave it out to use all cores")
+def _crew(request: HubRequest, num_files: int, means: Means) -> Crew:
     folder = Path(request.name)
-    is_small = folder.is_dir() and sum(size for _, size, _ in _local_files(folder)) < _LOCAL_SPAWN_BYTES
-    wanted = workers or (1 if is_small else available_cores())
-    return max(1, min(wanted, num_files, memory_bytes // _PROCESS_BYTES))
+    num_bytes = sum(size for _, size, _ in _local_files(folder)) if folder.exists() else num_files * SPAN_BYTES
+    crew = means.crew(num_files, num_bytes)
+    if not means.engine.is_local:
+        return crew
+    return Crew(max(1, min(crew.num_workers, means.memory_bytes // _PROCESS_BYTES)), crew.memory_bytes)
 
 
 def fetch_file(task: FetchTask) -> tuple[int, dict[str, Any]]:
@@ -359,9 +360,20 @@ def _explained(request: HubRequest, problem: str, advice: str) -> Iterator[None]
             problem, advice = "has no such split", "name one of them by --split"
         elif isinstance(error, FileNotFoundError) and "://" not in reason:
             advice = "give the name of a set on the hub, such as allenai/c4, or a folder with data files"
+        elif isinstance(error, UnicodeError):
+            advice = "the data set is damaged there: stream another revision, or stop before by --max-documents"
         elif isinstance(error, ConnectionError | TimeoutError):
             advice = "check the network, then run the same command again"
         raise DataError(f"{request.name} {problem}: {reason}\n  {advice}") from error
+
+
+def _commit_begun(request: HubRequest, out: Path) -> str | None:
+    """The commit that an attempt at the same request began with; None: there is none, or it is a local folder."""
+    try:
+        plan = json.loads((out / FETCHED / "plan.json").read_bytes())
+        return plan["commit"] if plan["request"] == request.asked() else None
+    except (OSError, ValueError, KeyError, TypeError):  # no attempt, or one that broke off at its first byte
+        return None
 
 
 def _commit(request: HubRequest) -> str | None:

@@ -51,7 +51,8 @@ def sign_group(task: SignTask) -> dict[str, Any]:
     """Reads a group. Returns and notes what was written."""
     shutil.rmtree(task.folder, ignore_errors=True)
     skips = Skips(task.max_bad)
-    documents, keys, runs, num_documents = array("Q"), array("Q"), [], 0
+    documents, keys, num_documents = array("Q"), array("Q"), 0
+    runs: list[tuple[str, int]] = []
     width = num_columns(task.minhash)
     max_rows = max(1, task.memory_bytes // (8 * (width + 1) * _HELD_COPIES))
     for index, source in task.sources:

@@ -59,7 +59,8 @@ class SourceFile:
     num_bytes: int
     """Size as stored, compressed or not; 0 where the file system does not tell."""
     stamp: str = ""
-    """Changes when the file does, as far as its file system tells (modification time or ETag)."""
+    """Changes when the file does, as far as its file system tells (modification time or ETag), or the manifest of a
+    corpus (sha256)."""
     dataset: str | None = None
     """Name that goes into `meta.dataset` of documents that bring no meta of their own."""
     begin: int | None = None
@@ -143,11 +144,25 @@ def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
             inside = (path for path in name.rglob("*") if path.is_file())
             paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
     _check_finished(paths)
+    noted = _noted_shards(paths)
     result = []
     for path in paths:
         status = path.stat()
-        result.append((str(path), status.st_size, str(status.st_mtime_ns)))
+        stamp = noted.get((path, status.st_size), str(status.st_mtime_ns))
+        result.append((str(path), status.st_size, stamp))
     return result
+
+
+def _noted_shards(paths: Sequence[Path]) -> dict[tuple[Path, int], str]:
+    """Shard and size to its sha256, as the manifest beside it says: known by content, whenever it was written."""
+    noted = {}
+    for folder in sorted({path.parent for path in paths if _SHARD.fullmatch(path.name)}):
+        try:
+            for shard in json.loads((folder / MANIFEST_NAME).read_bytes())["shards"]:
+                noted[folder / shard["name"], int(shard["num_bytes"])] = str(shard["sha256"])
+        except (OSError, ValueError, TypeError, KeyError):  # no manifest, or somebody else's
+            continue
+    return noted
 
 
 def _check_corpus(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed
 from pretrainkit.images.thumbnail import thumbnail
 
 NUM_TRAIN, NUM_VALID = 2000, 64
-NUM_STEPS = 520
+NUM_STEPS = 640
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 130
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""

@@ -177,9 +177,9 @@ def state(job_id: str) -> str:
             return f"UNREACHABLE ({shown.stderr.strip().splitlines()[-1] if shown.stderr.strip() else 'scontrol'})"
     with suppress(FileNotFoundError):
         command = ["sacct", "-X", "--noheader", "--parsable2", "--format=State", "--jobs", job_id]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-        if shown.strip():
-            return shown.split()[0]
+        words = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.split()
+        if words:
+            return words[0]
     return "UNKNOWN"
 
 

@@ -89,7 +89,7 @@ def share_bars(counts: Mapping[str, int], *, title: str, most: int = 12, width: 
                 "g",
                 tag("title", f"{name}: {number(count)}, {percent(count / total)}"),
                 tag("text", cut, x=_LEFT - 44, y=y + 15, class_="key"),
-                tag("rect", x=_NAME, y=y + 3, width=size, height=_ROW - 8, class_=f"f{2 if name[:1].isdigit() else 0}"),
+                tag("rect", x=_NAME, y=y + 3, width=size, height=_ROW - 8, class_="f2" if row >= most else "f0"),
                 tag("text", f"{number(count)} · {percent(count / total)}", x=_NAME + size + 8, y=y + 15),
             )
         )

@@ -14,7 +14,7 @@ splitter; see shard_encoder.py.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, get_args
@@ -66,7 +66,11 @@ def _between(pattern: re.Pattern[str], text: str) -> list[str]:
     return [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
 
-_PARTS: Final = {"newline": _lines, "regex": partial(cut_at, _STOP), "none": _whole}
+_PARTS: Final[Mapping[str, Callable[[str], list[str]]]] = {
+    "newline": _lines,
+    "regex": partial(cut_at, _STOP),
+    "none": _whole,
+}
 
 
 class PlainSplitter:

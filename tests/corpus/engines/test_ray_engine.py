@@ -108,7 +108,9 @@ def test_what_goes_wrong_is_one_message(cluster, tmp_path, content, words, messa
 @on_a_cluster
 def test_a_cluster_that_does_not_answer_is_one_message(tmp_path):
     (tmp_path / "raw.txt").write_text("One.\n")
-    words = command("shuffle", tmp_path / "raw.txt", "--out", tmp_path / "out", "--engine", "ray", "--ray", "127.0.0.1:1")
+    words = command(
+        "shuffle", tmp_path / "raw.txt", "--out", tmp_path / "out", "--engine", "ray", "--ray", "127.0.0.1:1"
+    )
     environment = {**os.environ, "PYTHONPATH": str(Path(pretrainkit.__path__[0]).parent), "RAY_AUTH_MODE": "disabled"}
     result = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
     assert result.returncode == 2

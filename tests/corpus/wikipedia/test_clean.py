@@ -89,6 +89,12 @@ def test_titles_lists_and_tables_come_where_they_are_asked_for():
     assert clean(text, sections=True, lists=True).splitlines()[-3:] == ["Three", "- item a", "- b"]
 
 
+def test_attributes_of_cells_are_no_text():
+    rows = '|-\n| colspan="5" {{Main}} || bgcolor=white colspan=\'3\' {{x}} || width=5 z || x = 5 || style="a" | b'
+    assert clean("{|\n" + rows + "\n|}", tables=True) == "z | x = 5 | b"
+    assert clean("{|\n|-\n|" + " id=a" * 50_000 + " b\n|}", tables=True) == "b"
+
+
 @pytest.mark.parametrize("opening", ["{{a|", "[[a|", "{|\n", "<ref>", "<!--", "[[File:", "<math>", "{{{", "<div"])
 def test_an_opening_without_an_end_swallows_no_paragraph(opening):
     assert clean(f"one\n\n{opening} two\n\nthree is here\n\nfour").endswith("three is here\nfour")

@@ -1,5 +1,6 @@
 """Tasks on a Ray cluster, through datatrove's executor. All machines must see the files of input and output."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +64,7 @@ class RayEngine:
             [RunTask(folder)],
             tasks=len(tasks),
             workers=crew.num_workers,
-            mem_per_cpu_gb=memory_gib,  # type: ignore[arg-type]  # it is multiplied, and only then rounded
+            mem_per_cpu_gb=memory_gib,  # it is multiplied, and only then rounded
             logging_dir=str(folder.logs),
             log_first=False,
         )
@@ -91,7 +92,7 @@ class RayEngine:
         # Workers import what this process imports.
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         try:
-            ray.init(address=address, runtime_env={"env_vars": kept}, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=address, runtime_env={"env_vars": kept}, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             place = "on this machine" if address == "auto" else f"at {address}"
             raise InputError(

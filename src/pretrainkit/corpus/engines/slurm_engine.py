@@ -94,8 +94,8 @@ class SlurmEngine:
             workers=crew.num_workers if crew.num_workers < num_tasks else -1,
             tasks_per_job=math.ceil(num_tasks / _MAX_JOBS),
             time=str(settings.time),
-            partition=settings.partition,  # type: ignore[arg-type]  # None is taken out of the options
-            qos=settings.qos,  # type: ignore[arg-type]
+            partition=settings.partition,  # None is taken out of the options
+            qos=settings.qos,
             cpus_per_task=settings.cpus_per_task or 1,
             sbatch_args={
                 "mem": f"{needed}M",

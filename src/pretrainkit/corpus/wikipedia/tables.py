@@ -1,5 +1,13 @@
 """Cells of wikitext tables."""
 
+import re
+
+_ATTRIBUTES = re.compile(
+    r"(?:(?:col|row)span|style|class|v?align|bgcolor|width|height|scope|id|border|data-[a-z-]++|nowrap|abbr|title)"
+    r" *+= *+(?:\"[^\"]*+\"|'[^']*+'|[^\s\"'|]++)\s*+",
+    re.IGNORECASE,
+)
+
 
 def table_rows(content: str) -> list[list[str]]:
     """Rows of cells of what stands between `{|` and `|}`, nested tables already gone. Attributes are left out."""
@@ -21,4 +29,10 @@ def table_rows(content: str) -> list[list[str]]:
 
 def _content(cell: str) -> str:
     attributes, bar, text = cell.partition("|")
-    return (text if bar and "=" in attributes else cell.replace("|", " ")).strip()
+    if bar and "=" in attributes:
+        return text.strip()
+    # Attributes without a bar behind them: the template that held it and the text gave nothing.
+    cell, position = cell.strip(), 0
+    while found := _ATTRIBUTES.match(cell, position):
+        position = found.end()
+    return cell[position:].replace("|", " ").strip()
