@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from typer.testing import CliRunner
 
+from pretrainkit.cli.launch import app
 from pretrainkit.config.loader import config_of_words
 from pretrainkit.config.yaml import parse_yaml
-from pretrainkit.errors import ConfigError, MissingPackageError
+from pretrainkit.errors import ConfigError, InputError, MissingPackageError
 from pretrainkit.launch import cloud
 from pretrainkit.launch.cloud_config import CloudConfig
 from pretrainkit.launch.folder import Launch
@@ -126,6 +128,16 @@ def test_machines_whose_devices_no_rank_would_use_are_refused(tmp_path, monkeypa
     asked = Launch("cloud", (), (), *places, 3, CloudConfig(bucket="s3://mine", **settings).model_dump(mode="json"))
     with pytest.raises(ConfigError, match=mend):
         cloud.launch_run(tmp_path / "run", asked, dry_run=True)
+
+
+@pytest.mark.parametrize("name", ["my pod", "a/b", "2nd", "seed=0", "-h", ""])
+def test_machines_have_names_that_skypilot_takes(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="cannot be the name"):
+        cloud.require_name(name)
+    for command in (["create"], ["delete"], ["ssh-config"]):
+        assert isinstance(CliRunner().invoke(app, [*command, "--dry-run", "--", name]).exception, InputError)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_bucket_is_an_address():

@@ -94,6 +94,13 @@ def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_a
     assert first[first.index("--out") + 1] == str(tmp_path / "run")
 
 
+def test_runs_that_lie_beside_each_other_are_no_sweep(tmp_path: Path) -> None:
+    for number, kind in enumerate(("slurm", "local")):
+        LaunchFolder(tmp_path / str(number)).add(Launch(kind, (), (), job_ids=("1",)))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is no sweep"):
+        say("resume", tmp_path)
+
+
 def test_what_is_finished_is_not_launched_again(tmp_path: Path) -> None:
     folder = LaunchFolder(tmp_path)
     folder.add(Launch("local", (), (), job_ids=("1",)))

@@ -300,6 +300,12 @@ def resume_sweep(out: Path) -> None:
             f"each run of {out} is finished or in the queue\n  look at them: pretrainkit launch status {out}"
         )
     launches = [replace(folder.last(), words=folder.last().words_again, job_ids=()) for folder in left]
+    first = replace(launches[0], words=(), words_again=(), code={})
+    if first.kind != "slurm" or any(replace(one, words=(), words_again=(), code={}) != first for one in launches):
+        raise InputError(
+            f"{out} is no sweep: what it holds was not launched together\n"
+            "  go on with each run for itself: pretrainkit launch resume RUN"
+        )
     runs = [folder.run for folder in left]
     _tell_sweep(submit(runs, launches, out, name=f"pretrainkit-{out.name}"), runs, out)
 

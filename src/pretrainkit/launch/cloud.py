@@ -29,6 +29,15 @@ _BUCKET = "/bucket"
 _EXTRAS_OF_RUNS = frozenset(("vision", "rendering", "lpips", "text-metrics", "wandb", "hub"))
 
 
+def require_name(name: str) -> None:
+    """Raises InputError where SkyPilot would refuse it as the name of machines or of a job."""
+    if re.fullmatch(r"[a-zA-Z]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?", name) is None:
+        raise InputError(
+            f"{name!r} cannot be the name of machines: letters, digits and - _ . are allowed, and a letter comes first\n"
+            "  choose another name; a run of a cloud has that of its folder: --out FOLDER"
+        )
+
+
 def task_of(
     config: CloudConfig,
     *,
@@ -88,6 +97,7 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
         The commands.
 
     Raises:
+        InputError: The run's folder has a name that machines cannot have.
         ConfigError: There is no bucket to write to, or the machines have another number of GPUs than ranks.
         MissingPackageError: SkyPilot is not installed.
     """
@@ -102,6 +112,7 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
             f"--cloud autostop={config.autostop} is not read with use_spot=true: the machines of a managed job go when "
             "it ends\n  leave out autostop"
         )
+    require_name(run.name)
     folder = LaunchFolder(run.absolute())
     folder.path.mkdir(parents=True, exist_ok=True)
     copy_code(folder.path)
