@@ -1,7 +1,6 @@
 """What `train` and `resume` do with `--launch`."""
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Sequence

@@ -33,7 +33,7 @@ def require_name(name: str) -> None:
     """Raises InputError where SkyPilot would refuse it as the name of machines or of a job."""
     if re.fullmatch(r"[a-zA-Z]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?", name) is None:
         raise InputError(
-            f"{name!r} cannot be the name of machines: letters, digits and - _ . are allowed, and a letter comes first\n"
+            f"{name!r} cannot be the name of machines: it takes a letter first, then letters, digits and - _ .\n"
             "  choose another name; a run of a cloud has that of its folder: --out FOLDER"
         )
 
@@ -152,9 +152,9 @@ def _require_places(file: str, task: Mapping[str, Any], launch: Launch) -> None:
     if file in ("tpu-vm", "tpu-pod", "corpus") or kind.startswith("tpu-"):
         if launch.world_size > 1 or num_hosts(task) > 1:
             raise ConfigError(
-                f"--cloud task={file} trains as one process on one host, and this would be {launch.world_size} ranks on "
-                f"{num_hosts(task)} hosts\n  leave out --nproc, --nodes and --gpus-per-node, and take a TPU of one host, "
-                "or GPUs: --cloud task=nodes"
+                f"--cloud task={file} trains as one process on one host, and this would be {launch.world_size} "
+                f"ranks on {num_hosts(task)} hosts\n  leave out --nproc, --nodes and --gpus-per-node, and take a TPU of "
+                "one host, or GPUs: --cloud task=nodes"
             )
         return
     number = kind.partition(":")[2] or "1"

@@ -39,9 +39,10 @@ def launch_local(
 ) -> int:
     """Run `python -m MODULE ARGUMENTS...` as so many ranks and wait for them.
 
-    Rank 0 writes to this terminal, and every rank r to the end of `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and SIGUSR1 are
-    passed on to the ranks, which save and end. When this process is killed they do so too, within seconds. When a rank
-    fails all others are stopped, and all are started again if there is a newer checkpoint than when they began.
+    Rank 0 writes to this terminal, and every rank r to the end of `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
+    SIGUSR1 are passed on to the ranks, which save and end. When this process is killed they do so too, within seconds.
+    When a rank fails all others are stopped, and all are started again if there is a newer checkpoint than when they
+    began.
 
     Args:
         arguments: For the module; the same for all ranks.
