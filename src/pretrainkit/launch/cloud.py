@@ -153,8 +153,8 @@ def _require_places(file: str, task: Mapping[str, Any], launch: Launch) -> None:
         if launch.world_size > 1 or num_hosts(task) > 1:
             raise ConfigError(
                 f"--cloud task={file} trains as one process on one host, and this would be {launch.world_size} "
-                f"ranks on {num_hosts(task)} hosts\n  leave out --nproc, --nodes and --gpus-per-node, and take a TPU of "
-                "one host, or GPUs: --cloud task=nodes"
+                f"ranks on {num_hosts(task)} hosts\n  leave out --nproc, --nodes and --gpus-per-node, and take a TPU "
+                "of one host, or GPUs: --cloud task=nodes"
             )
         return
     number = kind.partition(":")[2] or "1"
