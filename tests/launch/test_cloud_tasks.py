@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from typer.testing import CliRunner
 
+from pretrainkit.cli.launch import app
 from pretrainkit.config.loader import config_of_words
 from pretrainkit.config.yaml import parse_yaml
-from pretrainkit.errors import ConfigError, MissingPackageError
+from pretrainkit.errors import ConfigError, InputError, MissingPackageError
 from pretrainkit.launch import cloud
 from pretrainkit.launch.cloud_config import CloudConfig
 from pretrainkit.launch.folder import Launch
@@ -107,6 +109,40 @@ def test_a_run_travels_with_its_config_and_its_code_and_writes_to_the_bucket(tmp
 def test_a_run_without_a_bucket_would_be_lost(tmp_path):
     with pytest.raises(ConfigError, match="bucket"):
         cloud.launch_run(tmp_path / "run", launch(), dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("places", "settings", "mend"),
+    [
+        ((1, 1, 0), {"task": "gpu-8"}, "give --gpus-per-node 8"),
+        ((1, 2, 0), {"task": "gpu"}, "give --gpus-per-node 1"),
+        ((1, 4, 4), {"task": "gpu", "accelerators": "A100:8"}, "give --gpus-per-node 8"),
+        ((1, 2, 0), {"task": "corpus"}, "one process on one host"),
+        ((2, 1, 0), {"task": "tpu-vm"}, "one process on one host"),
+        ((1, 1, 0), {"task": "tpu-pod"}, "one process on one host"),
+        ((1, 1, 1), {"autostop": 5, "use_spot": True}, "leave out autostop"),
+    ],
+)
+def test_machines_whose_devices_no_rank_would_use_are_refused(tmp_path, monkeypatch, places, settings, mend):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked = Launch("cloud", (), (), *places, 3, CloudConfig(bucket="s3://mine", **settings).model_dump(mode="json"))
+    with pytest.raises(ConfigError, match=mend):
+        cloud.launch_run(tmp_path / "run", asked, dry_run=True)
+
+
+@pytest.mark.parametrize("name", ["my pod", "a/b", "2nd", "seed=0", "-h", ""])
+def test_machines_have_names_that_skypilot_takes(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="cannot be the name"):
+        cloud.require_name(name)
+    for command in (["create"], ["delete"], ["ssh-config"]):
+        assert isinstance(CliRunner().invoke(app, [*command, "--dry-run", "--", name]).exception, InputError)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bucket_is_an_address():
+    with pytest.raises(ConfigError, match="s3://mine"):
+        task_of("bucket=mine")
 
 
 def test_machines_become_git_remotes_that_are_pushed_to_together(tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pretrainkit.cli.launch import app
+from pretrainkit.cli.train import app as train_app
+from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder
 
@@ -63,6 +65,40 @@ def test_a_launch_is_looked_at_and_ended(rank_module: Callable[[str, str], Path]
     assert "ended with 130 (stopped by a signal) after None: ended" in say("status", run)
     with pytest.raises(InputError, match=r"does not run\n.*launch resume"):
         say("cancel", run)
+
+
+def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def interrupted(words: list[str], num_processes: int, logs: Path) -> tuple[int, bool]:
+        started.append(words)
+        return 130, True
+
+    monkeypatch.setattr("pretrainkit.launch.local._run_ranks", interrupted)
+    monkeypatch.chdir(tmp_path)
+    Path("shards").mkdir()
+    file = Path("mine.yaml")
+    file.write_text("extends: bert/tiny\nnum_steps: 700\ndata: {train: shards}\n")
+    words = [str(file), "seed=3", "--out", "run", "--launch", "local", "--nproc", "2"]
+    assert CliRunner().invoke(train_app, words).exit_code == 130
+    file.unlink()
+    monkeypatch.chdir("shards")
+    assert CliRunner().invoke(app, ["resume", str(tmp_path / "run")]).exit_code == 130
+    first, again = started
+    assert again == [*first, "--resume"]
+    config = parse_yaml(Path(first[first.index("train") + 1]).read_text(), "config.yaml")
+    assert (config["num_steps"], config["seed"]) == (700, 3)
+    assert str(tmp_path / "shards") in str(config["data"]["train"])
+    assert first[first.index("--out") + 1] == str(tmp_path / "run")
+
+
+def test_runs_that_lie_beside_each_other_are_no_sweep(tmp_path: Path) -> None:
+    for number, kind in enumerate(("slurm", "local")):
+        LaunchFolder(tmp_path / str(number)).add(Launch(kind, (), (), job_ids=("1",)))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is no sweep"):
+        say("resume", tmp_path)
 
 
 def test_what_is_finished_is_not_launched_again(tmp_path: Path) -> None:

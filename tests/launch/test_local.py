@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pretrainkit.errors import InputError
-from pretrainkit.launch.folder import LaunchFolder
+from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.local import launch_local, worst
 
 RANK_MODULE = """
@@ -107,6 +107,19 @@ def test_signals_reach_the_ranks_which_save_and_end(folder: Path, number: int) -
     assert launcher.wait(30) == 130
     assert (folder / "saved-0").exists()
     assert (folder / "saved-1").exists()
+
+
+def test_a_launcher_that_is_refused_leaves_the_first_one_its_logs_and_its_place(folder: Path) -> None:
+    launcher = start(folder)
+    run = folder / "run"
+    held = LaunchFolder(run)
+    held.add(Launch("local", ("train",), (), job_ids=(str(launcher.pid),)))
+    with pytest.raises(InputError, match="another launcher"):
+        launch_local(["done", str(folder)], 2, run, module="trivial_rank", record=Launch("local", ("other",), ()))
+    assert (run / "logs/rank-1.log").read_text() == "hello from 1 of 2\n"
+    assert held.last().job_ids == (str(launcher.pid),)
+    launcher.terminate()
+    assert launcher.wait(30) == 130
 
 
 def test_ranks_end_when_the_launcher_is_killed(folder: Path) -> None:

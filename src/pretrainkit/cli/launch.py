@@ -171,9 +171,10 @@ _FOLDER = Path(".pretrainkit") / "cloud"
 
 def _task(name: str, cloud: list[str] | None, nodes: int | None, command: list[str]) -> tuple[Any, Any]:
     from pretrainkit.config.loader import config_of_words
-    from pretrainkit.launch.cloud import task_of
+    from pretrainkit.launch.cloud import require_name, task_of
     from pretrainkit.launch.cloud_config import CloudConfig
 
+    require_name(name)
     config = config_of_words(CloudConfig, cloud or [], "--cloud")
     return config, task_of(config, name=name, command=command, num_nodes=nodes)
 
@@ -225,6 +226,7 @@ def ssh_config(name: Name, nodes: Nodes = 1, dry_run: DryRun = False) -> None:
     """Bring the machines' addresses in the ssh config up to date, and say their names."""
     from pretrainkit.launch import cloud as sky
 
+    sky.require_name(name)
     _show(sky.status(name, dry_run=dry_run), dry_run)
     for alias in sky.host_aliases(name, nodes or 1):
         print(f"ssh {alias}")
@@ -235,4 +237,5 @@ def delete(name: Name, dry_run: DryRun = False) -> None:
     """Delete machines and all that is on them; what is in buckets stays."""
     from pretrainkit.launch import cloud as sky
 
+    sky.require_name(name)
     _show(sky.delete(name, dry_run=dry_run), dry_run)

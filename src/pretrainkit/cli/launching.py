@@ -1,7 +1,6 @@
 """What `train` and `resume` do with `--launch`."""
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -118,20 +117,35 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
         launch_again(run, asked.as_launch(words, again, {}))
 
 
-def start_frozen(asked: Asked, resolved: Any, run: Path, device: str | None) -> None:
-    """Hand a config to a scheduler or cloud as it is now. When that refuses it, a folder made here goes again."""
+def start_frozen(
+    asked: Asked, resolved: Any, run: Path, device: str | None, *, resume: bool = False, as_json: bool = False
+) -> None:
+    """Hand a config to a launcher as it is now. When that refuses it, a folder made here goes again.
+
+    Args:
+        asked: How it is launched.
+        resolved: The config, and where its values came from.
+        run: The run folder.
+        device: To train on; None: the best there is.
+        resume: Go on where there is a checkpoint already; jobs always do.
+        as_json: Speak in lines of JSON; jobs always do.
+    """
     is_new = not run.exists()
-    if asked.launch == "slurm":  # a job that waits shall find the config it was submitted with
+    # What trains or waits shall find the config it was launched with.
+    LaunchFolder(run).require_free()
+    if asked.launch == "slurm":
         from pretrainkit.launch.slurm import require_idle
 
         require_idle(LaunchFolder(run))
     if asked.launch == "cloud":
         _refuse_paths_here(resolved.config)
     try:
-        words = frozen_words(resolved, run, device)
-        start(asked, words, words, run)
-    except InputError:
-        if is_new:
+        is_local = asked.launch == "local"
+        again = frozen_words(resolved, run, device, as_json=as_json or not is_local)
+        first = [word for word in again if word != "--resume"] if is_local and not resume else again
+        start(asked, first, again, run)
+    except (InputError, typer.Exit) as error:
+        if is_new and (isinstance(error, InputError) or error.exit_code == 2):
             LaunchFolder(run).discard()
         raise
 
@@ -165,14 +179,14 @@ def launch_again(run: Path, launch: Launch) -> None:
         return
     from pretrainkit.launch.local import launch_local
 
-    folder = LaunchFolder(run)
-    is_new = not run.exists()
-    folder.add(replace(launch, job_ids=(str(os.getpid()),)))
     code = launch_local(
-        launch.words, launch.processes_per_node, run, again=launch.words_again, max_restarts=launch.max_restarts
+        launch.words,
+        launch.processes_per_node,
+        run,
+        again=launch.words_again,
+        max_restarts=launch.max_restarts,
+        record=launch,
     )
-    if code == 2 and is_new:
-        folder.discard()
     raise typer.Exit(code)
 
 
@@ -186,8 +200,9 @@ def show_cloud_run(run: Path, launch: Launch) -> None:
         print("$ " + shlex.join(command))
 
 
-def frozen_words(resolved: Any, run: Path, device: str | None) -> list[str]:
-    """The words that train exactly this config in a job, wherever presets and files go meanwhile.
+def frozen_words(resolved: Any, run: Path, device: str | None, *, as_json: bool = True) -> list[str]:
+    """The words that train exactly this config, or go on with it, wherever presets, files and the working directory go
+    meanwhile.
 
     The config is written to `RUN/launch/config.yaml`, and beside it where each of its values came from.
     """
@@ -199,8 +214,8 @@ def frozen_words(resolved: Any, run: Path, device: str | None) -> list[str]:
     config, origins = folder / "config.yaml", folder / "origins.json"
     config.write_text(dump_yaml(absolute_paths(resolved.config).model_dump(mode="json")), encoding="utf-8")
     origins.write_text(json.dumps(resolved.origins, indent=2) + "\n", encoding="utf-8")
-    words = ["train", str(config), "--origins", str(origins), "--out", str(run.absolute()), "--resume", "--json"]
-    return [*words, *(["--device", device] if device else [])]
+    words = ["train", str(config), "--origins", str(origins), "--out", str(run.absolute()), "--resume"]
+    return [*words, *(["--json"] if as_json else []), *(["--device", device] if device else [])]
 
 
 _COMMA = re.compile(r",(?![^\[{]*[\]}])")
@@ -284,6 +299,12 @@ def resume_sweep(out: Path) -> None:
             f"each run of {out} is finished or in the queue\n  look at them: pretrainkit launch status {out}"
         )
     launches = [replace(folder.last(), words=folder.last().words_again, job_ids=()) for folder in left]
+    first = replace(launches[0], words=(), words_again=(), code={})
+    if first.kind != "slurm" or any(replace(one, words=(), words_again=(), code={}) != first for one in launches):
+        raise InputError(
+            f"{out} is no sweep: what it holds was not launched together\n"
+            "  go on with each run for itself: pretrainkit launch resume RUN"
+        )
     runs = [folder.run for folder in left]
     _tell_sweep(submit(runs, launches, out, name=f"pretrainkit-{out.name}"), runs, out)
 

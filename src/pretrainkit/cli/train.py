@@ -57,7 +57,7 @@ def train(
     Ctrl-C or SIGTERM finishes the step, saves and exits with 130; `pretrainkit resume RUN` goes on exactly there.
     """
     from pretrainkit import api
-    from pretrainkit.cli.launching import Asked, start, start_frozen, start_sweep
+    from pretrainkit.cli.launching import Asked, start_frozen, start_sweep
     from pretrainkit.cli.progress import make_watcher
     from pretrainkit.training.folder import RunFolder
 
@@ -77,12 +77,7 @@ def train(
         return
     api.check_config(resolved.config, asked.world_size)
     resolved.config.parallel.require_ranks(asked.world_size)
-    if launch == "local":
-        words = ["train", source, *(settings or []), "--out", str(out), *(["--device", device] if device else [])]
-        words += ["--json"] if json else []
-        start(asked, [*words, *(["--resume"] if resume else [])], [*words, "--resume"], out)
-    else:
-        start_frozen(asked, resolved, out, device)
+    start_frozen(asked, resolved, out, device, resume=resume, as_json=json)
 
 
 def _origins(path: Path) -> Any:

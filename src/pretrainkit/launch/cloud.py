@@ -29,6 +29,15 @@ _BUCKET = "/bucket"
 _EXTRAS_OF_RUNS = frozenset(("vision", "rendering", "lpips", "text-metrics", "wandb", "hub"))
 
 
+def require_name(name: str) -> None:
+    """Raises InputError where SkyPilot would refuse it as the name of machines or of a job."""
+    if re.fullmatch(r"[a-zA-Z]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?", name) is None:
+        raise InputError(
+            f"{name!r} cannot be the name of machines: it takes a letter first, then letters, digits and - _ .\n"
+            "  choose another name; a run of a cloud has that of its folder: --out FOLDER"
+        )
+
+
 def task_of(
     config: CloudConfig,
     *,
@@ -88,7 +97,8 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
         The commands.
 
     Raises:
-        ConfigError: There is no bucket to write to.
+        InputError: The run's folder has a name that machines cannot have.
+        ConfigError: There is no bucket to write to, or the machines have another number of GPUs than ranks.
         MissingPackageError: SkyPilot is not installed.
     """
     config = CloudConfig.model_validate(dict(launch.settings))
@@ -97,6 +107,12 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
             "--launch cloud has nowhere to write the run: a machine's disk goes with the machine\n"
             "  give a bucket: --cloud bucket=s3://NAME (or gs://NAME, ...)"
         )
+    if config.use_spot and config.autostop is not None:
+        raise ConfigError(
+            f"--cloud autostop={config.autostop} is not read with use_spot=true: the machines of a managed job go when "
+            "it ends\n  leave out autostop"
+        )
+    require_name(run.name)
     folder = LaunchFolder(run.absolute())
     folder.path.mkdir(parents=True, exist_ok=True)
     copy_code(folder.path)
@@ -118,6 +134,7 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
     if launch.gpus_per_node and config.accelerators is None and config.task in ("gpu", "gpu-8", "nodes"):
         kind = task["resources"]["accelerators"].partition(":")[0]
         task["resources"]["accelerators"] = f"{kind}:{launch.gpus_per_node}"
+    _require_places(config.task, task, launch)
     if config.use_spot:
         task["resources"]["job_recovery"] = {"max_restarts_on_errors": launch.max_restarts}
     path = write_task(task, folder.path / "task.yaml")
@@ -127,6 +144,25 @@ def launch_run(run: Path, launch: Launch, *, dry_run: bool = False) -> Commands:
         return commands
     folder.add(replace(launch, job_ids=(f"{'job' if config.use_spot else 'cluster'}:{run.name}",)))
     return run_all(commands, dry_run=False)
+
+
+def _require_places(file: str, task: Mapping[str, Any], launch: Launch) -> None:
+    """Raises ConfigError where a rank would have no device, a device no rank, or two processes one run folder."""
+    kind = str(task["resources"].get("accelerators", ""))
+    if file in ("tpu-vm", "tpu-pod", "corpus") or kind.startswith("tpu-"):
+        if launch.world_size > 1 or num_hosts(task) > 1:
+            raise ConfigError(
+                f"--cloud task={file} trains as one process on one host, and this would be {launch.world_size} "
+                f"ranks on {num_hosts(task)} hosts\n  leave out --nproc, --nodes and --gpus-per-node, and take a TPU "
+                "of one host, or GPUs: --cloud task=nodes"
+            )
+        return
+    number = kind.partition(":")[2] or "1"
+    if number.isdecimal() and int(number) != launch.processes_per_node:
+        raise ConfigError(
+            f"machines with {kind} have a rank for each GPU, and {launch.processes_per_node} were asked for\n"
+            f"  give --gpus-per-node {number}"
+        )
 
 
 def create(name: str, task: dict[str, Any], config: CloudConfig, folder: Path, *, dry_run: bool) -> Commands:

@@ -1,10 +1,16 @@
 """Machines of a cloud, as SkyPilot gets them. Torch-free."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
 from pretrainkit.config.base import Config
+
+
+def _is_address(bucket: str | None) -> str | None:
+    if bucket is not None and "://" not in bucket:
+        raise ValueError(f"write the bucket as an address, such as s3://{bucket} or gs://{bucket}")
+    return bucket
 
 
 class CloudConfig(Config):
@@ -28,7 +34,7 @@ class CloudConfig(Config):
     """An image of the cloud, or docker:NAME; null: SkyPilot's."""
     runtime_version: str | None = None
     """Of a TPU; null: as in the file."""
-    bucket: str | None = None
+    bucket: Annotated[str | None, AfterValidator(_is_address)] = None
     """s3://NAME, gs://NAME, ...: seen as /bucket on every machine. Runs are written there: disks go with machines."""
     bucket_mode: Literal["MOUNT", "COPY", "MOUNT_CACHED"] = "MOUNT_CACHED"
     """MOUNT_CACHED: read and written through a cache on disk, which takes renamed folders, as checkpoints need."""

@@ -5,7 +5,8 @@ launch/
   attempts.jsonl    a line for each attempt that ended: exit code, why, the newest checkpoint, what follows
   .lock             held by a local launcher while it lives
   cancelled         only between `launch cancel` and the next launch
-  config.yaml, origins.json, code/, jobs/     of jobs: the resolved config, the code that runs it, the scheduler's logs
+  config.yaml, origins.json                   the resolved config, and where each of its values came from
+  code/, jobs/      of jobs: the code that runs them, the scheduler's logs
 
 The runs of a sweep lie beside each other in its folder, whose own `launch` holds the code and the logs of all of them.
 """
@@ -155,11 +156,13 @@ class LaunchFolder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise InputError(
-                    f"{self.run} is being trained by another launcher\n"
-                    f"  look at it: pretrainkit launch status {self.run}; end it: pretrainkit launch cancel {self.run}"
-                ) from None
+                raise self._taken() from None
             yield
+
+    def require_free(self) -> None:
+        """Raises InputError where a launcher of this machine trains the run."""
+        if self.is_held:
+            raise self._taken()
 
     @property
     def is_held(self) -> bool:
@@ -174,6 +177,12 @@ class LaunchFolder:
             except OSError:
                 return True
         return False
+
+    def _taken(self) -> InputError:
+        return InputError(
+            f"{self.run} is being trained by another launcher\n"
+            f"  look at it: pretrainkit launch status {self.run}; end it: pretrainkit launch cancel {self.run}"
+        )
 
     def _write(self, name: str, value: Any) -> None:
         partial = self.path / f".{name}.partial"

@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from pretrainkit.errors import InputError
-from pretrainkit.launch.folder import LaunchFolder
+from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.rank import LOG_FOLDER, exit_path, log_path, pid_path
 from pretrainkit.launch.restarts import Restarts
 
@@ -34,12 +35,14 @@ def launch_local(
     *,
     again: Sequence[str] | None = None,
     max_restarts: int = 0,
+    record: Launch | None = None,
 ) -> int:
     """Run `python -m MODULE ARGUMENTS...` as so many ranks and wait for them.
 
-    Rank 0 writes to this terminal, and every rank r to `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and SIGUSR1 are
-    passed on to the ranks, which save and end. When this process is killed they do so too, within seconds. When a rank
-    fails all others are stopped, and all are started again if there is a newer checkpoint than when they began.
+    Rank 0 writes to this terminal, and every rank r to the end of `run_folder/logs/rank-r.log`. SIGTERM, SIGINT and
+    SIGUSR1 are passed on to the ranks, which save and end. When this process is killed they do so too, within seconds.
+    When a rank fails all others are stopped, and all are started again if there is a newer checkpoint than when they
+    began.
 
     Args:
         arguments: For the module; the same for all ranks.
@@ -48,6 +51,7 @@ def launch_local(
         module: Must not launch again when RANK is in the environment.
         again: Arguments after a failure; None: the same.
         max_restarts: Failures after which the ranks are started again.
+        record: Remembered as the newest launch of the run, by this process; None: nothing is.
 
     Returns:
         The exit code of the worst rank: 1 failed, 2 bad input, 130 interrupted after saving, 0 done.
@@ -63,11 +67,11 @@ def launch_local(
     is_new = not run_folder.exists()
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        for rank in range(num_processes):
-            log_path(logs, rank).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"cannot write logs into {logs}: {error.strerror}\n  choose another run folder") from None
     with folder.held():
+        if record is not None:
+            folder.add(replace(record, job_ids=(str(os.getpid()),)))
         restarts = Restarts(max_restarts, folder.newest_checkpoint)
         while True:
             code, was_asked_to_stop = _run_ranks([module, *arguments], num_processes, logs)

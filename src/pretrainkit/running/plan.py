@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -118,6 +119,8 @@ def make_plan(
         raise InputError(f"--device {device!r} is not known\n  devices: cpu, {', '.join(DEVICES)}")
     if num_gpus < 1 or not 0 < mfu <= 1:
         raise InputError(f"{num_gpus} devices at an MFU of {mfu}\n  give at least 1, and an MFU in (0, 1]")
+    if price is not None and not 0 <= price < math.inf:
+        raise InputError(f"a price of {price}\n  give what one device costs for an hour: --price 3.5")
     if not config.has_training_data:
         raise ConfigError(
             "data.train is empty, and how much a step computes follows from the lengths of its examples\n"
