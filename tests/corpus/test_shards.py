@@ -102,7 +102,7 @@ def test_workers_and_memory_change_nothing(tmp_path, compress, small_groups):
     sources = make_input(tmp_path / "in")
     settings = BuildSettings(num_shards=3, heldout=0.1, compress=compress, seed=3)
     build_corpus(sources, tmp_path / "one", settings, workers=1)
-    build_corpus(sources, tmp_path / "two", settings, workers=2, memory_bytes=200_000_000)
+    build_corpus(sources, tmp_path / "two", settings, workers=2, memory_bytes=400_000_000)
     assert all_bytes(tmp_path / "one") == all_bytes(tmp_path / "two")
     for split in ("train", "valid"):
         one, two = (tmp_path / name / split / "manifest.json" for name in ("one", "two"))

@@ -1,5 +1,6 @@
 """Two processes of a trivial module: exit codes, logs, signals, and no orphans."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -28,13 +29,18 @@ if mode in ("segfault", "further") and rank == "1":
     if mode == "further":
         os.makedirs(f"{folder}/run/checkpoints/step-00000004")
     os.kill(os.getpid(), signal.SIGKILL)
-if mode != "done":
+if mode not in ("done", "later"):
     open(f"{folder}/ready-{rank}", "w").close()
     deadline = time.monotonic() + 30
     while not stopped and time.monotonic() < deadline:
         time.sleep(0.05)
+    if mode == "slow":
+        os.makedirs(f"{folder}/run/checkpoints/step-00000004", exist_ok=True)
+        time.sleep(1)
     open(f"{folder}/saved-{rank}", "w").close()
     sys.exit(130)
+if mode == "later":
+    assert os.path.exists(f"{folder}/saved-0") and os.path.exists(f"{folder}/saved-1")
 """
 
 
@@ -113,6 +119,21 @@ def test_ranks_end_when_the_launcher_is_killed(folder: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_ranks_are_not_replaced_before_they_have_saved(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from pretrainkit.launch.local import launch_local; place = sys.argv[1]; "
+        "sys.exit(launch_local(['slow', place], 2, Path(place, 'run'), 'trivial_rank', again=['later', place], "
+        "max_restarts=1))"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.DEVNULL)
+    wait_for(folder / "ready-0", folder / "ready-1")
+    rank = int((folder / "run/logs/rank-0.pid").read_text())
+    agent = int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(agent, signal.SIGKILL)
+    assert launcher.wait(60) == 0
+    assert [row["then"] for row in LaunchFolder(folder / "run").attempts()] == ["restarted", "ended"]
 
 
 def test_a_number_of_processes_and_a_folder_that_cannot_be(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pretrainkit.errors import DataError, RunError
 
 DEFAULT_MEMORY = 1_000_000_000
 """Bytes that a stage may use over all its processes, unless told otherwise."""
-PROCESS_BYTES = 50_000_000
+PROCESS_BYTES = 60_000_000
 """Resident size of an idle worker: Python, NumPy, a decompressor, and its part of the process that tracks them."""
 _SPAWN_WORTH_BYTES = 32_000_000
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ _FORWARDED = ("SIGTERM", "SIGINT", "SIGUSR1")
 _SAVE_SECONDS = 600
 """What a rank gets to save and end before it is killed."""
 _TAIL_LINES = 15
+_POLL_SECONDS = 0.1
 
 
 def launch_local(
@@ -99,12 +101,26 @@ def _run_ranks(words: Sequence[str], num_processes: int, logs: Path) -> tuple[in
     agent = subprocess.Popen(command, env=environment, start_new_session=True)
     with _forwarding(agent, logs, num_processes) as received:
         agent.wait()
+        _wait_for_orphans(logs, num_processes)
     codes = [_exit_code(logs, rank) for rank in range(num_processes)]
     for rank in range(num_processes):
         pid_path(logs, rank).unlink(missing_ok=True)
         exit_path(logs, rank).unlink(missing_ok=True)
     _tell_failures(logs, codes)
-    return worst(codes, was_asked_to_stop=bool(received)), bool(received)
+    code = worst(codes, was_asked_to_stop=bool(received))
+    was_agent_killed = agent.returncode < 0 and not received
+    return 1 if was_agent_killed and code == 130 else code, bool(received)
+
+
+def _wait_for_orphans(logs: Path, num_processes: int) -> None:
+    """Where the agent was killed, its ranks save and end by themselves: until then others may not take their place."""
+    deadline = time.monotonic() + _SAVE_SECONDS
+    for rank in range(num_processes):
+        with suppress(ProcessLookupError, ValueError, FileNotFoundError):
+            pid = int(pid_path(logs, rank).read_text())
+            while not exit_path(logs, rank).exists():
+                os.kill(pid, 0 if time.monotonic() < deadline else signal.SIGKILL)
+                time.sleep(_POLL_SECONDS)
 
 
 def worst(codes: Sequence[int | None], was_asked_to_stop: bool) -> int:

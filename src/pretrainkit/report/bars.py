@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from pretrainkit.report.axis import tick_labels, ticks
+from pretrainkit.report.chart import svg
 from pretrainkit.report.markup import Content, tag
 from pretrainkit.report.numbers import number, percent, short
 
@@ -38,7 +39,7 @@ def histogram(
     parts: list[Content] = [tag("text", title, x=_LEFT - 44, y=20, class_="name")]
     if not any(counts):
         parts.append(tag("text", "no data", x=width / 2, y=height / 2, text_anchor="middle"))
-        return _svg(parts, title, width, height)
+        return svg(parts, title, width, height)
     parts.append(tag("text", y_label, x=_LEFT - 44, y=39))
     bottom = height - _BOTTOM
     high = max(counts) * 1.06
@@ -65,7 +66,7 @@ def histogram(
         parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="base"))
         parts.append(tag("text", short(edges[index]), x=x, y=bottom + 18, text_anchor="middle"))
     parts.append(tag("text", x_label, x=width - _RIGHT, y=height - 6, text_anchor="end"))
-    return _svg(parts, title, width, height)
+    return svg(parts, title, width, height)
 
 
 def share_bars(counts: Mapping[str, int], *, title: str, most: int = 12, width: int = 500) -> str:
@@ -93,16 +94,4 @@ def share_bars(counts: Mapping[str, int], *, title: str, most: int = 12, width: 
                 tag("text", f"{number(count)} · {percent(count / total)}", x=_NAME + size + 8, y=y + 15),
             )
         )
-    return _svg(parts, title, width, height)
-
-
-def _svg(parts: Sequence[Content], title: str, width: int, height: int) -> str:
-    return tag(
-        "svg",
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width} {height}",
-        class_="chart",
-        role="img",
-        aria_label=title,
-    )
+    return svg(parts, title, width, height)

@@ -21,7 +21,7 @@ from pretrainkit.report.axis import (
     ticks,
     widened,
 )
-from pretrainkit.report.markup import Markup, join, tag, text
+from pretrainkit.report.markup import Content, Markup, join, tag, text
 from pretrainkit.report.numbers import number
 
 COLORS = """
@@ -154,7 +154,7 @@ def line_chart(
     all_ys = np.concatenate([np.empty(0), *(c.ys[np.isfinite(c.ys)] for c in curves)])
     if not len(all_xs):
         parts.append(tag("text", "no data", x=width / 2, y=height / 2, text_anchor="middle"))
-        return _svg(parts, title, width, height, standalone)
+        return svg(parts, title, width, height, standalone=standalone)
     ends = np.concatenate([all_xs, [x for x in x_range or () if math.isfinite(x)]])
     x_axis = Axis(*widened(ends.min(), ends.max()), start=_LEFT, end=width - _RIGHT)
     bounds = np.concatenate([all_ys, [level.y for level in levels]])
@@ -166,10 +166,11 @@ def line_chart(
     parts += [_level(level, y_axis, width) for level in levels]
     parts.append(_legend(curves, y_label))
     parts.append(_readouts(curves, x_axis, y_axis, y_format or number, x_label, width))
-    return _svg(parts, title, width, height, standalone)
+    return svg(parts, title, width, height, standalone=standalone)
 
 
-def _svg(parts: Sequence[Markup], title: str, width: int, height: int, standalone: bool) -> str:
+def svg(parts: Sequence[Content], title: str, width: int, height: int, *, standalone: bool = False) -> str:
+    """A picture of these parts, called `title`; standalone: with a size of its own."""
     size = {"width": width, "height": height} if standalone else {}
     return tag(
         "svg",

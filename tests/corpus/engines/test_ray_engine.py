@@ -18,7 +18,7 @@ import ray_cluster
 import pretrainkit
 from pretrainkit.corpus.engines import ray_engine
 from pretrainkit.corpus.engines.ray_engine import RayEngine
-from pretrainkit.errors import MissingPackageError
+from pretrainkit.errors import InputError, MissingPackageError
 
 WHY_NOT = None if os.environ.get("PRETRAINKIT_TEST_RAY") == "1" else "takes minutes: set PRETRAINKIT_TEST_RAY=1"
 if WHY_NOT is None and importlib.util.find_spec("ray") is None:
@@ -39,7 +39,7 @@ def raw(tmp_path_factory):
     folder = tmp_path_factory.mktemp("raw")
     text = " ".join(f"w{place * 7919 % 1009}" for place in range(8000))
     for file in (0, 1):
-        lines = (json.dumps({"text": f"{n % 750} {file * n % 2} {text}"}) + "\n" for n in range(1500))
+        lines = (json.dumps({"text": f"{n % 750} {file * n % 2} {text}"}) + "\n" for n in range(1800))
         (folder / f"{file}.jsonl").write_text("".join(lines))
     return folder
 
@@ -59,7 +59,7 @@ def test_dedup_gives_the_same_bytes(cluster, raw, tmp_path):
         words = command("dedup", raw, "--method", "exact", "--num-shards", "2", "--out", tmp_path / name, *engine)
         subprocess.run(words, env=cluster, check=True, timeout=300)
     assert all_bytes(tmp_path / "here") == all_bytes(tmp_path / "there")
-    assert json.loads((tmp_path / "there/manifest.json").read_bytes())["num_documents"] < 3000
+    assert json.loads((tmp_path / "there/manifest.json").read_bytes())["num_documents"] < 3600
 
 
 @pytest.mark.slow
@@ -104,18 +104,10 @@ def test_what_goes_wrong_is_one_message(cluster, tmp_path, content, words, messa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-@on_a_cluster
-def test_a_cluster_that_does_not_answer_is_one_message(tmp_path):
-    (tmp_path / "raw.txt").write_text("One.\n")
-    words = command(
-        "shuffle", tmp_path / "raw.txt", "--out", tmp_path / "out", "--engine", "ray", "--ray", "127.0.0.1:1"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(pretrainkit.__path__[0]).parent), "RAY_AUTH_MODE": "disabled"}
-    result = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
-    assert result.returncode == 2
-    assert "no Ray cluster answers at 127.0.0.1:1" in result.stderr
-    assert "Traceback" not in result.stderr
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'pretrainkit[ray]'")
+def test_a_cluster_that_does_not_answer_is_one_message():
+    with pytest.raises(InputError, match=r"no Ray cluster answers at 127.0.0.1:1: (.|\n)*ray start --head"):
+        RayEngine("127.0.0.1:1").crew(None, 1, 1, 1_000_000_000)
 
 
 def test_without_ray_the_install_line_is_given(monkeypatch):

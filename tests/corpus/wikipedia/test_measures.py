@@ -1,5 +1,6 @@
 """Measures as the English Wikipedia shows them. What is expected was worked out by hand from its rules of rounding: as
-many digits as the input has, one more or less where the number gets ten times smaller or larger, and at least two.
+many digits as the input has, one more or less where the number gets ten times smaller or larger, and at least two; or
+stands in the template's own documentation, such as 7.1 miles (11.4 km).
 """
 
 import math
@@ -58,6 +59,15 @@ def clean(wikitext):
         ("convert|3|parsnip|m", "3 parsnip"),
         ("convert|3|km|kg", "3 kilometres"),
         ("convert|1e300|km|mm", "1 × 10^300 kilometres"),
+        ("convert|7.1|mi|km", "7.1 miles (11.4 km)"),
+        ("convert|7.0|mi|km", "7.0 miles (11.3 km)"),
+        ("convert|2|-|5|km|mi|2|abbr=on", "2–5 km (1.24–3.11 mi)"),
+        ("convert|2|and|5|km|mi|sigfig=3|abbr=off", "2 and 5 kilometres (1.24 and 3.11 miles)"),
+        ("convert|1|lb|kg|abbr=in", "1 lb (0.45 kilograms)"),
+        ("convert|6|to|17|kg", "6 to 17 kilograms (13 to 37 lb)"),
+        ("convert|6|x|12|m|ft|abbr=on", "6 m × 12 m (20 ft × 39 ft)"),
+        ("convert|100|e6mi|e6km", "100 million miles (160 million km)"),
+        ("convert|9|in|cm|adj=on|abbr=on", "9 in (23 cm)"),
         ("convert|many|km", ""),
         ("convert|3", ""),
         ("convert", ""),

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ _WORKER_BYTES = 300_000_000
 """Of a worker that does nothing, asked of Ray besides the memory of the task."""
 _PAUSE_SECONDS = 0.2
 _END_SECONDS = 30
+_KNOCK_SECONDS = 10
 
 
 class _Executor(RayPipelineExecutor):
@@ -92,11 +94,20 @@ class RayEngine:
         # Workers import what this process imports.
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         try:
+            _knock(address)
             ray.init(address=address, runtime_env={"env_vars": kept}, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             place = "on this machine" if address == "auto" else f"at {address}"
             raise InputError(
                 f"no Ray cluster answers {place}: {str(error).strip().splitlines()[0]}\n"
                 "  start one (ray start --head), or give the address of its head by --ray HOST:PORT"
             ) from error
         return ray
+
+
+def _knock(address: str) -> None:
+    """OSError where nobody listens at HOST:PORT, for which Ray would wait many minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        with socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS):
+            pass

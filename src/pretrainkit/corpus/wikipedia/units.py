@@ -174,7 +174,9 @@ _POWERS = {
     "g": ("billion", "e9", 1e9),
     "t": ("trillion", "e12", 1e12),
 }
-_POWERED = re.compile(r"(e3|e6|e9|e12|[KMGTkmgt])(oilbbl.*|cuft|acre.*|ha|USgal|impgal|km2|sqmi|m3|ton|lb|kg|t|L)")
+_POWERED = re.compile(
+    r"(?:(e3|e6|e9|e12)(.{1,20})|([KMGTkmgt])(oilbbl.*|cuft|acre.*|ha|USgal|impgal|km2|sqmi|m3|ton|lb|kg|t|L))"
+)
 BELOW = {"ft": ("in",), "lb": ("oz",), "st": ("lb",), "yd": ("ft",), "mi": ("ft", "yd", "chain")}
 """Units that may follow another in one measure: 6 ft 2 in."""
 
@@ -202,10 +204,12 @@ def find_unit(code: str) -> Unit | None:
     if unit is not None:
         return unit
     found = _POWERED.fullmatch(code)
-    base = _UNITS.get(found[2].casefold()) if found else None
+    base = _UNITS.get((found[2] or found[4]).casefold()) if found else None
     if found is None or base is None:
         return None
-    word, power, factor = next(entry for key, entry in _POWERS.items() if found[1].casefold() in (key, entry[1]))
-    targets = (f"{power}{code}" if _POWERED.fullmatch(f"{power}{code}") else code for code in base.default.split())
+    prefix = (found[1] or found[3]).casefold()
+    word, power, factor = next(entry for key, entry in _POWERS.items() if prefix in (key, entry[1]))
+    is_flow = base.kind == "flow"
+    targets = (code if is_flow else f"{power}{code}" for code in base.default.split())
     symbol = f"{word} {base.symbol}"
     return replace(base, scale=base.scale * factor, symbol=symbol, default=" ".join(targets), words=word)
