@@ -89,6 +89,9 @@ def test_a_damaged_stream_is_named_and_the_others_are_read(tmp_path, multistream
     found, skips = titles(source, max_bad=1)
     assert found == ALL[:8] + ALL[12:]
     assert skips.counts == {"damaged_bz2": 1}
+    read = [titles(part, max_bad=1) for part in cut_large(source, 97)]
+    assert [title for found, _ in read for title in found] == ALL[:8] + ALL[12:]
+    assert sum(skips.num_bad for _, skips in read) == 1
     assert read_site(source).language == "en"  # damage behind the head is for the budget, not for the head
 
 

@@ -210,6 +210,8 @@ def _bz2_pieces(
             if not chunk.startswith(b"B"):  # a file of another kind, a hole, or padding behind the last stream
                 is_other, hole = place == begin, place
                 chunk, place = _next_stream(file, chunk, place)
+                if ended and chunk:
+                    break
                 if is_other or chunk:
                     _damaged(skips, source, f"byte {hole}", "bz2", "no stream begins here")
                     yield Mark.gap
@@ -223,6 +225,8 @@ def _bz2_pieces(
             while not decoder.eof and not decoder.needs_input:
                 yield decoder.decompress(b"", _PLAIN_BYTES)
         except (OSError, ValueError) as error:
+            if ended:
+                break
             _damaged(skips, source, f"before byte {place + len(chunk)}", "bz2", error)
             yield Mark.gap
             decoder = None
@@ -232,7 +236,9 @@ def _bz2_pieces(
         if decoder.eof:
             chunk, decoder = decoder.unused_data, None
             place -= len(chunk)
-    if decoder is not None:
+    if ended:  # what is damaged behind this stretch is counted by the one in which it lies
+        yield Mark.gap
+    elif decoder is not None:
         _cut_off(skips, source, place, "bz2")
         yield Mark.gap
 
