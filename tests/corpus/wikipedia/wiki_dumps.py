@@ -12,6 +12,7 @@ HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" xml:lang=
     </namespaces>
   </siteinfo>
 """
+TAIL = "</mediawiki>\n"
 
 
 def page(title, text, *, number=1, namespace=0, redirect=None):

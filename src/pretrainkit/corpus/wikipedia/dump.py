@@ -24,6 +24,7 @@ STREAM_MARK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 """How a bz2 stream begins, with its first block, or with its end where it is empty."""
 MAX_PAGE_BYTES = 20_000_000
 """Of the XML of a page. MediaWiki itself saves no page beyond 2 MB."""
+_END_OF_DUMP = b"</mediawiki>"
 _READ_BYTES = 1 << 17
 _PLAIN_BYTES = 1 << 20
 _GATHERED_BYTES = 1 << 18
@@ -79,11 +80,15 @@ def read_site(source: SourceFile) -> Site:
     """
     whole = SourceFile(source.address, source.format, source.num_bytes)
     head = b""
-    for piece in _pieces(whole, Skips(), None):
-        if isinstance(piece, bytes):
-            head += piece
-        if b"</siteinfo>" in head or b"<page>" in head or len(head) > _PLAIN_BYTES:
-            break
+    try:
+        for piece in _pieces(whole, Skips(), None):
+            if isinstance(piece, bytes):
+                head += piece
+            if b"</siteinfo>" in head or b"<page>" in head or len(head) > _PLAIN_BYTES:
+                break
+    except DataError:  # of damage behind the head says who reads the pages, within the budget for bad input
+        if b"<mediawiki" not in head:
+            raise
     if b"<mediawiki" not in head:
         raise DataError(
             f"{source.address} is not a MediaWiki dump: no <mediawiki> in its first {len(head)} bytes\n"
@@ -110,15 +115,19 @@ def _pieces(source: SourceFile, skips: Skips, on_bytes: OnBytes) -> Iterator[Pie
     """What the file holds, unpacked, in pieces of at least `_GATHERED_BYTES`, however small they were packed."""
     held: list[bytes] = []
     num_held = 0
-    for piece in _unpacked(source, skips, on_bytes):
-        if isinstance(piece, bytes):
-            held.append(piece)
-            num_held += len(piece)
-        if num_held >= _GATHERED_BYTES or (held and isinstance(piece, Mark)):
-            yield b"".join(held)
-            held, num_held = [], 0
-        if isinstance(piece, Mark):
-            yield piece
+    try:
+        for piece in _unpacked(source, skips, on_bytes):
+            if isinstance(piece, bytes):
+                held.append(piece)
+                num_held += len(piece)
+            if num_held >= _GATHERED_BYTES or (held and isinstance(piece, Mark)):
+                yield b"".join(held)
+                held, num_held = [], 0
+            if isinstance(piece, Mark):
+                yield piece
+    except DataError:
+        yield b"".join(held)  # what stands before the damage was read
+        raise
     if held:
         yield b"".join(held)
 
@@ -198,12 +207,14 @@ def _bz2_pieces(
             if end is not None and place >= end and not ended:
                 ended = True
                 yield Mark.stretch_ended
-            if not chunk.startswith(b"B"):  # padding behind the last stream, or a file of another kind
-                if place == begin:
-                    _damaged(skips, source, f"byte {place}", "bz2", "no stream begins here")
-                    yield Mark.gap
-                    return
+            if not chunk.startswith(b"B"):  # a file of another kind, a hole, or padding behind the last stream
+                is_other, hole = place == begin, place
                 chunk, place = _next_stream(file, chunk, place)
+                if ended and chunk:
+                    break
+                if is_other or chunk:
+                    _damaged(skips, source, f"byte {hole}", "bz2", "no stream begins here")
+                    yield Mark.gap
                 continue
             decoder = bz2.BZ2Decompressor()
         try:
@@ -214,6 +225,8 @@ def _bz2_pieces(
             while not decoder.eof and not decoder.needs_input:
                 yield decoder.decompress(b"", _PLAIN_BYTES)
         except (OSError, ValueError) as error:
+            if ended:
+                break
             _damaged(skips, source, f"before byte {place + len(chunk)}", "bz2", error)
             yield Mark.gap
             decoder = None
@@ -223,7 +236,9 @@ def _bz2_pieces(
         if decoder.eof:
             chunk, decoder = decoder.unused_data, None
             place -= len(chunk)
-    if decoder is not None:
+    if ended:  # what is damaged behind this stretch is counted by the one in which it lies
+        yield Mark.gap
+    elif decoder is not None:
         _cut_off(skips, source, place, "bz2")
         yield Mark.gap
 
@@ -255,6 +270,7 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
     """What stands between `<page>` and `</page>`, of the pages that begin before the mark `stretch_ended`."""
     rest = b""
     own = None  # bytes of `rest` that still belong to this stretch; None: all
+    is_whole = False  # the end of the dump was seen, or what is missing is counted already
     for piece in pieces:
         if piece is Mark.stretch_ended:
             own = len(rest)
@@ -263,6 +279,7 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
             continue
         if piece is Mark.gap:
             rest = b""  # what was open is lost with the damaged bytes, which are counted
+            is_whole = True
             if own is not None:
                 return
             continue
@@ -272,7 +289,8 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
         while True:
             start = rest.find(b"<page>", position)
             if start < 0:
-                position = max(position, len(rest) - 6)
+                is_whole = is_whole or rest.find(_END_OF_DUMP, position) >= 0
+                position = max(position, len(rest) - len(_END_OF_DUMP) + 1)
                 break
             if own is not None and start >= own:
                 return
@@ -302,6 +320,8 @@ def _page_xml(pieces: Iterator[Piece], source: SourceFile, skips: Skips) -> Iter
                 return
     if rest.startswith(b"<page>"):
         skips.bad("page_not_closed", source.address, _place_of(rest[:300]), "the dump ends in the middle of it")
+    elif not is_whole:
+        skips.bad("truncated_dump", source.address, "its end", "no </mediawiki> follows the last page; fetch it again")
 
 
 def _place_of(xml: bytes) -> str:
