@@ -339,6 +339,13 @@ TARGETS = (
         least=1.9,
     ),
     Target(
+        "sentence splitting, our default rules: times NLTK's, the least of three kinds of text",
+        "sentences",
+        lambda rows: min(cells(rows, "of NLTK", first="ours: punkt, default rules")),
+        least=10,
+        form="{:.1f}",
+    ),
+    Target(
         "word counts: times the original's Rust tool (which takes 1.35 times Counter's CPU seconds)",
         "words",
         lambda rows: cell(rows, "ours, the whole command", "times Counter") * RUST_TOOL_SLOWER_THAN_COUNTER,

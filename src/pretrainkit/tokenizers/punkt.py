@@ -7,12 +7,13 @@ The choice. The maintained implementation is NLTK's. Its trainer learns the para
 no trained ones, and one's own text fits better). Its tokenizer is slower than a subword tokenizer, so `PunktSplitter`
 makes its decisions: candidates by one compiled expression, and each decision remembered by the text it depends on.
 
-Measured by benchmarks/sentences.py on one core, parameters learned from 4 MB of novels, MB of text per CPU-second:
+Measured by benchmarks/sentences.py on one core (Intel Xeon), parameters learned from 4 MB of novels, MB of text per
+CPU-second:
 
                                   novels    WikiText-2    Python's help    boundaries as NLTK's
-    NLTK 3.10                        3.1           4.5              3.4
-    PunktSplitter, `nltk`           41            79               42      100 % of 26 400
-    PunktSplitter, `default`        41            73               39      99.97, 99.79, 100 %
+    NLTK 3.10                        5.1           7.3              5.5
+    PunktSplitter, `nltk`           72           110               66      100 % of 26 400
+    PunktSplitter, `default`        71            96               56      99.97, 99.79, 100 %
 
 Of other packages on PyPI, sentencex (Rust; 166 MB/s in novels, 0.2 in WikiText-2 as one document) and blingfire (33)
 have rules of their own for quotations and line breaks: 69 % and 94 % of boundaries in novels are as NLTK's.
@@ -281,12 +282,13 @@ class PunktSplitter:
             self.settings["version"] = 2  # 1 did not know the stops of other scripts
         self.fingerprint = _digest(self.settings)
         no_word = _NO_WORD if rules == "sabertooth" else _NO_WORD + _CURLY
-        stop = r"[.?!]"
+        stop, space, other = r"[.?!]", r"\s", r"\S"
         if rules != "nltk":
+            space, other = " ", "[^ ]"  # `_sentences` made all spaces so
             # An ellipsis with spaces is one stop, and so is a stop before a lone period.
-            stop += r"(?:(?!\s\.(?:\s|$))|(?<=\.)(?<!\.\s\.)(?:\s\.){2,}+)"
-        next_word = r"(\S++)(?=\s)" if rules == "sabertooth" else r"(\S++)"
-        self._candidates = re.compile(rf"{stop}(?=([{no_word}]|\s++{next_word}))")
+            stop += r"(?:(?! \.(?: |$))|(?<=\.)(?<!\. \.)(?: \.){2,}+)"
+        next_word = rf"({other}++)(?={space})" if rules == "sabertooth" else rf"({other}++)"
+        self._candidates = re.compile(rf"{stop}(?=([{no_word}]|{space}++{next_word}))")
         end = rf"\s|$|[{no_word}]|{_SEVERAL}"
         self._word = re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
         self._collocated = frozenset(first for first, _ in parameters.collocations)
@@ -299,7 +301,8 @@ class PunktSplitter:
     def __call__(self, text: str) -> list[str]:
         """Sentences of a document, without the spaces around them; none is empty."""
         sentences = self._sentences(text)
-        if self.rules != "default" or text.isascii() or not _OTHER_STOPS.search(text):
+        # Of a sentence it is known whether it is ASCII: no search in most sentences of a text with some curly quotes.
+        if self.rules != "default" or not any(_OTHER_STOPS.search(s) for s in sentences if not s.isascii()):
             return sentences
         parts = (part.strip() for sentence in sentences for part in cut_at(_OTHER_STOP, sentence))
         return [part for part in parts if part]
@@ -365,6 +368,9 @@ class PunktSplitter:
 
     def _is_certain(self, head: str) -> bool:
         """Whether a sentence ends in it whatever follows: it is no abbreviation, initial, number or part of a pair."""
+        if head[-1] == "." and head[:-1].isalpha():  # Most are one plain word: the same answer as below, at once.
+            word = head[:-1].lower()
+            return len(head) > 2 and word not in self.parameters.abbreviations and word not in self._collocated
         if head.split() != [head]:
             return False  # An ellipsis with spaces, or a part of one.
         tokens = self._word.findall(head)
