@@ -1,9 +1,10 @@
-/* Attention of many short examples, all heads of an example one after another, where its tokens lie: nothing is
- * gathered, padded or put back. Forward and backward, float32.
+/* Attention within examples, all heads of an example one after another, where its tokens lie: nothing is gathered,
+ * padded or put back. Forward and backward, float32.
  *
  * An example has `num_queries` and `num_keys` tokens in a row of their streams. Of one head: queries Q, keys K, values V,
- * S = scale Q K^T, P = softmax(S), and P V is the answer. Rows of P are kept for the backward pass, each of a multiple of
- * 16 floats: `stride`.
+ * S = scale Q K^T, P = softmax(S), and P V is the answer. Some queries at a time, so that their rows of S stay in the
+ * processor's cache; the backward pass computes them again from log(sum(exp(S))) of each row, which is faster than to
+ * read them from memory (Dao 2023, https://arxiv.org/abs/2307.08691, which does so on GPUs).
  *
  * Arguments are buffers; their sizes and contents are checked, so that none of them makes it read or write outside.
  */
@@ -15,19 +16,25 @@
 #include "_vectors.h"
 
 #define ROWS 6
+/* Rows of a tile that is n vectors wide: as many sums as the registers hold. */
+#define MOST_ROWS(n) ((n) == 3 ? 9 : (n) == 2 ? 12 : ROWS)
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t places __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* Examples: where they begin in their streams, their lengths, how many keys all of their queries see (a query sees its
- * own number of keys too), and where their rows of P begin. */
-enum { FIRST_QUERY, NUM_QUERIES, FIRST_KEY, NUM_KEYS, NUM_PREFIX, FIRST_SHARE, FIELDS };
+/* Examples: where they begin in their streams, their lengths, and how many keys all of their queries see (a query sees
+ * its own number of keys too). */
+enum { FIRST_QUERY, NUM_QUERIES, FIRST_KEY, NUM_KEYS, NUM_PREFIX, FIELDS };
 
-/* rows x 16 n entries of C = A B. Entry l of row i of A is at a + i * row + l * step. */
+/* Floats of S that are worked on at a time, about. */
+#define SCORES_AT_A_TIME (1 << 15)
+
+/* rows x 16 n entries of C = A B, or C += A B. Entry l of row i of A is at a + i * row + l * step. */
 INLINE void tile(int rows, int n, int64_t depth, const float *a, int64_t row, int64_t step, const float *b,
-                 int64_t b_row, float *c, int64_t c_row) {
-    lanes sum[ROWS][4];
+                 int64_t b_row, float *c, int64_t c_row, int adds) {
+    lanes sum[12][4];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < n; j++)
-            sum[i][j] = (lanes){0};
+            sum[i][j] = adds ? *(const lanes *)(c + i * c_row + j * LANES) : (lanes){0};
     for (int64_t l = 0; l < depth; l++) {
         lanes part[4];
         for (int j = 0; j < n; j++)
@@ -42,47 +49,73 @@ INLINE void tile(int rows, int n, int64_t depth, const float *a, int64_t row, in
 }
 
 INLINE void strip(int n, int64_t num_rows, int64_t depth, const float *a, int64_t row, int64_t step, const float *b,
-                  int64_t b_row, float *c, int64_t c_row) {
+                  int64_t b_row, float *c, int64_t c_row, int adds) {
     int64_t i = 0;
+    for (; i + MOST_ROWS(n) <= num_rows; i += MOST_ROWS(n))
+        tile(MOST_ROWS(n), n, depth, a + i * row, row, step, b, b_row, c + i * c_row, c_row, adds);
     for (; i + ROWS <= num_rows; i += ROWS)
-        tile(ROWS, n, depth, a + i * row, row, step, b, b_row, c + i * c_row, c_row);
+        tile(ROWS, n, depth, a + i * row, row, step, b, b_row, c + i * c_row, c_row, adds);
     a += i * row, c += i * c_row;
     switch (num_rows - i) {
-    case 5: tile(5, n, depth, a, row, step, b, b_row, c, c_row); break;
-    case 4: tile(4, n, depth, a, row, step, b, b_row, c, c_row); break;
-    case 3: tile(3, n, depth, a, row, step, b, b_row, c, c_row); break;
-    case 2: tile(2, n, depth, a, row, step, b, b_row, c, c_row); break;
-    case 1: tile(1, n, depth, a, row, step, b, b_row, c, c_row); break;
+    case 5: tile(5, n, depth, a, row, step, b, b_row, c, c_row, adds); break;
+    case 4: tile(4, n, depth, a, row, step, b, b_row, c, c_row, adds); break;
+    case 3: tile(3, n, depth, a, row, step, b, b_row, c, c_row, adds); break;
+    case 2: tile(2, n, depth, a, row, step, b, b_row, c, c_row, adds); break;
+    case 1: tile(1, n, depth, a, row, step, b, b_row, c, c_row, adds); break;
     }
 }
 
-/* C = A B with num_rows rows and num_columns columns, a multiple of 16. */
+/* C = A B, or C += A B, with num_rows rows and num_columns columns, a multiple of 16. */
 INLINE void multiply_for(int wide, int64_t num_rows, int64_t num_columns, int64_t depth, const float *a, int64_t row,
-                         int64_t step, const float *b, int64_t b_row, float *c, int64_t c_row) {
+                         int64_t step, const float *b, int64_t b_row, float *c, int64_t c_row, int adds) {
     int64_t j = 0;
     for (; j + wide * LANES <= num_columns; j += wide * LANES)
-        strip(wide, num_rows, depth, a, row, step, b + j, b_row, c + j, c_row);
+        strip(wide, num_rows, depth, a, row, step, b + j, b_row, c + j, c_row, adds);
     switch (wide > 1 ? num_columns - j : 0) {
-    case 3 * LANES: strip(3, num_rows, depth, a, row, step, b + j, b_row, c + j, c_row); break;
-    case 2 * LANES: strip(2, num_rows, depth, a, row, step, b + j, b_row, c + j, c_row); break;
-    case LANES: strip(1, num_rows, depth, a, row, step, b + j, b_row, c + j, c_row); break;
+    case 3 * LANES: strip(3, num_rows, depth, a, row, step, b + j, b_row, c + j, c_row, adds); break;
+    case 2 * LANES: strip(2, num_rows, depth, a, row, step, b + j, b_row, c + j, c_row, adds); break;
+    case LANES: strip(1, num_rows, depth, a, row, step, b + j, b_row, c + j, c_row, adds); break;
     }
 }
 
 BY_PROCESSOR(multiply,
              (int64_t num_rows, int64_t num_columns, int64_t depth, const float *a, int64_t row, int64_t step,
-              const float *b, int64_t b_row, float *c, int64_t c_row),
-             (num_rows, num_columns, depth, a, row, step, b, b_row, c, c_row))
+              const float *b, int64_t b_row, float *c, int64_t c_row, int adds),
+             (num_rows, num_columns, depth, a, row, step, b, b_row, c, c_row, adds))
 
-/* Rows as columns: `num` rows of `width` floats to `width` rows of `stride`, with zeros behind. */
+/* A square of 16 x 16 floats, turned. */
+INLINE void turn(const float *from, int64_t from_row, float *to, int64_t to_row) {
+#if defined(__GNUC__) && !defined(__clang__)
+    lanes rows[LANES], next[LANES];
+    for (int i = 0; i < LANES; i++)
+        rows[i] = *(const lanes *)(from + i * from_row);
+    /* Of two rows the even, then the odd entries, four times: the bits of an entry's place wander by one. */
+    const places even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}, odd = even + 1;
+    for (int step = 0; step < 4; step++) {
+        for (int i = 0; i < LANES / 2; i++) {
+            next[i] = __builtin_shuffle(rows[2 * i], rows[2 * i + 1], even);
+            next[i + LANES / 2] = __builtin_shuffle(rows[2 * i], rows[2 * i + 1], odd);
+        }
+        for (int i = 0; i < LANES; i++)
+            rows[i] = next[i];
+    }
+    for (int i = 0; i < LANES; i++)
+        *(lanes *)(to + i * to_row) = rows[i];
+#else
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < LANES; j++)
+            to[i * to_row + j] = from[j * from_row + i];
+#endif
+}
+
+/* Rows as columns: `num` rows of `width` floats, a multiple of 16, to `width` rows of `stride`, with zeros behind. */
 INLINE void transpose_for(int wide, const float *rows, int64_t row, int64_t num, int64_t width, int64_t stride,
                           float *columns) {
     (void)wide;
     int64_t p = 0;
     for (; p + LANES <= num; p += LANES)
-        for (int64_t k = 0; k < width; k++)
-            for (int j = 0; j < LANES; j++)
-                columns[k * stride + p + j] = rows[(p + j) * row + k];
+        for (int64_t k = 0; k < width; k += LANES)
+            turn(rows + p * row + k, row, columns + k * stride + p, stride);
     for (; p < stride; p += LANES)
         for (int64_t k = 0; k < width; k++)
             for (int j = 0; j < LANES; j++)
@@ -93,114 +126,195 @@ BY_PROCESSOR(transpose,
              (const float *rows, int64_t row, int64_t num, int64_t width, int64_t stride, float *columns),
              (rows, row, num, width, stride, columns))
 
-/* softmax(scale x) of the first `seen` entries of a row; zeros behind. */
-INLINE void softmax_row(float *x, int64_t seen, int64_t stride, float scale) {
-    float top[LANES], sum[LANES] = {0};
-    int64_t end = (seen + LANES - 1) / LANES * LANES;
-    for (int64_t p = seen; p < end; p++)
-        x[p] = x[0];
-    for (int j = 0; j < LANES; j++)
-        top[j] = x[j];
-    for (int64_t p = LANES; p < end; p += LANES)
-        for (int j = 0; j < LANES; j++)
-            top[j] = x[p + j] > top[j] ? x[p + j] : top[j];
-    float highest = top[0];
-    for (int j = 1; j < LANES; j++)
-        highest = top[j] > highest ? top[j] : highest;
-    for (int64_t p = 0; p < end; p += LANES)
-        for (int j = 0; j < LANES; j++)
-            x[p + j] = exponential((x[p + j] - highest) * scale);
-    for (int64_t p = seen; p < stride; p++)
-        x[p] = 0;
-    for (int64_t p = 0; p < end; p += LANES)
-        for (int j = 0; j < LANES; j++)
-            sum[j] += x[p + j];
+INLINE float sum_of(lanes x) {
     float total = 0;
     for (int j = 0; j < LANES; j++)
-        total += sum[j];
-    float factor = 1 / total;
-    for (int64_t p = 0; p < end; p += LANES)
-        for (int j = 0; j < LANES; j++)
-            x[p + j] *= factor;
+        total += x[j];
+    return total;
 }
 
-INLINE void softmax_for(int wide, float *scores, int64_t num_queries, int64_t num_keys, int64_t num_prefix,
-                        int64_t stride, float scale) {
+/* exp(scale x - shift) of the first `seen` entries of a row, zeros behind; the sum of all. */
+INLINE float exponentials(float *x, int64_t seen, int64_t stride, float scale, float shift) {
+    lanes sum = {0};
+    for (int64_t p = 0; p < seen; p += LANES)
+        for (int j = 0; j < LANES; j++)
+            x[p + j] = exponential(x[p + j] * scale - shift);
+    for (int64_t p = seen; p < stride; p++)
+        x[p] = 0;
+    for (int64_t p = 0; p < seen; p += LANES)
+        sum += *(const lanes *)(x + p);
+    return sum_of(sum);
+}
+
+/* The highest of the first `seen` entries of a row, which may change those behind. */
+INLINE float highest(float *x, int64_t seen) {
+    lanes top = {0};
+    top += x[0];
+    for (int64_t p = seen; p % LANES; p++)
+        x[p] = x[0];
+    for (int64_t p = 0; p < seen; p += LANES) {
+        lanes next = *(const lanes *)(x + p);
+        places is_higher = next > top;
+        top = (lanes)(((places)next & is_higher) | ((places)top & ~is_higher));
+    }
+    float found = top[0];
+    for (int j = 1; j < LANES; j++)
+        found = top[j] > found ? top[j] : found;
+    return found;
+}
+
+INLINE int64_t num_seen(int64_t query, int64_t num_keys, int64_t num_prefix) {
+    int64_t seen = query + 1 > num_prefix ? query + 1 : num_prefix;
+    return seen < num_keys ? seen : num_keys;
+}
+
+/* Rows of Q K^T, of the queries from number `first` on, to those of P times their sums, which go to `sums`. */
+INLINE void softmax_for(int wide, float *scores, int64_t first, int64_t num_queries, int64_t num_keys,
+                        int64_t num_prefix, int64_t stride, float scale, float *sums, float *shifts) {
     (void)wide;
-    for (int64_t q = 0; q < num_queries; q++) {
-        int64_t seen = q + 1 > num_prefix ? q + 1 : num_prefix;
-        softmax_row(scores + q * stride, seen < num_keys ? seen : num_keys, stride, scale);
+    for (int64_t q = 0; q < num_queries; q++, scores += stride) {
+        int64_t seen = num_seen(first + q, num_keys, num_prefix);
+        shifts[q] = highest(scores, seen) * scale;
+        sums[q] = exponentials(scores, seen, stride, scale, shifts[q]);
+        shifts[q] += logf(sums[q]);
     }
 }
 
 BY_PROCESSOR(softmax,
-             (float *scores, int64_t num_queries, int64_t num_keys, int64_t num_prefix, int64_t stride, float scale),
-             (scores, num_queries, num_keys, num_prefix, stride, scale))
+             (float *scores, int64_t first, int64_t num_queries, int64_t num_keys, int64_t num_prefix, int64_t stride,
+              float scale, float *sums, float *shifts),
+             (scores, first, num_queries, num_keys, num_prefix, stride, scale, sums, shifts))
 
-/* What is above P to what is above Q K^T: scale P (x - sum(P x)) of each row. */
-INLINE void softmax_back_for(int wide, const float *shares, float *above, int64_t num_queries, int64_t stride,
-                             float scale) {
+/* The same to rows of P, by what `softmax` found. */
+INLINE void softmax_again_for(int wide, float *scores, int64_t first, int64_t num_queries, int64_t num_keys,
+                              int64_t num_prefix, int64_t stride, float scale, const float *shifts) {
     (void)wide;
-    for (int64_t q = 0; q < num_queries; q++, shares += stride, above += stride) {
-        float sum[LANES] = {0}, total = 0;
-        for (int64_t p = 0; p < stride; p += LANES)
+    for (int64_t q = 0; q < num_queries; q++, scores += stride)
+        exponentials(scores, num_seen(first + q, num_keys, num_prefix), stride, scale, shifts[q]);
+}
+
+BY_PROCESSOR(softmax_again,
+             (float *scores, int64_t first, int64_t num_queries, int64_t num_keys, int64_t num_prefix, int64_t stride,
+              float scale, const float *shifts),
+             (scores, first, num_queries, num_keys, num_prefix, stride, scale, shifts))
+
+/* Rows of `width` floats, a multiple of 16, divided by `sums`. */
+INLINE void divide_for(int wide, float *rows, int64_t row, int64_t num, int64_t width, const float *sums) {
+    (void)wide;
+    for (int64_t q = 0; q < num; q++, rows += row) {
+        float factor = 1 / sums[q];
+        for (int64_t k = 0; k < width; k += LANES)
             for (int j = 0; j < LANES; j++)
-                sum[j] += shares[p + j] * above[p + j];
-        for (int j = 0; j < LANES; j++)
-            total += sum[j];
+                rows[k + j] *= factor;
+    }
+}
+
+BY_PROCESSOR(divide, (float *rows, int64_t row, int64_t num, int64_t width, const float *sums),
+             (rows, row, num, width, sums))
+
+/* What is above P to what is above Q K^T, scale P (x - sum(P x)) of each row; the sums are those of answer and gradient. */
+INLINE void softmax_back_for(int wide, const float *shares, float *above, int64_t num_queries, int64_t stride,
+                             float scale, const float *mixed, const float *to_mixed, int64_t row, int64_t width) {
+    (void)wide;
+    for (int64_t q = 0; q < num_queries; q++) {
+        lanes sum = {0};
+        for (int64_t k = 0; k < width; k += LANES)
+            sum += *(const lanes *)(mixed + k) * *(const lanes *)(to_mixed + k);
+        float total = sum_of(sum);
         for (int64_t p = 0; p < stride; p += LANES)
             for (int j = 0; j < LANES; j++)
                 above[p + j] = scale * shares[p + j] * (above[p + j] - total);
+        shares += stride, above += stride, mixed += row, to_mixed += row;
     }
 }
 
 BY_PROCESSOR(softmax_back,
-             (const float *shares, float *above, int64_t num_queries, int64_t stride, float scale),
-             (shares, above, num_queries, stride, scale))
+             (const float *shares, float *above, int64_t num_queries, int64_t stride, float scale, const float *mixed,
+              const float *to_mixed, int64_t row, int64_t width),
+             (shares, above, num_queries, stride, scale, mixed, to_mixed, row, width))
 
 typedef struct {
     const float *q, *kv, *above; /* `above`: the gradient of the answer */
-    float *shares, *mixed, *to_q, *to_kv;
+    float *shifts, *mixed, *to_q, *to_kv; /* `shifts`: of each head and query, log(sum(exp(S))) */
     const int64_t *examples;
-    int64_t num_heads, width;
+    int64_t num_heads, width, num_queries;
     int64_t q_row, kv_row; /* floats from one token to the next */
     float scale;
 } Task;
 
-INLINE int64_t stride_of(const int64_t *one) { return (one[NUM_KEYS] + LANES - 1) / LANES * LANES; }
+INLINE int64_t in_lanes(int64_t num) { return (num + LANES - 1) / LANES * LANES; }
 
-/* Of one example and head; `room`: width x stride floats. */
-static void attend_head(const Task *task, const int64_t *one, int64_t head, float *room) {
-    int64_t width = task->width, out_row = task->num_heads * width, stride = stride_of(one);
-    int64_t num_queries = one[NUM_QUERIES], num_keys = one[NUM_KEYS];
-    const float *q = task->q + one[FIRST_QUERY] * task->q_row + head * width;
-    const float *v = task->kv + one[FIRST_KEY] * task->kv_row + (task->kv_row - out_row) + head * width;
-    float *shares = task->shares + one[FIRST_SHARE] + head * num_queries * stride;
-    transpose(v - out_row, task->kv_row, num_keys, width, stride, room);
-    multiply(num_queries, stride, width, q, task->q_row, 1, room, stride, shares, stride);
-    softmax(shares, num_queries, num_keys, one[NUM_PREFIX], stride, task->scale);
-    multiply(num_queries, width, num_keys, shares, stride, 1, v, task->kv_row,
-             task->mixed + one[FIRST_QUERY] * out_row + head * width, out_row);
+INLINE int64_t stride_of(const int64_t *one) { return in_lanes(one[NUM_KEYS]); }
+
+/* Queries at a time: as many rows of tiles as fit. */
+INLINE int64_t queries_at_a_time(const int64_t *one) {
+    int64_t some = SCORES_AT_A_TIME / stride_of(one) / 36 * 36;
+    some = some < 36 ? 36 : some;
+    return some < one[NUM_QUERIES] ? some : one[NUM_QUERIES];
 }
 
-/* Of one example and head; `room`: (width + num_queries) x stride floats. */
+/* Floats that one head needs. */
+INLINE int64_t room_of(const Task *task, const int64_t *one) {
+    return 2 * (task->width + queries_at_a_time(one)) * stride_of(one) + queries_at_a_time(one);
+}
+
+/* Of one example and head. */
+static void attend_head(const Task *task, const int64_t *one, int64_t head, float *room) {
+    int64_t width = task->width, out_row = task->num_heads * width, stride = stride_of(one);
+    int64_t num_keys = one[NUM_KEYS], some = queries_at_a_time(one);
+    const float *q = task->q + one[FIRST_QUERY] * task->q_row + head * width;
+    const float *v = task->kv + one[FIRST_KEY] * task->kv_row + (task->kv_row - out_row) + head * width;
+    float *shifts = task->shifts + head * task->num_queries + one[FIRST_QUERY];
+    float *mixed = task->mixed + one[FIRST_QUERY] * out_row + head * width;
+    float *shares = room + width * stride, *sums = shares + some * stride;
+    transpose(v - out_row, task->kv_row, num_keys, width, stride, room);
+    for (int64_t first = 0; first < one[NUM_QUERIES]; first += some) {
+        int64_t num = one[NUM_QUERIES] - first < some ? one[NUM_QUERIES] - first : some;
+        int64_t seen = num_seen(first + num - 1, num_keys, one[NUM_PREFIX]), columns = in_lanes(seen);
+        multiply(num, columns, width, q + first * task->q_row, task->q_row, 1, room, stride, shares, columns, 0);
+        softmax(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, sums, shifts + first);
+        multiply(num, width, seen, shares, columns, 1, v, task->kv_row, mixed + first * out_row, out_row, 0);
+        divide(mixed + first * out_row, out_row, num, width, sums);
+    }
+}
+
+/* C = A^T B, which is added to the first `num_done` rows of C. */
+static void gather(int64_t num_rows, int64_t num_columns, int64_t depth, const float *a, int64_t a_row, const float *b,
+                   int64_t b_row, float *c, int64_t c_row, int64_t num_done) {
+    multiply(num_done, num_columns, depth, a, 1, a_row, b, b_row, c, c_row, 1);
+    multiply(num_rows - num_done, num_columns, depth, a + num_done, 1, a_row, b, b_row, c + num_done * c_row, c_row, 0);
+}
+
+/* Of one example and head. */
 static void return_head(const Task *task, const int64_t *one, int64_t head, float *room) {
     int64_t width = task->width, out_row = task->num_heads * width, stride = stride_of(one);
-    int64_t num_queries = one[NUM_QUERIES], num_keys = one[NUM_KEYS];
-    int64_t q_place = one[FIRST_QUERY] * task->q_row + head * width;
-    int64_t v_place = one[FIRST_KEY] * task->kv_row + (task->kv_row - out_row) + head * width;
-    int64_t k_place = v_place - out_row;
-    const float *shares = task->shares + one[FIRST_SHARE] + head * num_queries * stride;
-    const float *above = task->above + one[FIRST_QUERY] * out_row + head * width;
-    float *scores = room + width * stride;
-    multiply(num_keys, width, num_queries, shares, 1, stride, above, out_row, task->to_kv + v_place, task->kv_row);
-    transpose(task->kv + v_place, task->kv_row, num_keys, width, stride, room);
-    multiply(num_queries, stride, width, above, out_row, 1, room, stride, scores, stride);
-    softmax_back(shares, scores, num_queries, stride, task->scale);
-    multiply(num_queries, width, num_keys, scores, stride, 1, task->kv + k_place, task->kv_row, task->to_q + q_place,
-             task->q_row);
-    multiply(num_keys, width, num_queries, scores, 1, stride, task->q + q_place, task->q_row, task->to_kv + k_place,
-             task->kv_row);
+    int64_t num_keys = one[NUM_KEYS], some = queries_at_a_time(one), kv_row = task->kv_row, q_row = task->q_row;
+    int64_t v_place = one[FIRST_KEY] * kv_row + (kv_row - out_row) + head * width, k_place = v_place - out_row;
+    float *keys = room, *values = keys + width * stride, *shares = values + width * stride;
+    float *scores = shares + some * stride;
+    int64_t num_done = 0;
+    transpose(task->kv + k_place, kv_row, num_keys, width, stride, keys);
+    transpose(task->kv + v_place, kv_row, num_keys, width, stride, values);
+    for (int64_t first = 0; first < one[NUM_QUERIES]; first += some) {
+        int64_t num = one[NUM_QUERIES] - first < some ? one[NUM_QUERIES] - first : some;
+        int64_t query = one[FIRST_QUERY] + first, q_place = query * q_row + head * width;
+        const float *above = task->above + query * out_row + head * width;
+        const float *shifts = task->shifts + head * task->num_queries + query;
+        int64_t seen = num_seen(first + num - 1, num_keys, one[NUM_PREFIX]), columns = in_lanes(seen);
+        multiply(num, columns, width, task->q + q_place, q_row, 1, keys, stride, shares, columns, 0);
+        softmax_again(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, shifts);
+        multiply(num, columns, width, above, out_row, 1, values, stride, scores, columns, 0);
+        gather(seen, width, num, shares, columns, above, out_row, task->to_kv + v_place, kv_row, num_done);
+        softmax_back(shares, scores, num, columns, task->scale, task->mixed + query * out_row + head * width, above,
+                     out_row, width);
+        multiply(num, width, seen, scores, columns, 1, task->kv + k_place, kv_row, task->to_q + q_place, q_row, 0);
+        gather(seen, width, num, scores, columns, task->q + q_place, q_row, task->to_kv + k_place, kv_row, num_done);
+        num_done = seen;
+    }
+    for (int64_t p = num_done; p < num_keys; p++) { /* no query sees them */
+        memset(task->to_kv + k_place + p * kv_row, 0, (size_t)width * 4);
+        memset(task->to_kv + v_place + p * kv_row, 0, (size_t)width * 4);
+    }
 }
 
 /* Every head of every example, by `num_threads` threads. 0 where there is no memory. */
@@ -226,32 +340,30 @@ static int run(const Task *task, int64_t num_examples, int64_t room_size, int nu
 }
 
 /* Whether examples and buffers fit each other; the floats that one head needs. Queries must not be shared, nor keys. */
-static int fits(const Task *task, int64_t num_examples, int64_t num_queries, int64_t num_keys, int64_t num_shares,
-                int64_t *room_size) {
-    int64_t next_key = 0, next_share = 0;
+static int fits(const Task *task, int64_t num_examples, int64_t num_queries, int64_t num_keys, int64_t *room_size) {
+    int64_t next_key = 0;
     *room_size = LANES;
     for (int64_t number = 0; number < num_examples; number++) {
         const int64_t *one = task->examples + number * FIELDS;
         if (one[NUM_QUERIES] < 1 || one[NUM_KEYS] < 1 || one[FIRST_QUERY] < 0 || one[FIRST_KEY] < next_key ||
             one[NUM_QUERIES] > num_queries || one[FIRST_QUERY] > num_queries - one[NUM_QUERIES] ||
-            one[NUM_KEYS] > num_keys || one[FIRST_KEY] > num_keys - one[NUM_KEYS] || one[FIRST_SHARE] != next_share)
+            one[NUM_KEYS] > num_keys || one[FIRST_KEY] > num_keys - one[NUM_KEYS])
             return 0;
         next_key = one[FIRST_KEY] + one[NUM_KEYS];
-        next_share += one[NUM_QUERIES] * stride_of(one) * task->num_heads;
-        int64_t size = (task->width + one[NUM_QUERIES]) * stride_of(one);
+        int64_t size = room_of(task, one);
         *room_size = size > *room_size ? size : *room_size;
     }
-    return next_share <= num_shares;
+    return 1;
 }
 
-/* Arguments in order: q, kv, examples, shares, then `mixed`, or `above`, `to_q` and `to_kv`. */
+/* Arguments in order: q, kv, examples, shifts, mixed, and backwards `above`, `to_q` and `to_kv`. */
 static PyObject *call(PyObject *args, int is_backward) {
-    Py_buffer view[7];
+    Py_buffer view[8];
     Py_ssize_t num_heads, width;
     double scale;
-    int num_threads, num_views = is_backward ? 7 : 5;
-    if (is_backward ? !PyArg_ParseTuple(args, "y*y*y*w*y*w*w*nndi", &view[0], &view[1], &view[2], &view[3], &view[4],
-                                        &view[5], &view[6], &num_heads, &width, &scale, &num_threads)
+    int num_threads, num_views = is_backward ? 8 : 5;
+    if (is_backward ? !PyArg_ParseTuple(args, "y*y*y*y*y*y*w*w*nndi", &view[0], &view[1], &view[2], &view[3], &view[4],
+                                        &view[5], &view[6], &view[7], &num_heads, &width, &scale, &num_threads)
                     : !PyArg_ParseTuple(args, "y*y*y*w*w*nndi", &view[0], &view[1], &view[2], &view[3], &view[4],
                                         &num_heads, &width, &scale, &num_threads))
         return NULL;
@@ -265,7 +377,8 @@ static PyObject *call(PyObject *args, int is_backward) {
         int64_t out_row = num_heads * width, num_parts = has_queries ? 3 : 2;
         Task task = {.q = has_queries ? view[1].buf : view[0].buf,
                      .kv = view[1].buf,
-                     .shares = view[3].buf,
+                     .shifts = view[3].buf,
+                     .mixed = view[4].buf,
                      .examples = view[2].buf,
                      .num_heads = num_heads,
                      .width = width,
@@ -274,16 +387,18 @@ static PyObject *call(PyObject *args, int is_backward) {
                      .scale = (float)scale};
         int64_t num_queries = view[4].len / (out_row * 4), num_keys = view[1].len / (task.kv_row * 4), room_size;
         is_right = view[4].len == num_queries * out_row * 4 && view[1].len == num_keys * task.kv_row * 4 &&
-                   (has_queries ? num_queries == num_keys : view[0].len == view[4].len);
+                   (has_queries ? num_queries == num_keys : view[0].len == view[4].len) &&
+                   view[3].len == num_heads * num_queries * 4;
+        task.num_queries = num_queries;
         if (is_backward) {
-            task.above = view[4].buf;
-            task.to_q = has_queries ? view[6].buf : view[5].buf;
-            task.to_kv = view[6].buf;
-            is_right = is_right && view[5].len == view[0].len && view[6].len == view[1].len;
-        } else
-            task.mixed = view[4].buf;
+            task.above = view[5].buf;
+            task.to_q = has_queries ? view[7].buf : view[6].buf;
+            task.to_kv = view[7].buf;
+            is_right = is_right && view[5].len == view[4].len && view[6].len == view[0].len &&
+                       view[7].len == view[1].len;
+        }
         int64_t num_examples = view[2].len / (FIELDS * 8);
-        is_right = is_right && fits(&task, num_examples, num_queries, num_keys, view[3].len / 4, &room_size);
+        is_right = is_right && fits(&task, num_examples, num_queries, num_keys, &room_size);
         if (is_right) {
             Py_BEGIN_ALLOW_THREADS
             is_done = run(&task, num_examples, room_size, num_threads, is_backward);
@@ -307,12 +422,13 @@ static PyObject *backward(PyObject *module, PyObject *args) { return call(args, 
 
 static PyMethodDef methods[] = {
     {"forward", forward, METH_VARARGS,
-     "forward(q, kv, examples, shares, mixed, num_heads, width, scale, num_threads)\n\n"
-     "Writes softmax(scale q k) v into mixed, float32 (T, H, K), and the rows of the softmax into shares, float32. q is\n"
-     "float32 (T, H, K) and kv (S, 2, H, K), or q is empty and kv (T, 3, H, K); K is a multiple of 16. examples is int64\n"
-     "(E, 6), by rising keys: first query, queries, first key, keys, prefix, first share. ValueError: they do not fit."},
+     "forward(q, kv, examples, shifts, mixed, num_heads, width, scale, num_threads)\n\n"
+     "Writes softmax(scale q k) v into mixed, float32 (T, H, K), and the logarithm of the sum of exponentials of each\n"
+     "row of scores into shifts, float32 (H, T). q is float32 (T, H, K) and kv (S, 2, H, K), or q is empty and kv\n"
+     "(T, 3, H, K); K is a multiple of 16. examples is int64 (E, 5), by rising keys: first query, queries, first key,\n"
+     "keys, prefix. ValueError: they do not fit."},
     {"backward", backward, METH_VARARGS,
-     "backward(q, kv, examples, shares, above, to_q, to_kv, num_heads, width, scale, num_threads)\n\n"
+     "backward(q, kv, examples, shifts, mixed, above, to_q, to_kv, num_heads, width, scale, num_threads)\n\n"
      "The same backwards: `above` is the gradient of mixed, to_q and to_kv are written where examples are."},
     {NULL, NULL, 0, NULL},
 };

@@ -7,7 +7,8 @@ A *layout* says where the examples lie in the stream. It is made once per batch 
 compute the same numbers:
 
 * `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; runs everywhere and is the reference.
-* `TiledLayout`: on a CPU. Each example for itself, so nothing is padded and its scores stay in the cache.
+* `TiledLayout`: on a CPU. Each example for itself, so nothing is padded and its scores stay in the cache; in compiled
+  code where that takes the batch.
 * `VarlenLayout`: half precision on CUDA, the variable-length flash kernel.
 * `RowLayout` (row_layout.py): rows of an image's patches or a caption's tokens, of which one token is read.
 """
@@ -18,12 +19,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn.compiled_attention import Examples, attend, is_compiled, place_examples
 from pretrainkit.nn.dropout import keep_factors
 from pretrainkit.nn.rotary import Rotation, rotate
+from pretrainkit.nn.stacked_attention import Lengths
 
 _QUERIES_PER_TILE = 128
 """Of layers with a window: small enough to skip most of what is out of sight, large enough for fast products."""
@@ -133,12 +137,19 @@ class TiledLayout(AttentionLayout):
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         if not self.is_tiled(qkv_T3HK):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
+        num_tokens, _, _, width = qkv_T3HK.shape
+        if window is None and not dropout_rate and is_compiled(qkv_T3HK):
+            return attend(None, qkv_T3HK, _whole_examples(self.lengths), num_tokens, width**-0.5)
         tiles = _whole_tiles(self.lengths) if window is None else _window_tiles(self.lengths, window // 2)
         return _TiledAttention.apply(None, qkv_T3HK, tiles, window is None, dropout_rate)
 
     def attend_from(
         self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor:
+        num_queries, _, width = q_WHK.shape
+        if window is None and not dropout_rate and is_compiled(kv_T2HK):
+            examples = place_examples(self._lengths_of(wanted_W), is_causal=False)
+            return attend(q_WHK, kv_T2HK, examples, num_queries, width**-0.5)
         tiles = self._tiles_of(wanted_W, window)
         return _TiledAttention.apply(q_WHK, kv_T2HK, tiles, True, dropout_rate)
 
@@ -150,17 +161,34 @@ class TiledLayout(AttentionLayout):
         return x.device.type == "cpu" and x.dtype in _TILED_DTYPES and not torch.compiler.is_compiling()
 
     def _tiles_of(self, wanted_W: Tensor, window: int | None) -> tuple[Tile, ...]:
-        ends_B = torch.tensor(self.lengths).cumsum(0)
-        last_B = torch.searchsorted(wanted_W, ends_B).tolist()
-        tiles, start, first = [], 0, 0
-        for length, last in zip(self.lengths, last_B, strict=True):
-            if last > first:
-                hidden = None
-                if window is not None:
-                    hidden = (wanted_W[first:last, None] - torch.arange(start, start + length)).abs() > window // 2
-                tiles.append(Tile(slice(first, last), slice(start, start + length), hidden))
-            start, first = start + length, last
+        tiles = []
+        for first, num, start, length, _ in zip(*(part.tolist() for part in self._lengths_of(wanted_W)), strict=True):
+            hidden = None
+            if window is not None:
+                hidden = (wanted_W[first : first + num, None] - torch.arange(start, start + length)).abs() > window // 2
+            tiles.append(Tile(slice(first, first + num), slice(start, start + length), hidden))
         return tuple(tiles)
+
+    def _lengths_of(self, wanted_W: Tensor) -> Lengths:
+        """Of the examples that have wanted tokens."""
+        whole = _whole_lengths(self.lengths)
+        last_B = np.searchsorted(wanted_W.numpy(), whole.first_key_E + whole.num_keys_E)
+        num_B = np.diff(last_B, prepend=0)
+        asked = Lengths(last_B - num_B, num_B, *whole[2:])
+        return Lengths(*(part[num_B > 0] for part in asked))
+
+
+@lru_cache(maxsize=8)
+def _whole_lengths(lengths: tuple[int, ...]) -> Lengths:
+    """Of the examples that have tokens."""
+    num_E = np.array([length for length in lengths if length], np.int64)
+    first_E = num_E.cumsum() - num_E
+    return Lengths(first_E, num_E, first_E, num_E, np.zeros_like(num_E))
+
+
+@lru_cache(maxsize=8)
+def _whole_examples(lengths: tuple[int, ...]) -> Examples:
+    return place_examples(_whole_lengths(lengths), is_causal=False)
 
 
 @lru_cache(maxsize=8)

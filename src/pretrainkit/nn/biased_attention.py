@@ -152,7 +152,6 @@ class TiledPairs(PairLayout):
     is_causal: bool = False
     """Self-attention in which a token sees itself and those before it."""
     _made: dict[tuple[int, int, bool], Stacks] = field(default_factory=dict, init=False, repr=False)
-    _placed: dict[int, Examples] = field(default_factory=dict, init=False, repr=False)
 
     def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
         if bias is None:
@@ -166,8 +165,9 @@ class TiledPairs(PairLayout):
         is_plain = prepared is None and not dropout_rate and kv.dtype in (torch.float32, torch.float64)
         if is_plain and self._lengths is not None:
             if is_compiled(kv):
-                return attend(q_THK, kv, self._examples(kv.shape[2]), self.num_tokens, scale)
-            return self._stacks(len(kv), kv.shape[2], has_queries=q_THK is None).attend(q_THK, kv, scale)
+                return attend(q_THK, kv, self._examples, self.num_tokens, scale)
+            if are_short(self._lengths):
+                return self._stacks(len(kv), kv.shape[2], has_queries=q_THK is None).attend(q_THK, kv, scale)
         return _TiledAttention.apply(q_THK, kv, prepared, self._tiles, self.num_tokens, dropout_rate, scale)
 
     @cached_property
@@ -176,7 +176,7 @@ class TiledPairs(PairLayout):
 
     @cached_property
     def _lengths(self) -> Lengths | None:
-        """Of examples that are better stacked; None: tiles are better."""
+        """Of examples that see something; None: some share keys."""
         ends = [
             (pair.queries.start, pair.queries.stop, pair.keys.start, pair.keys.stop, pair.num_prefix)
             for pair in self.pairs
@@ -187,14 +187,12 @@ class TiledPairs(PairLayout):
             ends_E5[:, 0], ends_E5[:, 1] - ends_E5[:, 0], ends_E5[:, 2], ends_E5[:, 3] - ends_E5[:, 2], ends_E5[:, 4]
         )
         shares_keys = (ends_E5[1:, 2] < ends_E5[:-1, 3]).any()
-        return found if are_short(found) and not shares_keys else None
+        return None if shares_keys else found
 
-    def _examples(self, num_heads: int) -> Examples:
-        """Made once for all layers."""
+    @cached_property
+    def _examples(self) -> Examples:
         assert self._lengths is not None
-        if num_heads not in self._placed:
-            self._placed[num_heads] = place_examples(self._lengths, num_heads, is_causal=self.is_causal)
-        return self._placed[num_heads]
+        return place_examples(self._lengths, is_causal=self.is_causal)
 
     def _stacks(self, num_asked: int, num_heads: int, *, has_queries: bool) -> Stacks:
         """Made once for all layers."""

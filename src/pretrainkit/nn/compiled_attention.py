@@ -1,4 +1,4 @@
-"""Attention of many short examples on a CPU by compiled code (`_attention.c`), where the tokens lie.
+"""Attention within examples on a CPU by compiled code (`_attention.c`), where the tokens lie.
 
 Nothing is gathered, padded or put back, and no operator is called for each example. Where there was no compiler at
 installation, `pretrainkit.nn.stacked_attention` computes the same.
@@ -18,17 +18,16 @@ from torch import Tensor
 from pretrainkit.nn.stacked_attention import Lengths
 
 _LANES = 16
-"""Heads are a multiple of it wide, and rows of probabilities are padded to one."""
+"""Heads are a multiple of it wide."""
 
 
 class Examples(NamedTuple):
-    """Examples of two streams, for a number of heads."""
+    """Examples of two streams."""
 
-    rows_E6: NDArray[np.int64]
-    """First query, queries, first key, keys, prefix, first of its probabilities."""
-    num_shares: int
-    """Of all examples together."""
+    rows_E5: NDArray[np.int64]
+    """First query, queries, first key, keys, prefix."""
     num_queries: int
+    """Of all examples together."""
     num_keys: int
 
 
@@ -48,23 +47,15 @@ def is_compiled(x: Tensor) -> bool:
     return is_plain and _compiled() is not None
 
 
-def place_examples(lengths: Lengths, num_heads: int, *, is_causal: bool) -> Examples:
+def place_examples(lengths: Lengths, *, is_causal: bool) -> Examples:
     """
     Args:
         lengths: Examples with at least one query and one key, by rising keys. No two share a query or a key.
-        num_heads: H.
         is_causal: A query sees keys up to its own number, and those of its prefix.
     """
-    stride_E = (lengths.num_keys_E + _LANES - 1) // _LANES * _LANES
-    ends_E = (lengths.num_queries_E * stride_E * num_heads).cumsum()
-    starts_E = np.concatenate([[0], ends_E])[:-1]
     prefix_E = lengths.num_prefix_E if is_causal else lengths.num_keys_E
-    return Examples(
-        np.stack([*lengths[:4], prefix_E, starts_E], axis=1).astype(np.int64),
-        int(ends_E[-1]),
-        int(lengths.num_queries_E.sum()),
-        int(lengths.num_keys_E.sum()),
-    )
+    rows_E5 = np.stack([*lengths[:4], prefix_E], axis=1).astype(np.int64)
+    return Examples(rows_E5, int(lengths.num_queries_E.sum()), int(lengths.num_keys_E.sum()))
 
 
 def attend(q_THK: Tensor | None, kv: Tensor, examples: Examples, num_tokens: int, scale: float) -> Tensor:
@@ -73,7 +64,7 @@ def attend(q_THK: Tensor | None, kv: Tensor, examples: Examples, num_tokens: int
     Args:
         q_THK: Queries; None: they are the first of the three in `kv`.
         kv: (S, 2, H, K) keys and values, or (T, 3, H, K) queries, keys and values, for which `is_compiled` is true.
-        examples: For as many heads.
+        examples: Of these streams.
         num_tokens: T.
         scale: Positive.
     """
@@ -87,23 +78,23 @@ class _CompiledAttention(torch.autograd.Function):
         compiled, (num_heads, width) = _compiled(), kv.shape[2:]
         assert compiled is not None
         q, kv = kv.new_empty(0) if q_THK is None else q_THK.contiguous(), kv.contiguous()
-        shares = kv.new_empty(examples.num_shares)
+        shifts_HT = kv.new_empty(num_heads, num_tokens)
         mixed_THK = _room(kv, (num_tokens, num_heads, width), is_filled=examples.num_queries == num_tokens)
-        arrays = (q.numpy(), kv.numpy(), examples.rows_E6, shares.numpy(), mixed_THK.numpy())
+        arrays = (q.numpy(), kv.numpy(), examples.rows_E5, shifts_HT.numpy(), mixed_THK.numpy())
         compiled.forward(*arrays, num_heads, width, scale, torch.get_num_threads())
-        ctx.save_for_backward(q, kv, shares)
+        ctx.save_for_backward(q, kv, shifts_HT, mixed_THK)
         ctx.examples, ctx.scale, ctx.has_queries = examples, scale, q_THK is None
         return mixed_THK
 
     @staticmethod
     def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
-        q, kv, shares = ctx.saved_tensors
+        q, kv, shifts_HT, mixed_THK = ctx.saved_tensors
         compiled, examples, (num_heads, width) = _compiled(), ctx.examples, kv.shape[2:]
         assert compiled is not None
         to_q = _room(q, q.shape, is_filled=examples.num_queries == len(grad_THK))
         to_kv = _room(kv, kv.shape, is_filled=examples.num_keys == len(kv))
-        given = (q.numpy(), kv.numpy(), examples.rows_E6, shares.numpy(), grad_THK.contiguous().numpy())
-        found = (to_q.numpy(), to_kv.numpy())
+        given = (q.numpy(), kv.numpy(), examples.rows_E5, shifts_HT.numpy(), mixed_THK.numpy())
+        found = (grad_THK.contiguous().numpy(), to_q.numpy(), to_kv.numpy())
         compiled.backward(*given, *found, num_heads, width, ctx.scale, torch.get_num_threads())
         return (None if ctx.has_queries else to_q), to_kv, None, None, None
 
