@@ -18,7 +18,7 @@ def way(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("block", [1 << 17, 48])
+@pytest.mark.parametrize("block", [1 << 20, 48])
 def test_the_fused_layer_is_the_plain_one(monkeypatch, block):
     monkeypatch.setattr(module, "_BLOCK", block)
     torch.manual_seed(0)
@@ -44,11 +44,11 @@ def test_gates_of_any_size_are_the_plain_ones(threads):
     )
     torch.manual_seed(0)
     both = torch.cat((extremes.repeat(2, 1), torch.randn(2, 14)), dim=1).contiguous()
-    above, inner, found = torch.randn(2, 14), torch.empty(2, 14), torch.empty(2, 28)
+    above, inner, again, found = torch.randn(2, 14), torch.empty(2, 14), torch.empty(2, 14), torch.empty(2, 28)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     module._gate(both, inner)
-    module._gate_back(both, above.clone(), found)
+    module._gate_back(both, above.clone(), again, found)
     torch.set_num_threads(before)
     exact = both.double().requires_grad_()
     gate, up = exact.chunk(2, dim=1)
@@ -58,6 +58,7 @@ def test_gates_of_any_size_are_the_plain_ones(threads):
     torch.testing.assert_close(inner[:, usual], wanted.detach().float()[:, usual], rtol=1e-5, atol=1e-6)
     both_usual = usual.repeat(2)
     torch.testing.assert_close(found[:, both_usual], exact.grad.float()[:, both_usual], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(again[:, usual], inner[:, usual], rtol=1e-5, atol=1e-6)
     assert inner[:, extremes.isnan()].isnan().all()
     assert found[:, :14][:, extremes.isnan()].isnan().all()
 
@@ -69,7 +70,12 @@ def test_arrays_that_do_not_fit_are_refused():
     for arguments in ((both[:2], inner, 4, 1), (both, inner, 5, 1), (both, inner, 0, 1), (both, inner, 4, 0)):
         with pytest.raises(ValueError, match="do not fit"):
             compiled.forward(*arguments)
-    compiled.backward(both, inner, both.copy(), 4, 1)
-    for arguments in ((both, inner, both[:2].copy(), 4, 1), (both, inner[:2], both.copy(), 4, 1)):
+    again, found = inner.copy(), both.copy()
+    compiled.backward(both, inner, again, found, 4, 1)
+    for arguments in (
+        (both, inner, again, found[:2], 4, 1),
+        (both, inner[:2], again, found, 4, 1),
+        (both, inner, again[:2], found, 4, 1),
+    ):
         with pytest.raises(ValueError, match="do not fit"):
             compiled.backward(*arguments)
