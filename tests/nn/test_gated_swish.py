@@ -18,7 +18,7 @@ def way(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("block", [1 << 20, 48])
+@pytest.mark.parametrize("block", [1 << 18, 48])
 def test_the_fused_layer_is_the_plain_one(monkeypatch, block):
     monkeypatch.setattr(module, "_BLOCK", block)
     torch.manual_seed(0)

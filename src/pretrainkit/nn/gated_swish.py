@@ -1,9 +1,9 @@
 """The feed-forward layer with a gated swish, (swish(x G^T) * x U^T) W^T, for float32 on a CPU; G above U in one matrix.
 
-As in `pretrainkit.nn.gated_gelu`, some rows at a time pass through all of it, backwards too: their gradients go to
-those of the weights at once. What is between the products is one pass of compiled code (`_gated_swish.c`) each way;
-where there was no compiler at installation, torch's operators compute the same. Backwards sigmoid and product are made
-again: that is cheaper than to read them.
+What is between the products is one pass of compiled code (`_gated_swish.c`) each way; where there was no compiler at
+installation, torch's operators compute the same. Backwards sigmoid and product are made again, which is cheaper than to
+read them, and some rows at a time pass through all of it while they are in the cache: their gradients go to those of
+the weights at once.
 
 Dimensions: T tokens, D width, F width inside, E = 2 F.
 Source: Shazeer 2020, https://arxiv.org/abs/2002.05202.
@@ -18,43 +18,38 @@ from torch import Tensor
 
 from pretrainkit.nn.linear import product, product_into
 
-_BLOCK = 1 << 20
-"""Elements of the inner width that a thread works on at a time. Many, as Intel's products of few rows are up to a third
-slower."""
+_BLOCK = 1 << 18
+"""Elements of the inner width that a thread works on at a time, backwards."""
 
 
 class _GatedSwish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, both_ED: Tensor, down_DF: Tensor) -> Tensor:
-        width = len(both_ED) // 2
-        num_rows = min(len(x_TD), max(1, torch.get_num_threads() * _BLOCK // width))
-        room_TF, found_TD = x_TD.new_empty(num_rows, width), torch.empty_like(x_TD)
-        parts = []
-        for x, found in zip(x_TD.split(num_rows), found_TD.split(num_rows), strict=True):
-            parts.append(product(x, both_ED))
-            inner = room_TF[: len(x)]
-            _gate(parts[-1], inner)
-            product_into(found, inner, down_DF)
-        ctx.save_for_backward(x_TD, both_ED, down_DF, *parts)
-        return found_TD
+        both_TE = product(x_TD, both_ED)
+        inner_TF = x_TD.new_empty(len(x_TD), down_DF.shape[1])
+        _gate(both_TE, inner_TF)
+        ctx.save_for_backward(x_TD, both_ED, down_DF, both_TE)
+        return product(inner_TF, down_DF)
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        x_TD, both_ED, down_DF, *parts = ctx.saved_tensors
+        x_TD, both_ED, down_DF, both_TE = ctx.saved_tensors
         grad_TD = grad_TD.contiguous()
-        num_rows = len(parts[0])
+        width = down_DF.shape[1]
+        num_rows = min(len(x_TD), max(1, torch.get_num_threads() * _BLOCK // width))
         grad_x_TD = torch.empty_like(x_TD) if ctx.needs_input_grad[0] else None
         grad_both_ED, grad_down_DF = torch.empty_like(both_ED), torch.empty_like(down_DF)
-        room, inner_room = torch.empty_like(parts[0]), x_TD.new_empty(num_rows, down_DF.shape[1])
-        arrays = (one.split(num_rows) for one in (x_TD, grad_TD))
-        for number, (part, x, grad) in enumerate(zip(parts, *arrays, strict=True)):
-            found, inner = room[: len(part)], inner_room[: len(part)]
-            _gate_back(part, product(grad, down_DF.t()), inner, found)
-            is_added = int(number > 0)
+        room, inner_room = x_TD.new_empty(num_rows, 2 * width), x_TD.new_empty(num_rows, width)
+        for start in range(0, len(x_TD), num_rows):
+            rows = slice(start, start + num_rows)
+            x, both, grad = x_TD[rows], both_TE[rows], grad_TD[rows]
+            found, inner = room[: len(x)], inner_room[: len(x)]
+            _gate_back(both, product(grad, down_DF.t()), inner, found)
+            is_added = int(start > 0)
             grad_both_ED.addmm_(found.t(), x, beta=is_added)
             grad_down_DF.addmm_(grad.t(), inner, beta=is_added)
             if grad_x_TD is not None:
-                product_into(grad_x_TD[number * num_rows : number * num_rows + len(part)], found, both_ED.t())
+                product_into(grad_x_TD[rows], found, both_ED.t())
         return grad_x_TD, grad_both_ED, grad_down_DF
 
 
