@@ -84,38 +84,39 @@ BY_PROCESSOR(multiply,
              (num_rows, num_columns, depth, a, row, step, b, b_row, c, c_row, adds))
 
 /* A square of 16 x 16 floats, turned. */
-INLINE void turn(const float *from, int64_t from_row, float *to, int64_t to_row) {
+INLINE void turn(int wide, const float *from, int64_t from_row, float *to, int64_t to_row) {
 #if defined(__GNUC__) && !defined(__clang__)
-    lanes rows[LANES], next[LANES];
-    for (int i = 0; i < LANES; i++)
-        rows[i] = *(const lanes *)(from + i * from_row);
-    /* Of two rows the even, then the odd entries, four times: the bits of an entry's place wander by one. */
-    const places even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}, odd = even + 1;
-    for (int step = 0; step < 4; step++) {
-        for (int i = 0; i < LANES / 2; i++) {
-            next[i] = __builtin_shuffle(rows[2 * i], rows[2 * i + 1], even);
-            next[i + LANES / 2] = __builtin_shuffle(rows[2 * i], rows[2 * i + 1], odd);
+    if (wide > 1) { /* a vector is a register */
+        lanes rows[LANES], next[LANES];
+        for (int i = 0; i < LANES; i++)
+            rows[i] = *(const lanes *)(from + i * from_row);
+        /* Of two rows the even, then the odd entries, four times: the bits of an entry's place wander by one. */
+        const places even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}, odd = even + 1;
+        for (int step = 0; step < 4; step++) {
+            for (int i = 0; i < LANES / 2; i++) {
+                next[i] = __builtin_shuffle(rows[2 * i], rows[2 * i + 1], even);
+                next[i + LANES / 2] = __builtin_shuffle(rows[2 * i], rows[2 * i + 1], odd);
+            }
+            for (int i = 0; i < LANES; i++)
+                rows[i] = next[i];
         }
         for (int i = 0; i < LANES; i++)
-            rows[i] = next[i];
+            *(lanes *)(to + i * to_row) = rows[i];
+        return;
     }
-    for (int i = 0; i < LANES; i++)
-        *(lanes *)(to + i * to_row) = rows[i];
-#else
+#endif
     for (int i = 0; i < LANES; i++)
         for (int j = 0; j < LANES; j++)
             to[i * to_row + j] = from[j * from_row + i];
-#endif
 }
 
 /* Rows as columns: `num` rows of `width` floats, a multiple of 16, to `width` rows of `stride`, with zeros behind. */
 INLINE void transpose_for(int wide, const float *rows, int64_t row, int64_t num, int64_t width, int64_t stride,
                           float *columns) {
-    (void)wide;
     int64_t p = 0;
     for (; p + LANES <= num; p += LANES)
         for (int64_t k = 0; k < width; k += LANES)
-            turn(rows + p * row + k, row, columns + k * stride + p, stride);
+            turn(wide, rows + p * row + k, row, columns + k * stride + p, stride);
     for (; p < stride; p += LANES)
         for (int64_t k = 0; k < width; k++)
             for (int j = 0; j < LANES; j++)

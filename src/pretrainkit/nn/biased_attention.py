@@ -8,8 +8,8 @@ layers; all layouts compute the same numbers:
 
 * `RowPairs`: rows and `scaled_dot_product_attention` with one additive mask; runs everywhere and is the reference.
 * `TiledPairs`: on a CPU. Each example for itself, some heads and queries at a time, so that scores stay in the cache
-  and keys that a causal query does not see cost nothing. Many short examples without bias or dropout go to compiled
-  code, `pretrainkit.nn.compiled_attention`, or are stacked, `pretrainkit.nn.stacked_attention`.
+  and keys that a causal query does not see cost nothing. Examples without bias or dropout go to compiled code,
+  `pretrainkit.nn.compiled_attention`; where there is none, many short ones to `pretrainkit.nn.stacked_attention`.
 * `FlexPairs`: rows on a GPU; FlexAttention reads the bias by distance, so no (H, Q, P) is ever made.
 
 Scores are plain dot products where no scale is given: T5 has it in the initial weights of the queries.
