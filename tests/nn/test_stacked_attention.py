@@ -56,4 +56,5 @@ def test_stacks_are_the_tiles(monkeypatch, kind, scores):
 def test_few_long_examples_are_not_stacked(length, is_stacked):
     ranges = _ranges([length, length])
     layout = TiledPairs(tuple(Pair(one, one) for one in ranges), 2 * length)
-    assert (layout._lengths is not None) == is_stacked
+    mixed = layout.attend(None, torch.zeros(2 * length, 3, HEADS, WIDTH, requires_grad=True), None, dropout_rate=0.0)
+    assert mixed.grad_fn.name() == ("_StackedAttentionBackward" if is_stacked else "_TiledAttentionBackward")
