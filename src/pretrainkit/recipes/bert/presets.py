@@ -83,10 +83,10 @@ def mini() -> BertRun:
 def modern_mini() -> BertRun:
     """4 layers x 256 of the ModernBERT design: bert/mini for little compute, which learns far faster per step.
 
-    2.9 M parameters in the blocks; with the embeddings of 8 192 pieces 5.2 M. On the same novels and with the same
-    settings bert/mini was still at what the frequencies of words tell after 1 100 steps (loss 6.1), this one at 4.7
-    after 600: rotary positions and a norm before each layer let it see neighbours at once. All layers see the whole
-    example; masked words alone, by Muon. Takes the vocabulary of its data.
+    2.9 M parameters in the blocks; with the embeddings of 8 192 pieces 5.2 M. On the same text and with the same
+    settings bert/mini was still at what the frequencies of words tell after 1 100 steps (loss 6.1; README.md), this one
+    at 4.7 after 600: rotary positions let it see neighbours at once. All layers see the whole example; masked words
+    alone, by Muon. Takes the vocabulary of its data.
     """
     return BertRun(
         num_steps=6_000,
