@@ -98,10 +98,34 @@ def test_large_and_broken_scores_do_what_a_softmax_does(value):
     assert found[10:].isfinite().all()
 
 
+@pytest.mark.parametrize("score", [2.5e4, 2.5e7])
+def test_two_equal_keys_share_alike_however_large_their_scores_are(score):
+    q, kv = torch.full((1, 1, 16), score / 16, requires_grad=True), torch.ones(2, 2, 1, 16, requires_grad=True)
+    layout = TiledPairs((Pair(slice(0, 1), slice(0, 2)),), 1)
+    mixed = layout.attend(q, kv, None, dropout_rate=0.0)
+    mixed.backward(torch.full_like(mixed, 2.0))
+    torch.testing.assert_close(kv.grad[:, 1], torch.ones(2, 1, 16))
+
+
+def test_nobody_asks():
+    kv = torch.randn(10, 2, 2, 16, requires_grad=True)
+    q = torch.randn(0, 2, 16, requires_grad=True)
+    for mixed in (
+        TiledLayout((3, 5, 0, 2)).attend_from(q, kv, torch.zeros(0, dtype=torch.int64), window=None, dropout_rate=0.0),
+        TiledPairs((Pair(slice(0, 0), slice(0, 4)),), 0).attend(q, kv, None, dropout_rate=0.0),
+        TiledPairs((), 0).attend(q, kv, None, dropout_rate=0.0),
+    ):
+        assert mixed.shape == (0, 2, 16)
+        q.grad = kv.grad = None
+        mixed.sum().backward()
+        assert not q.grad.any()
+        assert not kv.grad.any()
+
+
 def _arguments():
     kv = np.zeros((8, 3, 2, 16), np.float32)
     examples = np.array([[0, 4, 0, 4, 4], [4, 4, 4, 4, 4]], np.int64)
-    shifts, mixed = np.zeros(16, np.float32), np.zeros((8, 2, 16), np.float32)
+    shifts, mixed = np.zeros(32, np.float32), np.zeros((8, 2, 16), np.float32)
     return [np.zeros(0, np.float32), kv, examples, shifts, mixed, 2, 16, 1.0, 1]
 
 
@@ -121,13 +145,14 @@ def test_arrays_that_fit_are_taken():
         (2, np.array([[5, 4, 0, 4, 4]])),
         (2, np.array([[0, 4, 0, 4, 4], [4, 4, 3, 4, 4]])),
         (2, np.zeros((2, 7), np.int64)),
-        (3, np.zeros(15, np.float32)),
-        (3, np.zeros(16, np.float64)),
+        (3, np.zeros(31, np.float32)),
+        (3, np.zeros(32, np.float64)),
         (4, np.zeros((7, 2, 16), np.float32)),
         (5, 0),
         (6, 12),
         (7, 0.0),
         (8, 0),
+        (8, 1 << 20),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(place, value):

@@ -37,6 +37,13 @@ def test_the_fused_layer_is_the_plain_one(monkeypatch, block):
 
 
 @pytest.mark.usefixtures("way")
+def test_no_tokens_have_gradients_of_zeros():
+    arguments = [torch.randn(shape, requires_grad=True) for shape in ((0, 8), (24, 8), (8, 12))]
+    gated_swish(*arguments).sum().backward()
+    assert all(one.grad is not None and not one.grad.any() for one in arguments)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gates_of_any_size_are_the_plain_ones(threads):
     extremes = torch.tensor(
@@ -67,7 +74,14 @@ def test_arrays_that_do_not_fit_are_refused():
     compiled = pytest.importorskip("pretrainkit.nn._gated_swish", reason="there was no compiler at installation")
     both, inner = np.zeros((3, 8), np.float32), np.zeros((3, 4), np.float32)
     compiled.forward(both, inner, 4, 1)
-    for arguments in ((both[:2], inner, 4, 1), (both, inner, 5, 1), (both, inner, 0, 1), (both, inner, 4, 0)):
+    for arguments in (
+        (both[:2], inner, 4, 1),
+        (both, inner, 5, 1),
+        (both, inner, 0, 1),
+        (both, inner, 4, 0),
+        (both, inner, 1 << 62, 1),
+        (both, inner, 4, 1 << 20),
+    ):
         with pytest.raises(ValueError, match="do not fit"):
             compiled.forward(*arguments)
     again, found = inner.copy(), both.copy()

@@ -3,7 +3,7 @@
  *
  * An example has `num_queries` and `num_keys` tokens in a row of their streams. Of one head: queries Q, keys K, values V,
  * S = scale Q K^T, P = softmax(S), and P V is the answer. Some queries at a time, so that their rows of S stay in the
- * processor's cache; the backward pass computes them again from log(sum(exp(S))) of each row, which is faster than to
+ * processor's cache; the backward pass computes them again from max(S) and log(sum(exp(S - max))) of each row, which is faster than to
  * read them from memory (Dao 2023, https://arxiv.org/abs/2307.08691, which does so on GPUs).
  *
  * Arguments are buffers; their sizes and contents are checked, so that none of them makes it read or write outside.
@@ -157,13 +157,14 @@ INLINE float highest_of(lanes x) {
     return part[0];
 }
 
-/* exp(scale x - shift) of the first `seen` entries of a row, zeros behind; the sum of all. */
-INLINE float exponentials(float *x, int64_t seen, int64_t stride, float scale, float shift) {
+/* exp(scale x - top - more) of the first `seen` entries of a row, zeros behind; the sum of all. Where scores are large
+ * only the first difference is as exact as they are, so both are taken. */
+INLINE float exponentials(float *x, int64_t seen, int64_t stride, float scale, float top, float more) {
     lanes sum = {0};
     int64_t p = 0;
     for (; p < seen; p += LANES)
         for (int j = 0; j < LANES; j++)
-            x[p + j] = exponential(x[p + j] * scale - shift);
+            x[p + j] = exponential(x[p + j] * scale - top - more);
     for (p = 0; p + LANES <= seen; p += LANES)
         sum += *(const lanes *)(x + p);
     for (; p < stride; p += LANES) {
@@ -200,9 +201,9 @@ INLINE void softmax_for(int wide, float *scores, int64_t first, int64_t num_quer
     (void)wide;
     for (int64_t q = 0; q < num_queries; q++, scores += stride) {
         int64_t seen = num_seen(first + q, num_keys, num_prefix);
-        shifts[q] = highest(scores, seen) * scale;
-        sums[q] = exponentials(scores, seen, stride, scale, shifts[q]);
-        shifts[q] += logf(sums[q]);
+        shifts[2 * q] = highest(scores, seen) * scale;
+        sums[q] = exponentials(scores, seen, stride, scale, shifts[2 * q], 0);
+        shifts[2 * q + 1] = logf(sums[q]);
     }
 }
 
@@ -216,7 +217,7 @@ INLINE void softmax_again_for(int wide, float *scores, int64_t first, int64_t nu
                               int64_t num_prefix, int64_t stride, float scale, const float *shifts) {
     (void)wide;
     for (int64_t q = 0; q < num_queries; q++, scores += stride)
-        exponentials(scores, num_seen(first + q, num_keys, num_prefix), stride, scale, shifts[q]);
+        exponentials(scores, num_seen(first + q, num_keys, num_prefix), stride, scale, shifts[2 * q], shifts[2 * q + 1]);
 }
 
 BY_PROCESSOR(softmax_again,
@@ -261,7 +262,7 @@ BY_PROCESSOR(softmax_back,
 
 typedef struct {
     const float *q, *kv, *above; /* `above`: the gradient of the answer */
-    float *shifts, *mixed, *to_q, *to_kv; /* `shifts`: of each head and query, log(sum(exp(S))) */
+    float *shifts, *mixed, *to_q, *to_kv; /* `shifts`: of each head and query, max(S) and log(sum(exp(S - max))) */
     const int64_t *examples;
     int64_t num_heads, width, num_queries;
     int64_t q_row, kv_row; /* floats from one token to the next */
@@ -290,7 +291,7 @@ static void attend_head(const Task *task, const int64_t *one, int64_t head, floa
     int64_t num_keys = one[NUM_KEYS], some = queries_at_a_time(one);
     const float *q = task->q + one[FIRST_QUERY] * task->q_row + head * width;
     const float *v = task->kv + one[FIRST_KEY] * task->kv_row + (task->kv_row - out_row) + head * width;
-    float *shifts = task->shifts + head * task->num_queries + one[FIRST_QUERY];
+    float *shifts = task->shifts + 2 * (head * task->num_queries + one[FIRST_QUERY]);
     float *mixed = task->mixed + one[FIRST_QUERY] * out_row + head * width;
     float *shares = room + width * stride, *sums = shares + some * stride;
     transpose(v - out_row, task->kv_row, num_keys, width, stride, room);
@@ -298,7 +299,7 @@ static void attend_head(const Task *task, const int64_t *one, int64_t head, floa
         int64_t num = one[NUM_QUERIES] - first < some ? one[NUM_QUERIES] - first : some;
         int64_t seen = num_seen(first + num - 1, num_keys, one[NUM_PREFIX]), columns = in_lanes(seen);
         multiply(num, columns, width, q + first * task->q_row, task->q_row, 1, room, stride, shares, columns, 0);
-        softmax(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, sums, shifts + first);
+        softmax(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, sums, shifts + 2 * first);
         multiply(num, width, seen, shares, columns, 1, v, task->kv_row, mixed + first * out_row, out_row, 0);
         divide(mixed + first * out_row, out_row, num, width, sums);
     }
@@ -325,7 +326,7 @@ static void return_head(const Task *task, const int64_t *one, int64_t head, floa
         int64_t num = one[NUM_QUERIES] - first < some ? one[NUM_QUERIES] - first : some;
         int64_t query = one[FIRST_QUERY] + first, q_place = query * q_row + head * width;
         const float *above = task->above + query * out_row + head * width;
-        const float *shifts = task->shifts + head * task->num_queries + query;
+        const float *shifts = task->shifts + 2 * (head * task->num_queries + query);
         int64_t seen = num_seen(first + num - 1, num_keys, one[NUM_PREFIX]), columns = in_lanes(seen);
         multiply(num, columns, width, task->q + q_place, q_row, 1, keys, stride, shares, columns, 0);
         softmax_again(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, shifts);
@@ -394,7 +395,7 @@ static PyObject *call(PyObject *args, int is_backward) {
                                         &num_heads, &width, &scale, &num_threads))
         return NULL;
     int is_right = num_heads > 0 && num_heads < 1 << 20 && width > 0 && width < 1 << 20 && width % LANES == 0 &&
-                   num_threads > 0 && view[2].itemsize == 8 && view[2].len % (FIELDS * 8) == 0 && scale > 0;
+                   num_threads > 0 && num_threads <= MOST_THREADS && view[2].itemsize == 8 && view[2].len % (FIELDS * 8) == 0 && scale > 0;
     for (int index = 0; index < num_views; index++)
         is_right = is_right && (index == 2 || view[index].itemsize == 4);
     int is_done = 1;
@@ -414,7 +415,7 @@ static PyObject *call(PyObject *args, int is_backward) {
         int64_t num_queries = view[4].len / (out_row * 4), num_keys = view[1].len / (task.kv_row * 4), room_size;
         is_right = view[4].len == num_queries * out_row * 4 && view[1].len == num_keys * task.kv_row * 4 &&
                    (has_queries ? num_queries == num_keys : view[0].len == view[4].len) &&
-                   view[3].len == num_heads * num_queries * 4;
+                   view[3].len == 2 * num_heads * num_queries * 4;
         task.num_queries = num_queries;
         if (is_backward) {
             task.above = view[5].buf;
@@ -449,8 +450,8 @@ static PyObject *backward(PyObject *module, PyObject *args) { return call(args, 
 static PyMethodDef methods[] = {
     {"forward", forward, METH_VARARGS,
      "forward(q, kv, examples, shifts, mixed, num_heads, width, scale, num_threads)\n\n"
-     "Writes softmax(scale q k) v into mixed, float32 (T, H, K), and the logarithm of the sum of exponentials of each\n"
-     "row of scores into shifts, float32 (H, T). q is float32 (T, H, K) and kv (S, 2, H, K), or q is empty and kv\n"
+     "Writes softmax(scale q k) v into mixed, float32 (T, H, K), and of each row of scores the highest, and the logarithm of\n"
+     "the sum of exp of what is less, into shifts, float32 (H, T, 2). q is float32 (T, H, K) and kv (S, 2, H, K), or q is empty and kv\n"
      "(T, 3, H, K); K is a multiple of 16. examples is int64 (E, 5), by rising keys: first query, queries, first key,\n"
      "keys, prefix. ValueError: they do not fit."},
     {"backward", backward, METH_VARARGS,

@@ -34,7 +34,7 @@ BY_PROCESSOR(backward,
 
 /* both (T, 2 F) and an array (T, F), and for backward one more (T, 2 F); whether they fit. */
 static int fits(const Py_buffer *both, const Py_buffer *inner, const Py_buffer *more, Py_ssize_t width) {
-    return width > 0 && both->itemsize == 4 && inner->itemsize == 4 && inner->len % (width * 4) == 0 &&
+    return width > 0 && width < 1 << 28 && both->itemsize == 4 && inner->itemsize == 4 && inner->len % (width * 4) == 0 &&
            both->len == 2 * inner->len && (more == NULL || (more->itemsize == 4 && more->len == both->len));
 }
 
@@ -44,7 +44,7 @@ static PyObject *call_forward(PyObject *module, PyObject *args) {
     int num_threads;
     if (!PyArg_ParseTuple(args, "y*w*ni", &both, &inner, &width, &num_threads))
         return NULL;
-    int is_right = num_threads > 0 && fits(&both, &inner, NULL, width);
+    int is_right = num_threads > 0 && num_threads <= MOST_THREADS && fits(&both, &inner, NULL, width);
     if (is_right) {
         const float *from = both.buf;
         float *to = inner.buf;
@@ -69,7 +69,7 @@ static PyObject *call_backward(PyObject *module, PyObject *args) {
     int num_threads;
     if (!PyArg_ParseTuple(args, "y*y*w*w*ni", &both, &above, &inner, &found, &width, &num_threads))
         return NULL;
-    int is_right = num_threads > 0 && fits(&both, &above, &found, width) && fits(&both, &inner, NULL, width);
+    int is_right = num_threads > 0 && num_threads <= MOST_THREADS && fits(&both, &above, &found, width) && fits(&both, &inner, NULL, width);
     if (is_right) {
         const float *from = both.buf, *grad = above.buf;
         float *to = found.buf, *made = inner.buf;

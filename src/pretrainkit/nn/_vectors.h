@@ -11,6 +11,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define LANES 16
+#define MOST_THREADS 4096
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define BY_PROCESSOR(name, parameters, arguments)                                                                      \

@@ -78,24 +78,26 @@ class _CompiledAttention(torch.autograd.Function):
         compiled, (num_heads, width) = _compiled(), kv.shape[2:]
         assert compiled is not None
         q, kv = kv.new_empty(0) if q_THK is None else q_THK.contiguous(), kv.contiguous()
-        shifts_HT = kv.new_empty(num_heads, num_tokens)
+        shifts_HT2 = kv.new_empty(num_heads, num_tokens, 2)
         mixed_THK = _room(kv, (num_tokens, num_heads, width), is_filled=examples.num_queries == num_tokens)
-        arrays = (q.numpy(), kv.numpy(), examples.rows_E5, shifts_HT.numpy(), mixed_THK.numpy())
-        compiled.forward(*arrays, num_heads, width, scale, torch.get_num_threads())
-        ctx.save_for_backward(q, kv, shifts_HT, mixed_THK)
+        arrays = (q.numpy(), kv.numpy(), examples.rows_E5, shifts_HT2.numpy(), mixed_THK.numpy())
+        if examples.num_queries:
+            compiled.forward(*arrays, num_heads, width, scale, torch.get_num_threads())
+        ctx.save_for_backward(q, kv, shifts_HT2, mixed_THK)
         ctx.examples, ctx.scale, ctx.has_queries = examples, scale, q_THK is None
         return mixed_THK
 
     @staticmethod
     def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
-        q, kv, shifts_HT, mixed_THK = ctx.saved_tensors
+        q, kv, shifts_HT2, mixed_THK = ctx.saved_tensors
         compiled, examples, (num_heads, width) = _compiled(), ctx.examples, kv.shape[2:]
         assert compiled is not None
         to_q = _room(q, q.shape, is_filled=examples.num_queries == len(grad_THK))
         to_kv = _room(kv, kv.shape, is_filled=examples.num_keys == len(kv))
-        given = (q.numpy(), kv.numpy(), examples.rows_E5, shifts_HT.numpy(), mixed_THK.numpy())
+        given = (q.numpy(), kv.numpy(), examples.rows_E5, shifts_HT2.numpy(), mixed_THK.numpy())
         found = (grad_THK.contiguous().numpy(), to_q.numpy(), to_kv.numpy())
-        compiled.backward(*given, *found, num_heads, width, ctx.scale, torch.get_num_threads())
+        if examples.num_queries:
+            compiled.backward(*given, *found, num_heads, width, ctx.scale, torch.get_num_threads())
         return (None if ctx.has_queries else to_q), to_kv, None, None, None
 
 

@@ -36,9 +36,10 @@ class _GatedSwish(torch.autograd.Function):
         x_TD, both_ED, down_DF, both_TE = ctx.saved_tensors
         grad_TD = grad_TD.contiguous()
         width = down_DF.shape[1]
-        num_rows = min(len(x_TD), max(1, torch.get_num_threads() * _BLOCK // width))
+        num_rows = max(1, min(len(x_TD), torch.get_num_threads() * _BLOCK // width))
         grad_x_TD = torch.empty_like(x_TD) if ctx.needs_input_grad[0] else None
-        grad_both_ED, grad_down_DF = torch.empty_like(both_ED), torch.empty_like(down_DF)
+        make = torch.empty_like if len(x_TD) else torch.zeros_like
+        grad_both_ED, grad_down_DF = make(both_ED), make(down_DF)
         room, inner_room = x_TD.new_empty(num_rows, 2 * width), x_TD.new_empty(num_rows, width)
         for start in range(0, len(x_TD), num_rows):
             rows = slice(start, start + num_rows)

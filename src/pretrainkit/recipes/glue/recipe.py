@@ -70,8 +70,8 @@ class Glue(Recipe):
         )
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
-        """Of a fine-tuned model with the same kind of task and classes the head, too. It may be for texts of another
-        length, where its recipe knows how."""
+        """Of a fine-tuned model with the same kind of task, classes and pooling the head, too. It may be for texts of
+        another length, where its recipe knows how."""
         from pretrainkit.recipes.glue.model import encoder_of
         from pretrainkit.recipes.glue.source import task_of
 
@@ -84,8 +84,9 @@ class Glue(Recipe):
         given = encoder_of(encoder_config.model)[1]
         state = reader.fitted_text_encoder(own, given, trained.encoder.state_dict(), model.encoder.state_dict())
         _copy(state, model.encoder, config)
+        before, now = encoder_config.model, config.model
         is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
-        if is_alike and encoder_config.model.classes == config.model.classes:
+        if is_alike and (before.classes, before.pooling) == (now.classes, now.pooling):
             _copy(trained.head.state_dict(), model.head, config)
 
     def bind(self, config: GlueRun) -> GlueRun:
