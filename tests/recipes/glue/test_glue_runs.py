@@ -131,6 +131,21 @@ def test_a_second_task_starts_from_the_encoder_of_the_first(finished, glue, tmp_
             torch.testing.assert_close(after[name], before[name], atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize(("more", "goes_on"), [((), True), (("model.pooling=mean",), False)])
+def test_a_head_goes_on_only_where_it_reads_the_same(finished, glue, tmp_path, more, goes_on):
+    settings = ("data.num_epochs=null", "num_steps=1", "optimizer.peak_lr=1e-9", *more)
+    finetune("sst2", finished[0], glue, tmp_path / "run", *settings)
+    before, after = (api.load_model(path).head.weight for path in (finished[0], tmp_path / "run"))
+    assert torch.allclose(before, after, atol=1e-6) == goes_on
+
+
+def test_a_pair_under_another_pooling_gets_a_head_of_another_width(encoder, glue, tmp_path):
+    settings = ("data.num_epochs=null", "num_steps=1")
+    finetune("rte", encoder, glue, tmp_path / "first", *settings, "model.pooling=texts")
+    finetune("rte", tmp_path / "first", glue, tmp_path / "second", *settings)
+    assert (tmp_path / "second" / "summary.json").exists()
+
+
 def test_a_random_start_reads_no_weights(encoder, glue, tmp_path):
     settings = ("data.num_epochs=null", "num_steps=1", "optimizer.peak_lr=1e-9")
     finetune("rte", encoder, glue, tmp_path / "trained", *settings)
