@@ -197,6 +197,7 @@ TARGETS = (
     ),
     _pixel_step("the same, two threads", "rendered", 144, 2),
     _pixel_step("the same, 529 patches, one thread", "rendered", 529, 1),
+    _pixel_step("the same, 529 patches, two threads", "rendered", 529, 2),
     _pixel_step("canvases of 144 patches without any blank, two threads", "full", 144, 2),
     _pixel_step("the same, one thread", "full", 144, 1),
     Target(

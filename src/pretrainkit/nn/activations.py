@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -87,9 +89,48 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(_QUICK * x)
 
 
+class _ExactGelu(torch.autograd.Function):
+    """x Phi(x) by compiled code (`_gelu.c`); torch's takes four times as long."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+        compiled, x = _compiled(), x.contiguous()
+        assert compiled is not None
+        found = torch.empty_like(x)
+        compiled.forward(x.numpy(), found.numpy(), torch.get_num_threads())
+        ctx.save_for_backward(x)
+        return found
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        compiled = _compiled()
+        assert compiled is not None
+        found = torch.empty_like(x)
+        compiled.backward(x.numpy(), grad.contiguous().numpy(), found.numpy(), torch.get_num_threads())
+        return found
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    try:
+        import pretrainkit.nn._gelu as compiled
+    except ImportError:
+        return None
+    return compiled
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The exact GELU, with the error function."""
+    is_float32_cpu = x.device.type == "cpu" and x.dtype == torch.float32
+    if is_float32_cpu and not torch.compiler.is_compiling() and _compiled() is not None:
+        return _ExactGelu.apply(x)
+    return F.gelu(x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
-    "gelu": F.gelu,
+    "gelu": gelu,
     "quick_gelu": quick_gelu,
     "relu": F.relu,
     "swish": F.silu,
