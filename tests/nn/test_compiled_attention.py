@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pretrainkit.nn import attention
+from pretrainkit.nn import activations, attention
 from pretrainkit.nn.attention import TiledLayout
 from pretrainkit.nn.biased_attention import Pair, TiledPairs, _TiledAttention, _tiles
+from pretrainkit.nn.gated_swish import gated_swish
 
 compiled = pytest.importorskip("pretrainkit.nn._attention", reason="there was no compiler at installation")
 HEADS, SCALE = 3, 0.3
@@ -120,6 +122,17 @@ def test_nobody_asks():
         mixed.sum().backward()
         assert not q.grad.any()
         assert not kv.grad.any()
+
+
+def test_tensors_without_numbers_pass_through_all_compiled_parts():
+    """`pretrainkit plan` counts the memory of a step so."""
+    with FakeTensorMode():
+        qkv = torch.empty(9, 3, 2, 16, requires_grad=True)
+        mixed = TiledLayout((4, 5)).attend(qkv, window=None, dropout_rate=0.0).flatten(1)
+        rows = activations.gelu(gated_swish(mixed, torch.empty(24, 32), torch.empty(32, 12)))
+        rows.sum().backward()
+    assert rows.shape == (9, 32)
+    assert qkv.grad.shape == qkv.shape
 
 
 def _arguments():

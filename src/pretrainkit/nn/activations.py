@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.nn.compiled import call
+
 _SQRT_8_OVER_PI = math.sqrt(8 / math.pi)
 _CUBIC = 0.044715
 _QUICK = 1.702
@@ -97,7 +99,7 @@ class _ExactGelu(torch.autograd.Function):
         compiled, x = _compiled(), x.contiguous()
         assert compiled is not None
         found = torch.empty_like(x)
-        compiled.forward(x.numpy(), found.numpy(), torch.get_num_threads())
+        call(compiled.forward, x, found, torch.get_num_threads())
         ctx.save_for_backward(x)
         return found
 
@@ -107,7 +109,7 @@ class _ExactGelu(torch.autograd.Function):
         compiled = _compiled()
         assert compiled is not None
         found = torch.empty_like(x)
-        compiled.backward(x.numpy(), grad.contiguous().numpy(), found.numpy(), torch.get_num_threads())
+        call(compiled.backward, x, grad.contiguous(), found, torch.get_num_threads())
         return found
 
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pretrainkit.nn.compiled import call
 from pretrainkit.nn.stacked_attention import Lengths
 
 _LANES = 16
@@ -80,9 +81,9 @@ class _CompiledAttention(torch.autograd.Function):
         q, kv = kv.new_empty(0) if q_THK is None else q_THK.contiguous(), kv.contiguous()
         shifts_HT2 = kv.new_empty(num_heads, num_tokens, 2)
         mixed_THK = _room(kv, (num_tokens, num_heads, width), is_filled=examples.num_queries == num_tokens)
-        arrays = (q.numpy(), kv.numpy(), examples.rows_E5, shifts_HT2.numpy(), mixed_THK.numpy())
+        arrays = (q, kv, examples.rows_E5, shifts_HT2, mixed_THK)
         if examples.num_queries:
-            compiled.forward(*arrays, num_heads, width, scale, torch.get_num_threads())
+            call(compiled.forward, *arrays, num_heads, width, scale, torch.get_num_threads())
         ctx.save_for_backward(q, kv, shifts_HT2, mixed_THK)
         ctx.examples, ctx.scale, ctx.has_queries = examples, scale, q_THK is None
         return mixed_THK
@@ -94,10 +95,9 @@ class _CompiledAttention(torch.autograd.Function):
         assert compiled is not None
         to_q = _room(q, q.shape, is_filled=examples.num_queries == len(grad_THK))
         to_kv = _room(kv, kv.shape, is_filled=examples.num_keys == len(kv))
-        given = (q.numpy(), kv.numpy(), examples.rows_E5, shifts_HT2.numpy(), mixed_THK.numpy())
-        found = (grad_THK.contiguous().numpy(), to_q.numpy(), to_kv.numpy())
+        arrays = (q, kv, examples.rows_E5, shifts_HT2, mixed_THK, grad_THK.contiguous(), to_q, to_kv)
         if examples.num_queries:
-            compiled.backward(*given, *found, num_heads, width, ctx.scale, torch.get_num_threads())
+            call(compiled.backward, *arrays, num_heads, width, ctx.scale, torch.get_num_threads())
         return (None if ctx.has_queries else to_q), to_kv, None, None, None
 
 

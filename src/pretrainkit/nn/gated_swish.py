@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pretrainkit.nn.compiled import call
 from pretrainkit.nn.linear import product, product_into
 
 _BLOCK = 1 << 18
@@ -67,7 +68,7 @@ def _gate(both_TE: Tensor, inner_TF: Tensor) -> None:
     """swish(gate) * up into `inner_TF`."""
     compiled = _compiled()
     if compiled is not None:
-        compiled.forward(both_TE.numpy(), inner_TF.numpy(), inner_TF.shape[1], torch.get_num_threads())
+        call(compiled.forward, both_TE, inner_TF, inner_TF.shape[1], torch.get_num_threads())
         return
     gate_TF, up_TF = both_TE.chunk(2, dim=1)
     torch.sigmoid(gate_TF, out=inner_TF).mul_(gate_TF).mul_(up_TF)
@@ -77,8 +78,7 @@ def _gate_back(both_TE: Tensor, above_TF: Tensor, inner_TF: Tensor, found_TE: Te
     """As `_gate`, and the gradient of `both_TE` into `found_TE`, given that of swish(gate) * up."""
     compiled = _compiled()
     if compiled is not None:
-        arrays = (one.numpy() for one in (both_TE, above_TF, inner_TF, found_TE))
-        compiled.backward(*arrays, above_TF.shape[1], torch.get_num_threads())
+        call(compiled.backward, both_TE, above_TF, inner_TF, found_TE, above_TF.shape[1], torch.get_num_threads())
         return
     gate_TF, up_TF = both_TE.chunk(2, dim=1)
     to_gate_TF, to_up_TF = found_TE.chunk(2, dim=1)
