@@ -92,7 +92,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 class _ExactGelu(torch.autograd.Function):
-    """x Phi(x) by compiled code (`_gelu.c`); torch's takes four times as long."""
+    """x Phi(x) by compiled code (`_gelu.c`): a step of PIXEL at 144 patches takes 3 % less than with torch's."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
