@@ -195,11 +195,28 @@ INLINE int64_t num_seen(int64_t query, int64_t num_keys, int64_t num_prefix) {
     return seen < num_keys ? seen : num_keys;
 }
 
+/* What the next head reads of some arrays, whose rows lie far apart: the processor does not foresee them, so they are
+ * called for while this head is worked on, a row of each at a time. First float, floats from row to row, rows. */
+#define MOST_ARRAYS 3
+typedef struct {
+    const float *rows[MOST_ARRAYS];
+    int64_t row[MOST_ARRAYS], num[MOST_ARRAYS], width;
+} Next;
+
+INLINE void fetch(const Next *next, int64_t number) {
+    for (int i = 0; i < MOST_ARRAYS; i++)
+        if (number < next->num[i])
+            for (int64_t k = 0; k < next->width; k += LANES)
+                FETCH(next->rows[i] + number * next->row[i] + k);
+}
+
 /* Rows of Q K^T, of the queries from number `first` on, to those of P times their sums, which go to `sums`. */
 INLINE void softmax_for(int wide, float *scores, int64_t first, int64_t num_queries, int64_t num_keys,
-                        int64_t num_prefix, int64_t stride, float scale, float *sums, float *shifts) {
+                        int64_t num_prefix, int64_t stride, float scale, float *sums, float *shifts,
+                        const Next *next) {
     (void)wide;
     for (int64_t q = 0; q < num_queries; q++, scores += stride) {
+        fetch(next, first + q);
         int64_t seen = num_seen(first + q, num_keys, num_prefix);
         shifts[2 * q] = highest(scores, seen) * scale;
         sums[q] = exponentials(scores, seen, stride, scale, shifts[2 * q], 0);
@@ -209,21 +226,24 @@ INLINE void softmax_for(int wide, float *scores, int64_t first, int64_t num_quer
 
 BY_PROCESSOR(softmax,
              (float *scores, int64_t first, int64_t num_queries, int64_t num_keys, int64_t num_prefix, int64_t stride,
-              float scale, float *sums, float *shifts),
-             (scores, first, num_queries, num_keys, num_prefix, stride, scale, sums, shifts))
+              float scale, float *sums, float *shifts, const Next *next),
+             (scores, first, num_queries, num_keys, num_prefix, stride, scale, sums, shifts, next))
 
 /* The same to rows of P, by what `softmax` found. */
 INLINE void softmax_again_for(int wide, float *scores, int64_t first, int64_t num_queries, int64_t num_keys,
-                              int64_t num_prefix, int64_t stride, float scale, const float *shifts) {
+                              int64_t num_prefix, int64_t stride, float scale, const float *shifts,
+                              const Next *next) {
     (void)wide;
-    for (int64_t q = 0; q < num_queries; q++, scores += stride)
+    for (int64_t q = 0; q < num_queries; q++, scores += stride) {
+        fetch(next, first + q);
         exponentials(scores, num_seen(first + q, num_keys, num_prefix), stride, scale, shifts[2 * q], shifts[2 * q + 1]);
+    }
 }
 
 BY_PROCESSOR(softmax_again,
              (float *scores, int64_t first, int64_t num_queries, int64_t num_keys, int64_t num_prefix, int64_t stride,
-              float scale, const float *shifts),
-             (scores, first, num_queries, num_keys, num_prefix, stride, scale, shifts))
+              float scale, const float *shifts, const Next *next),
+             (scores, first, num_queries, num_keys, num_prefix, stride, scale, shifts, next))
 
 /* Rows of `width` floats, a multiple of 16, divided by `sums`. */
 INLINE void divide_for(int wide, float *rows, int64_t row, int64_t num, int64_t width, const float *sums) {
@@ -240,10 +260,12 @@ BY_PROCESSOR(divide, (float *rows, int64_t row, int64_t num, int64_t width, cons
              (rows, row, num, width, sums))
 
 /* What is above P to what is above Q K^T, scale P (x - sum(P x)) of each row; the sums are those of answer and gradient. */
-INLINE void softmax_back_for(int wide, const float *shares, float *above, int64_t num_queries, int64_t stride,
-                             float scale, const float *mixed, const float *to_mixed, int64_t row, int64_t width) {
+INLINE void softmax_back_for(int wide, const float *shares, float *above, int64_t first, int64_t num_queries,
+                             int64_t stride, float scale, const float *mixed, const float *to_mixed, int64_t row,
+                             int64_t width, const Next *next) {
     (void)wide;
     for (int64_t q = 0; q < num_queries; q++) {
+        fetch(next, first + q);
         lanes sum = {0};
         for (int64_t k = 0; k < width; k += LANES)
             sum += *(const lanes *)(mixed + k) * *(const lanes *)(to_mixed + k);
@@ -256,9 +278,9 @@ INLINE void softmax_back_for(int wide, const float *shares, float *above, int64_
 }
 
 BY_PROCESSOR(softmax_back,
-             (const float *shares, float *above, int64_t num_queries, int64_t stride, float scale, const float *mixed,
-              const float *to_mixed, int64_t row, int64_t width),
-             (shares, above, num_queries, stride, scale, mixed, to_mixed, row, width))
+             (const float *shares, float *above, int64_t first, int64_t num_queries, int64_t stride, float scale,
+              const float *mixed, const float *to_mixed, int64_t row, int64_t width, const Next *next),
+             (shares, above, first, num_queries, stride, scale, mixed, to_mixed, row, width, next))
 
 typedef struct {
     const float *q, *kv, *above; /* `above`: the gradient of the answer */
@@ -285,8 +307,24 @@ INLINE int64_t room_of(const Task *task, const int64_t *one) {
     return 2 * (task->width + queries_at_a_time(one)) * stride_of(one) + queries_at_a_time(one);
 }
 
+enum { INPUTS, ANSWERS, NEXTS };
+
+/* What the work on one example and head reads: of the inputs, and backwards of the answers and their gradient. */
+static void expect(const Task *task, const int64_t *one, int64_t head, int is_backward, Next next[NEXTS]) {
+    int64_t width = task->width, out_row = task->num_heads * width, answer = one[FIRST_QUERY] * out_row + head * width;
+    int64_t num_queries = one[NUM_QUERIES], num_keys = one[NUM_KEYS];
+    const float *v = task->kv + one[FIRST_KEY] * task->kv_row + (task->kv_row - out_row) + head * width;
+    next[INPUTS] = (Next){{v - out_row, v, task->q + one[FIRST_QUERY] * task->q_row + head * width},
+                          {task->kv_row, task->kv_row, task->q_row},
+                          {num_keys, num_keys, num_queries},
+                          width};
+    if (is_backward)
+        next[ANSWERS] = (Next){
+            {task->above + answer, task->mixed + answer}, {out_row, out_row}, {num_queries, num_queries}, width};
+}
+
 /* Of one example and head. */
-static void attend_head(const Task *task, const int64_t *one, int64_t head, float *room) {
+static void attend_head(const Task *task, const int64_t *one, int64_t head, const Next next[NEXTS], float *room) {
     int64_t width = task->width, out_row = task->num_heads * width, stride = stride_of(one);
     int64_t num_keys = one[NUM_KEYS], some = queries_at_a_time(one);
     const float *q = task->q + one[FIRST_QUERY] * task->q_row + head * width;
@@ -299,7 +337,8 @@ static void attend_head(const Task *task, const int64_t *one, int64_t head, floa
         int64_t num = one[NUM_QUERIES] - first < some ? one[NUM_QUERIES] - first : some;
         int64_t seen = num_seen(first + num - 1, num_keys, one[NUM_PREFIX]), columns = in_lanes(seen);
         multiply(num, columns, width, q + first * task->q_row, task->q_row, 1, room, stride, shares, columns, 0);
-        softmax(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, sums, shifts + 2 * first);
+        softmax(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, sums, shifts + 2 * first,
+                next + INPUTS);
         multiply(num, width, seen, shares, columns, 1, v, task->kv_row, mixed + first * out_row, out_row, 0);
         divide(mixed + first * out_row, out_row, num, width, sums);
     }
@@ -313,7 +352,7 @@ static void gather(int64_t num_rows, int64_t num_columns, int64_t depth, const f
 }
 
 /* Of one example and head. */
-static void return_head(const Task *task, const int64_t *one, int64_t head, float *room) {
+static void return_head(const Task *task, const int64_t *one, int64_t head, const Next next[NEXTS], float *room) {
     int64_t width = task->width, out_row = task->num_heads * width, stride = stride_of(one);
     int64_t num_keys = one[NUM_KEYS], some = queries_at_a_time(one), kv_row = task->kv_row, q_row = task->q_row;
     int64_t v_place = one[FIRST_KEY] * kv_row + (kv_row - out_row) + head * width, k_place = v_place - out_row;
@@ -329,11 +368,12 @@ static void return_head(const Task *task, const int64_t *one, int64_t head, floa
         const float *shifts = task->shifts + 2 * (head * task->num_queries + query);
         int64_t seen = num_seen(first + num - 1, num_keys, one[NUM_PREFIX]), columns = in_lanes(seen);
         multiply(num, columns, width, task->q + q_place, q_row, 1, keys, stride, shares, columns, 0);
-        softmax_again(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, shifts);
+        softmax_again(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, shifts,
+                      next + INPUTS);
         multiply(num, columns, width, above, out_row, 1, values, stride, scores, columns, 0);
         gather(seen, width, num, shares, columns, above, out_row, task->to_kv + v_place, kv_row, num_done);
-        softmax_back(shares, scores, num, columns, task->scale, task->mixed + query * out_row + head * width, above,
-                     out_row, width);
+        softmax_back(shares, scores, first, num, columns, task->scale, task->mixed + query * out_row + head * width,
+                     above, out_row, width, next + ANSWERS);
         multiply(num, width, seen, scores, columns, 1, task->kv + k_place, kv_row, task->to_q + q_place, q_row, 0);
         gather(seen, width, num, scores, columns, task->q + q_place, q_row, task->to_kv + k_place, kv_row, num_done);
         num_done = seen;
@@ -358,8 +398,12 @@ static int run(const Task *task, int64_t num_examples, int64_t room_size, int nu
 #pragma omp for schedule(dynamic, 4)
         for (int64_t number = 0; number < num_examples * task->num_heads; number++) {
             const int64_t *one = task->examples + number / task->num_heads * FIELDS;
+            int64_t after = number + 1;
+            Next next[NEXTS] = {0};
+            if (after < num_examples * task->num_heads)
+                expect(task, task->examples + after / task->num_heads * FIELDS, after % task->num_heads, is_backward, next);
             if (room != NULL)
-                (is_backward ? return_head : attend_head)(task, one, number % task->num_heads, room);
+                (is_backward ? return_head : attend_head)(task, one, number % task->num_heads, next, room);
         }
         free(room);
     }

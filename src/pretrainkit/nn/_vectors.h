@@ -13,6 +13,13 @@
 #define LANES 16
 #define MOST_THREADS 4096
 
+/* Calls for what is soon read. What lies behind the end of an array may be called for too. */
+#if defined(__GNUC__)
+#define FETCH(place) __builtin_prefetch((const void *)(place), 0, 1)
+#else
+#define FETCH(place) ((void)0)
+#endif
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define BY_PROCESSOR(name, parameters, arguments)                                                                      \
     __attribute__((target("avx512f,prefer-vector-width=512"))) static void name##_avx512 parameters {                 \
