@@ -54,8 +54,8 @@ def test_gates_of_any_size_are_the_plain_ones(threads):
     above, inner, again, found = torch.randn(2, 14), torch.empty(2, 14), torch.empty(2, 14), torch.empty(2, 28)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    module._gate(both, inner)
-    module._gate_back(both, above.clone(), again, found)
+    module._gate(both, inner, 14)
+    module._gate_back(both, above.clone(), again, found, 14)
     torch.set_num_threads(before)
     exact = both.double().requires_grad_()
     gate, up = exact.chunk(2, dim=1)
@@ -81,15 +81,35 @@ def test_arrays_that_do_not_fit_are_refused():
         (both, inner, 4, 0),
         (both, inner, 1 << 62, 1),
         (both, inner, 4, 1 << 20),
+        (both.ravel(), inner, 4, 1),
+        (both.astype(np.float64), inner, 4, 1),
     ):
         with pytest.raises(ValueError, match="do not fit"):
             compiled.forward(*arguments)
     again, found = inner.copy(), both.copy()
-    compiled.backward(both, inner, again, found, 4, 1)
+    compiled.backward(both, again, inner, found, 4, 1)
     for arguments in (
-        (both, inner, again, found[:2], 4, 1),
-        (both, inner[:2], again, found, 4, 1),
-        (both, inner, again[:2], found, 4, 1),
+        (both, again, inner, found[:2], 4, 1),
+        (both, again, inner[:2], found, 4, 1),
+        (both, again[:2], inner, found, 4, 1),
+        (both, again, inner, found[:, :7].copy(), 4, 1),
     ):
         with pytest.raises(ValueError, match="do not fit"):
             compiled.backward(*arguments)
+    inner.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        compiled.forward(both, inner, 4, 1)
+
+
+def test_what_is_behind_the_rows_is_not_touched():
+    compiled = pytest.importorskip("pretrainkit.nn._gated_swish", reason="there was no compiler at installation")
+    numbers = np.random.default_rng(0)
+    both, inner = numbers.standard_normal((5, 40), np.float32), np.full((5, 21), 7, np.float32)
+    compiled.forward(both, inner, 19, 2)
+    assert (inner[:, 19:] == 7).all()
+    wanted = F.silu(torch.from_numpy(both[:, :19])) * torch.from_numpy(both[:, 19:38])
+    torch.testing.assert_close(torch.from_numpy(inner[:, :19]), wanted, rtol=1e-5, atol=1e-6)
+    above, found = numbers.standard_normal((5, 30), np.float32), np.full((5, 39), 7, np.float32)
+    compiled.backward(both, inner, above, found, 19, 2)
+    assert (found[:, 38:] == 7).all()
+    assert (inner[:, 19:] == 7).all()

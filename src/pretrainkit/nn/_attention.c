@@ -287,7 +287,7 @@ typedef struct {
     float *shifts, *mixed, *to_q, *to_kv; /* `shifts`: of each head and query, max(S) and log(sum(exp(S - max))) */
     const int64_t *examples;
     int64_t num_heads, width, num_queries;
-    int64_t q_row, kv_row; /* floats from one token to the next */
+    int64_t q_row, kv_row, to_q_row, to_kv_row; /* floats from one token to the next */
     float scale;
 } Task;
 
@@ -355,6 +355,8 @@ static void gather(int64_t num_rows, int64_t num_columns, int64_t depth, const f
 static void return_head(const Task *task, const int64_t *one, int64_t head, const Next next[NEXTS], float *room) {
     int64_t width = task->width, out_row = task->num_heads * width, stride = stride_of(one);
     int64_t num_keys = one[NUM_KEYS], some = queries_at_a_time(one), kv_row = task->kv_row, q_row = task->q_row;
+    int64_t to_row = task->to_kv_row;
+    float *to_v = task->to_kv + one[FIRST_KEY] * to_row + (kv_row - out_row) + head * width, *to_k = to_v - out_row;
     int64_t v_place = one[FIRST_KEY] * kv_row + (kv_row - out_row) + head * width, k_place = v_place - out_row;
     float *keys = room, *values = keys + width * stride, *shares = values + width * stride;
     float *scores = shares + some * stride;
@@ -371,16 +373,17 @@ static void return_head(const Task *task, const int64_t *one, int64_t head, cons
         softmax_again(shares, first, num, num_keys, one[NUM_PREFIX], columns, task->scale, shifts,
                       next + INPUTS);
         multiply(num, columns, width, above, out_row, 1, values, stride, scores, columns, 0);
-        gather(seen, width, num, shares, columns, above, out_row, task->to_kv + v_place, kv_row, num_done);
+        gather(seen, width, num, shares, columns, above, out_row, to_v, to_row, num_done);
         softmax_back(shares, scores, first, num, columns, task->scale, task->mixed + query * out_row + head * width,
                      above, out_row, width, next + ANSWERS);
-        multiply(num, width, seen, scores, columns, 1, task->kv + k_place, kv_row, task->to_q + q_place, q_row, 0);
-        gather(seen, width, num, scores, columns, task->q + q_place, q_row, task->to_kv + k_place, kv_row, num_done);
+        multiply(num, width, seen, scores, columns, 1, task->kv + k_place, kv_row, task->to_q + query * task->to_q_row + head * width,
+                 task->to_q_row, 0);
+        gather(seen, width, num, scores, columns, task->q + q_place, q_row, to_k, to_row, num_done);
         num_done = seen;
     }
     for (int64_t p = num_done; p < num_keys; p++) { /* no query sees them */
-        memset(task->to_kv + k_place + p * kv_row, 0, (size_t)width * 4);
-        memset(task->to_kv + v_place + p * kv_row, 0, (size_t)width * 4);
+        memset(to_k + p * to_row, 0, (size_t)width * 4);
+        memset(to_v + p * to_row, 0, (size_t)width * 4);
     }
 }
 
@@ -465,8 +468,11 @@ static PyObject *call(PyObject *args, int is_backward) {
             task.above = view[5].buf;
             task.to_q = has_queries ? view[7].buf : view[6].buf;
             task.to_kv = view[7].buf;
-            is_right = is_right && view[5].len == view[4].len && view[6].len == view[0].len &&
-                       view[7].len == view[1].len;
+            task.to_kv_row = num_keys ? view[7].len / (num_keys * 4) : 0;
+            task.to_q_row = has_queries ? task.to_kv_row : num_queries ? view[6].len / (num_queries * 4) : 0;
+            is_right = is_right && view[5].len == view[4].len && task.to_kv_row >= task.kv_row &&
+                       view[7].len == num_keys * task.to_kv_row * 4 && task.to_q_row >= task.q_row &&
+                       (has_queries ? view[6].len == 0 : view[6].len == num_queries * task.to_q_row * 4);
         }
         int64_t num_examples = view[2].len / (FIELDS * 8);
         is_right = is_right && fits(&task, num_examples, num_queries, num_keys, &room_size);
@@ -500,7 +506,8 @@ static PyMethodDef methods[] = {
      "keys, prefix. ValueError: they do not fit."},
     {"backward", backward, METH_VARARGS,
      "backward(q, kv, examples, shifts, mixed, above, to_q, to_kv, num_heads, width, scale, num_threads)\n\n"
-     "The same backwards: `above` is the gradient of mixed, to_q and to_kv are written where examples are."},
+     "The same backwards: `above` is the gradient of mixed, to_q and to_kv are written where examples are. Their rows may\n"
+     "be longer than those of q and kv: the rest of them is not touched."},
     {NULL, NULL, 0, NULL},
 };
 

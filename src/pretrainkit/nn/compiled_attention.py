@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pretrainkit.nn.compiled import call
+from pretrainkit.nn.linear import padded
 from pretrainkit.nn.stacked_attention import Lengths
 
 _LANES = 16
@@ -93,12 +94,22 @@ class _CompiledAttention(torch.autograd.Function):
         q, kv, shifts_HT2, mixed_THK = ctx.saved_tensors
         compiled, examples, (num_heads, width) = _compiled(), ctx.examples, kv.shape[2:]
         assert compiled is not None
-        to_q = _room(q, q.shape, is_filled=examples.num_queries == len(grad_THK))
-        to_kv = _room(kv, kv.shape, is_filled=examples.num_keys == len(kv))
+        to_q = _rows(q, is_filled=examples.num_queries == len(grad_THK))
+        to_kv = _rows(kv, is_filled=examples.num_keys == len(kv))
         arrays = (q, kv, examples.rows_E5, shifts_HT2, mixed_THK, grad_THK.contiguous(), to_q, to_kv)
         if examples.num_queries:
             call(compiled.backward, *arrays, num_heads, width, ctx.scale, torch.get_num_threads())
-        return (None if ctx.has_queries else to_q), to_kv, None, None, None
+        return None if ctx.has_queries else _shaped(to_q, q), _shaped(to_kv, kv), None, None, None
+
+
+def _rows(like: Tensor, *, is_filled: bool) -> Tensor:
+    """Of the length of `like`, to write into, and at least as wide."""
+    rows = padded(like, len(like), like.shape[1:].numel())
+    return rows if is_filled else rows.zero_()
+
+
+def _shaped(rows: Tensor, like: Tensor) -> Tensor:
+    return rows[:, : like.shape[1:].numel()].unflatten(1, like.shape[1:])
 
 
 def _room(like: Tensor, shape: tuple[int, ...], *, is_filled: bool) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pretrainkit.nn.compiled import call
-from pretrainkit.nn.linear import product, product_into
+from pretrainkit.nn.linear import padded, padded_product, product, product_into
 
 _BLOCK = 1 << 18
 """Elements of the inner width that a thread works on at a time, backwards."""
@@ -26,11 +26,12 @@ _BLOCK = 1 << 18
 class _GatedSwish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, both_ED: Tensor, down_DF: Tensor) -> Tensor:
-        both_TE = product(x_TD, both_ED)
-        inner_TF = x_TD.new_empty(len(x_TD), down_DF.shape[1])
-        _gate(both_TE, inner_TF)
+        width = down_DF.shape[1]
+        both_TE = padded_product(x_TD, both_ED)
+        inner_TF = padded(x_TD, len(x_TD), width)
+        _gate(both_TE, inner_TF, width)
         ctx.save_for_backward(x_TD, both_ED, down_DF, both_TE)
-        return product(inner_TF, down_DF)
+        return product(inner_TF[:, :width], down_DF)
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -41,12 +42,13 @@ class _GatedSwish(torch.autograd.Function):
         grad_x_TD = torch.empty_like(x_TD) if ctx.needs_input_grad[0] else None
         make = torch.empty_like if len(x_TD) else torch.zeros_like
         grad_both_ED, grad_down_DF = make(both_ED), make(down_DF)
-        room, inner_room = x_TD.new_empty(num_rows, 2 * width), x_TD.new_empty(num_rows, width)
+        room, inner_room = padded(x_TD, num_rows, 2 * width), padded(x_TD, num_rows, width)
         for start in range(0, len(x_TD), num_rows):
             rows = slice(start, start + num_rows)
             x, both, grad = x_TD[rows], both_TE[rows], grad_TD[rows]
             found, inner = room[: len(x)], inner_room[: len(x)]
-            _gate_back(both, product(grad, down_DF.t()), inner, found)
+            _gate_back(both, padded_product(grad, down_DF.t()), inner, found, width)
+            found, inner = found[:, : 2 * width], inner[:, :width]
             is_added = int(start > 0)
             grad_both_ED.addmm_(found.t(), x, beta=is_added)
             grad_down_DF.addmm_(grad.t(), inner, beta=is_added)
@@ -64,24 +66,26 @@ def _compiled() -> ModuleType | None:
     return compiled
 
 
-def _gate(both_TE: Tensor, inner_TF: Tensor) -> None:
-    """swish(gate) * up into `inner_TF`."""
+def _gate(both_TE: Tensor, inner_TF: Tensor, width: int) -> None:
+    """swish(gate) * up into `inner_TF`. Rows of both may be longer."""
     compiled = _compiled()
     if compiled is not None:
-        call(compiled.forward, both_TE, inner_TF, inner_TF.shape[1], torch.get_num_threads())
+        call(compiled.forward, both_TE, inner_TF, width, torch.get_num_threads())
         return
-    gate_TF, up_TF = both_TE.chunk(2, dim=1)
+    inner_TF = inner_TF[:, :width]
+    gate_TF, up_TF = both_TE[:, : 2 * width].chunk(2, dim=1)
     torch.sigmoid(gate_TF, out=inner_TF).mul_(gate_TF).mul_(up_TF)
 
 
-def _gate_back(both_TE: Tensor, above_TF: Tensor, inner_TF: Tensor, found_TE: Tensor) -> None:
+def _gate_back(both_TE: Tensor, above_TF: Tensor, inner_TF: Tensor, found_TE: Tensor, width: int) -> None:
     """As `_gate`, and the gradient of `both_TE` into `found_TE`, given that of swish(gate) * up."""
     compiled = _compiled()
     if compiled is not None:
-        call(compiled.backward, both_TE, above_TF, inner_TF, found_TE, above_TF.shape[1], torch.get_num_threads())
+        call(compiled.backward, both_TE, inner_TF, above_TF, found_TE, width, torch.get_num_threads())
         return
-    gate_TF, up_TF = both_TE.chunk(2, dim=1)
-    to_gate_TF, to_up_TF = found_TE.chunk(2, dim=1)
+    above_TF, inner_TF = above_TF[:, :width], inner_TF[:, :width]
+    gate_TF, up_TF = both_TE[:, : 2 * width].chunk(2, dim=1)
+    to_gate_TF, to_up_TF = found_TE[:, : 2 * width].chunk(2, dim=1)
     sigmoid_TF = gate_TF.sigmoid()
     torch.mul(sigmoid_TF, gate_TF, out=inner_TF).mul_(up_TF)
     above_TF.mul_(sigmoid_TF)

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.linear import linear
@@ -42,7 +43,7 @@ class Places(nn.Module):
         """(n, D)."""
         table = self.fixed_positions if self.positions is None else self.positions
         assert table is not None
-        return table[positions_n]
+        return F.embedding(positions_n, table)
 
     def initialise(self, deviation: float) -> None:
         """Learned positions are normal."""

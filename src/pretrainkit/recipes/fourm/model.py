@@ -103,14 +103,15 @@ class FourM(nn.Module):
             else:
                 content_nD, tables[name] = target.look_up(tokens.ids_n)
                 parts.append(content_nD + place_nD)
-        x_UD = _put(len(inputs.example_U), [tokens.slots_n for tokens in inputs.targets.values()], parts)
+        slots = [tokens.slots_n for tokens in inputs.targets.values()]
+        x_UD = _put(len(inputs.example_U), slots, parts)
         layout, cross = inputs.layouts.decoder, inputs.layouts.cross
         examples = Examples(inputs.example_U, inputs.num_examples)
         prepared, cross_prepared = layout.prepare(None, x_UD.dtype), cross.prepare(None, x_UD.dtype)
         for block in self.decoder:
             x_UD = block(x_UD, context_TD, layout, prepared, cross, cross_prepared, examples)
-        x_UD = self.decoder_norm(x_UD)
-        return {name: x_UD[tokens.slots_n] for name, tokens in inputs.targets.items()}, tables
+        hidden = self.decoder_norm(x_UD).index_select(0, torch.cat(slots)).split([len(part) for part in slots])
+        return dict(zip(inputs.targets, hidden, strict=True)), tables
 
     def score(self, name: str, hidden_nD: Tensor, table: TiedTable | None, true_n: Tensor) -> TokenLoss:
         """Cross-entropy of the true ids of one modality, float32 whatever the activations are."""
@@ -162,7 +163,7 @@ def _vectors(names: list[str], width: int) -> nn.ParameterDict:
 def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
     """A stream of `num` tokens from tokens (n, D) and their slots; zeros elsewhere."""
     whole = torch.cat(parts)
-    return whole.new_zeros(num, whole.shape[1]).index_copy(0, torch.cat(slots), whole)
+    return whole.new_zeros(num, whole.shape[1]).index_copy_(0, torch.cat(slots), whole)
 
 
 def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]:
