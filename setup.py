@@ -1,5 +1,5 @@
-"""The compiled parts: word counts, span corruption, span masks, spans of 4M; attention, gated swish and
-GELU on a CPU. Optional: without a compiler Python or torch does it, with equal results."""
+"""The compiled parts: word counts, span corruption, span masks, spans of 4M; attention, gated swish,
+GELU and softmax on a CPU. Optional: without a compiler Python or torch does it, with equal results."""
 
 from setuptools import Extension, setup
 
@@ -17,7 +17,7 @@ def _extension(name: str, header: str, *options: str) -> Extension:
 
 
 _DRAWING = ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
-_COMPUTING = ("nn._attention", "nn._gated_swish", "nn._gelu")
+_COMPUTING = ("nn._attention", "nn._gated_swish", "nn._gelu", "nn._softmax")
 
 setup(
     ext_modules=[

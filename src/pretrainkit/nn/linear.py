@@ -85,12 +85,16 @@ def padded(like: Tensor, num_rows: int, width: int) -> Tensor:
     return like.new_empty(num_rows, (num_lines + (num_lines % 2 == 0)) * per_line)
 
 
-def padded_product(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
-    """x W^T in the first E columns of rows that may be longer, where no gradient is wanted."""
-    if _onednn_product() is not None:
-        return product(x_TD, weight_ED)
+def padded_product(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> Tensor:
+    """x W^T + b in the first E columns of rows that may be longer, where no gradient is wanted."""
+    if _onednn_product() is not None or x_TD.device.type != "cpu":
+        return product(x_TD, weight_ED, bias_E)
     found = padded(x_TD, len(x_TD), len(weight_ED))
-    torch.mm(x_TD, weight_ED.t(), out=found[:, : len(weight_ED)])
+    inner = found[:, : len(weight_ED)]
+    if bias_E is None:
+        torch.mm(x_TD, weight_ED.t(), out=inner)
+    else:
+        torch.addmm(bias_E, x_TD, weight_ED.t(), out=inner)
     return found
 
 

@@ -3,18 +3,22 @@
 Dimensions: K predictions, D width, V vocabulary, C entries of one chunk of the vocabulary.
 
 A CPU takes a path of its own: the vocabulary goes by in chunks that stay in the cache (matrix products with
-30 000 columns run at two thirds of the speed there), each chunk's softmax replaces its logits, and the backward pass
-multiplies those directly: softmax over V = softmax over the chunk * the chunk's share of the sum. Elsewhere plain
-logits and `F.cross_entropy` in float32, which torch.compile fuses.
+30 000 columns run at two thirds of the speed there), exp(logits - their maximum) replace each chunk's logits by
+compiled code (`_softmax.c`; torch's operators where there was no compiler at installation), and the backward pass
+multiplies those directly: softmax over V = what is kept * a factor of the chunk. Elsewhere plain logits and
+`F.cross_entropy` in float32, which torch.compile fuses.
 """
 
+from functools import cache
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.linear import product
+from pretrainkit.nn.compiled import call
+from pretrainkit.nn.linear import padded_product, product
 from pretrainkit.nn.tied_table import TiedTable, is_chunked
 
 _CHUNK = 2000
@@ -36,35 +40,25 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor | None, table: TiedTable, target_K: Tensor) -> Any:
         weight_VD, dtype = table.weight_VD.detach(), x_KD.dtype
-        num = len(x_KD)
-        target_logit_K = weight_VD.new_zeros(num)
-        probabilities, maxima, sums = [], [], []
-        for start in range(0, len(weight_VD), _CHUNK):
-            stop = min(start + _CHUNK, len(weight_VD))
-            weight_CD = weight_VD[start:stop].to(dtype)
-            if bias_V is None:
-                logits_KC = product(x_KD, weight_CD).float()
-            elif dtype == torch.float32:
-                logits_KC = torch.addmm(bias_V[start:stop], x_KD, weight_CD.t())
+        starts, exponentials = range(0, len(weight_VD), _CHUNK), []
+        found_N3K = weight_VD.new_zeros(len(starts), 3, len(x_KD), dtype=torch.float32)
+        for start, found_3K in zip(starts, found_N3K, strict=True):
+            weight_CD = weight_VD[start : start + _CHUNK]
+            bias_C = None if bias_V is None else bias_V[start : start + _CHUNK]
+            if dtype == torch.float32:
+                logits_KC = padded_product(x_KD, weight_CD, bias_C)
             else:
-                logits_KC = (x_KD @ weight_CD.t()).float().add_(bias_V[start:stop])
-            local_K = target_K - start
-            is_here_K = (local_K >= 0) & (local_K < stop - start)
-            found_K = logits_KC.gather(1, local_K.clamp(0, stop - start - 1)[:, None])[:, 0]
-            target_logit_K = torch.where(is_here_K, found_K, target_logit_K)
-            max_K = logits_KC.amax(1)
-            chunk_KC = torch.softmax(logits_KC, 1, out=logits_KC)
-            # The largest probability of the chunk is exp(0) / sum exp(z - max).
-            sums.append(chunk_KC.amax(1).reciprocal_())
-            maxima.append(max_K)
-            probabilities.append(chunk_KC)
-        max_NK = torch.stack(maxima)
-        max_K = max_NK.amax(0)
+                logits_KC = product(x_KD, weight_CD.to(dtype)).float()
+                logits_KC = logits_KC if bias_C is None else logits_KC.add_(bias_C)
+            _exponentials(logits_KC, target_K, found_3K, len(weight_CD), start)
+            exponentials.append(logits_KC)
+        max_NK, sum_NK, target_logit_NK = found_N3K.unbind(1)
+        max_K, target_logit_K = max_NK.amax(0), target_logit_NK.sum(0)
         # Of each chunk, relative to the largest logit of all, so that large logits cost no precision.
-        sum_NK = torch.stack(sums).mul_((max_NK - max_K).exp_())
-        sum_K = sum_NK.sum(0)
+        factor_NK = (max_NK - max_K).exp_()
+        sum_K = (sum_NK * factor_NK).sum(0)
         is_right_K = target_logit_K >= max_K
-        ctx.save_for_backward(x_KD, weight_VD, target_K, sum_NK / sum_K, *probabilities)
+        ctx.save_for_backward(x_KD, weight_VD, target_K, factor_NK / sum_K, *exponentials)
         ctx.table = table
         ctx.is_tied, ctx.has_bias = table.link is not None, bias_V is not None
         ctx.mark_non_differentiable(is_right_K)
@@ -73,14 +67,15 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_nll_K: Tensor, _grad_is_right: Tensor, grad_log_sum_K: Tensor) -> Any:
-        x_KD, weight_VD, target_K, share_NK, *probabilities = ctx.saved_tensors
+        x_KD, weight_VD, target_K, share_NK, *exponentials = ctx.saved_tensors
         grad_x_KD = weight_VD[target_K].mul_(-grad_nll_K[:, None])
         grad_weight_VD = torch.empty_like(weight_VD)
         grad_bias_V = weight_VD.new_empty(len(weight_VD)) if ctx.has_bias else None
         grad_K = grad_nll_K + grad_log_sum_K  # of the log-sum, which is in both
-        for number, chunk_KC in enumerate(probabilities):
+        for number, chunk_KC in enumerate(exponentials):
             start = number * _CHUNK
-            stop = start + chunk_KC.shape[1]
+            stop = min(start + _CHUNK, len(weight_VD))
+            chunk_KC = chunk_KC[:, : stop - start]
             factor_K = grad_K * share_NK[number]
             low_KC = chunk_KC.to(x_KD.dtype)
             weight_DC = weight_VD[start:stop].to(x_KD.dtype).t()
@@ -99,6 +94,30 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
             return grad_x_KD.to(x_KD.dtype), grad_weight_VD, grad_bias_V, None, None
         ctx.table.leave(grad_weight_VD)
         return grad_x_KD.to(x_KD.dtype), grad_weight_VD.new_zeros(()), grad_bias_V, None, None
+
+
+def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, num: int, first: int) -> None:
+    """The first `num` entries of rows to exp(x - max), and maxima, sums, and the entries of targets (ids minus `first`;
+    left as they are where the target is none of these entries) into `found_3K`."""
+    compiled = _compiled()
+    if compiled is not None:
+        call(compiled.softmax, logits_KC, target_K, found_3K, num, first, torch.get_num_threads())
+        return
+    logits_KC = logits_KC[:, :num]
+    is_here_K = (target_K >= first) & (target_K < first + num)
+    entry_K = logits_KC.gather(1, (target_K - first).clamp(0, num - 1)[:, None])[:, 0]
+    torch.where(is_here_K, entry_K, found_3K[2], out=found_3K[2])
+    torch.amax(logits_KC, 1, out=found_3K[0])
+    torch.sum(logits_KC.sub_(found_3K[0][:, None]).exp_(), 1, out=found_3K[1])
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    try:
+        import pretrainkit.nn._softmax as compiled
+    except ImportError:
+        return None
+    return compiled
 
 
 def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:
