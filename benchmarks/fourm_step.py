@@ -48,7 +48,7 @@ from pretrainkit.recipes.fourm.original_names import to_original
 from pretrainkit.recipes.fourm.presets import tiny
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.memory import freed_memory_kept
-from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
+from pretrainkit.training.optim import build_optimizer, clip_gradients, parameters_of, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
 
@@ -121,7 +121,7 @@ def our_step(mixture: str, model: FourM) -> Callable[[Batch], None]:
         set_learning_rate(optimizer, _RATE)
         optimizer.zero_grad(set_to_none=True)
         sums = accumulate(objective, model, [batch], precision=precision)
-        norm = clip_gradients(model.parameters(), config.optimizer)
+        norm = clip_gradients(parameters_of(optimizer), config.optimizer)
         step_if_finite(optimizer, precision, norm)
         torch.stack([norm, *(part for term in sums.values() for part in term)]).tolist()
 

@@ -288,6 +288,7 @@ typedef struct {
     const int64_t *examples;
     int64_t num_heads, width, num_queries;
     int64_t q_row, kv_row, to_q_row, to_kv_row; /* floats from one token to the next */
+    int64_t values; /* floats of a token before its values; its keys are a third or half of that behind the start */
     float scale;
 } Task;
 
@@ -313,7 +314,7 @@ enum { INPUTS, ANSWERS, NEXTS };
 static void expect(const Task *task, const int64_t *one, int64_t head, int is_backward, Next next[NEXTS]) {
     int64_t width = task->width, out_row = task->num_heads * width, answer = one[FIRST_QUERY] * out_row + head * width;
     int64_t num_queries = one[NUM_QUERIES], num_keys = one[NUM_KEYS];
-    const float *v = task->kv + one[FIRST_KEY] * task->kv_row + (task->kv_row - out_row) + head * width;
+    const float *v = task->kv + one[FIRST_KEY] * task->kv_row + task->values + head * width;
     next[INPUTS] = (Next){{v - out_row, v, task->q + one[FIRST_QUERY] * task->q_row + head * width},
                           {task->kv_row, task->kv_row, task->q_row},
                           {num_keys, num_keys, num_queries},
@@ -328,7 +329,7 @@ static void attend_head(const Task *task, const int64_t *one, int64_t head, cons
     int64_t width = task->width, out_row = task->num_heads * width, stride = stride_of(one);
     int64_t num_keys = one[NUM_KEYS], some = queries_at_a_time(one);
     const float *q = task->q + one[FIRST_QUERY] * task->q_row + head * width;
-    const float *v = task->kv + one[FIRST_KEY] * task->kv_row + (task->kv_row - out_row) + head * width;
+    const float *v = task->kv + one[FIRST_KEY] * task->kv_row + task->values + head * width;
     float *shifts = task->shifts + 2 * (head * task->num_queries + one[FIRST_QUERY]);
     float *mixed = task->mixed + one[FIRST_QUERY] * out_row + head * width;
     float *shares = room + width * stride, *sums = shares + some * stride;
@@ -356,8 +357,8 @@ static void return_head(const Task *task, const int64_t *one, int64_t head, cons
     int64_t width = task->width, out_row = task->num_heads * width, stride = stride_of(one);
     int64_t num_keys = one[NUM_KEYS], some = queries_at_a_time(one), kv_row = task->kv_row, q_row = task->q_row;
     int64_t to_row = task->to_kv_row;
-    float *to_v = task->to_kv + one[FIRST_KEY] * to_row + (kv_row - out_row) + head * width, *to_k = to_v - out_row;
-    int64_t v_place = one[FIRST_KEY] * kv_row + (kv_row - out_row) + head * width, k_place = v_place - out_row;
+    float *to_v = task->to_kv + one[FIRST_KEY] * to_row + task->values + head * width, *to_k = to_v - out_row;
+    int64_t v_place = one[FIRST_KEY] * kv_row + task->values + head * width, k_place = v_place - out_row;
     float *keys = room, *values = keys + width * stride, *shares = values + width * stride;
     float *scores = shares + some * stride;
     int64_t num_done = 0;
@@ -433,15 +434,16 @@ static int fits(const Task *task, int64_t num_examples, int64_t num_queries, int
 /* Arguments in order: q, kv, examples, shifts, mixed, and backwards `above`, `to_q` and `to_kv`. */
 static PyObject *call(PyObject *args, int is_backward) {
     Py_buffer view[8];
-    Py_ssize_t num_heads, width;
+    Py_ssize_t num_heads, width, q_row = 0, kv_row = 0;
     double scale;
     int num_threads, num_views = is_backward ? 8 : 5;
-    if (is_backward ? !PyArg_ParseTuple(args, "y*y*y*y*y*y*w*w*nndi", &view[0], &view[1], &view[2], &view[3], &view[4],
-                                        &view[5], &view[6], &view[7], &num_heads, &width, &scale, &num_threads)
-                    : !PyArg_ParseTuple(args, "y*y*y*w*w*nndi", &view[0], &view[1], &view[2], &view[3], &view[4],
-                                        &num_heads, &width, &scale, &num_threads))
+    if (is_backward ? !PyArg_ParseTuple(args, "y*y*y*y*y*y*w*w*nndi|nn", &view[0], &view[1], &view[2], &view[3], &view[4],
+                                        &view[5], &view[6], &view[7], &num_heads, &width, &scale, &num_threads,
+                                        &q_row, &kv_row)
+                    : !PyArg_ParseTuple(args, "y*y*y*w*w*nndi|nn", &view[0], &view[1], &view[2], &view[3], &view[4],
+                                        &num_heads, &width, &scale, &num_threads, &q_row, &kv_row))
         return NULL;
-    int is_right = num_heads > 0 && num_heads < 1 << 20 && width > 0 && width < 1 << 20 && width % LANES == 0 &&
+    int is_right = num_heads > 0 && num_heads < 1 << 20 && width > 0 && width < 1 << 20 && width % LANES == 0 && q_row >= 0 && kv_row >= 0 &&
                    num_threads > 0 && num_threads <= MOST_THREADS && view[2].itemsize == 8 && view[2].len % (FIELDS * 8) == 0 && scale > 0;
     for (int index = 0; index < num_views; index++)
         is_right = is_right && (index == 2 || view[index].itemsize == 4);
@@ -456,12 +458,15 @@ static PyObject *call(PyObject *args, int is_backward) {
                      .examples = view[2].buf,
                      .num_heads = num_heads,
                      .width = width,
-                     .q_row = has_queries ? 3 * out_row : out_row,
-                     .kv_row = num_parts * out_row,
+                     .kv_row = kv_row ? kv_row : num_parts * out_row,
+                     .values = (num_parts - 1) * out_row,
                      .scale = (float)scale};
-        int64_t num_queries = view[4].len / (out_row * 4), num_keys = view[1].len / (task.kv_row * 4), room_size;
-        is_right = view[4].len == num_queries * out_row * 4 && view[1].len == num_keys * task.kv_row * 4 &&
-                   (has_queries ? num_queries == num_keys : view[0].len == view[4].len) &&
+        task.q_row = has_queries ? task.kv_row : q_row ? q_row : out_row;
+        int64_t num_queries = view[4].len / (out_row * 4), num_keys = view[1].len / 4 / task.kv_row, room_size;
+        is_right = view[4].len == num_queries * out_row * 4 && view[1].len / 4 == num_keys * task.kv_row &&
+                   task.kv_row >= num_parts * out_row && task.q_row >= out_row &&
+                   (has_queries ? num_queries == num_keys
+                                : view[0].len / 4 / task.q_row == num_queries && view[0].len / 4 % task.q_row == 0) &&
                    view[3].len == 2 * num_heads * num_queries * 4;
         task.num_queries = num_queries;
         if (is_backward) {
@@ -470,8 +475,8 @@ static PyObject *call(PyObject *args, int is_backward) {
             task.to_kv = view[7].buf;
             task.to_kv_row = num_keys ? view[7].len / (num_keys * 4) : 0;
             task.to_q_row = has_queries ? task.to_kv_row : num_queries ? view[6].len / (num_queries * 4) : 0;
-            is_right = is_right && view[5].len == view[4].len && task.to_kv_row >= task.kv_row &&
-                       view[7].len == num_keys * task.to_kv_row * 4 && task.to_q_row >= task.q_row &&
+            is_right = is_right && view[5].len == view[4].len && task.to_kv_row >= num_parts * out_row &&
+                       view[7].len == num_keys * task.to_kv_row * 4 && task.to_q_row >= out_row &&
                        (has_queries ? view[6].len == 0 : view[6].len == num_queries * task.to_q_row * 4);
         }
         int64_t num_examples = view[2].len / (FIELDS * 8);
@@ -499,13 +504,13 @@ static PyObject *backward(PyObject *module, PyObject *args) { return call(args, 
 
 static PyMethodDef methods[] = {
     {"forward", forward, METH_VARARGS,
-     "forward(q, kv, examples, shifts, mixed, num_heads, width, scale, num_threads)\n\n"
+     "forward(q, kv, examples, shifts, mixed, num_heads, width, scale, num_threads, q_row=0, kv_row=0)\n\n"
      "Writes softmax(scale q k) v into mixed, float32 (T, H, K), and of each row of scores the highest, and the logarithm of\n"
      "the sum of exp of what is less, into shifts, float32 (H, T, 2). q is float32 (T, H, K) and kv (S, 2, H, K), or q is empty and kv\n"
      "(T, 3, H, K); K is a multiple of 16. examples is int64 (E, 5), by rising keys: first query, queries, first key,\n"
-     "keys, prefix. ValueError: they do not fit."},
+     "keys, prefix. q_row and kv_row: floats from one token to the next, where not side by side. ValueError: they do not fit."},
     {"backward", backward, METH_VARARGS,
-     "backward(q, kv, examples, shifts, mixed, above, to_q, to_kv, num_heads, width, scale, num_threads)\n\n"
+     "backward(q, kv, examples, shifts, mixed, above, to_q, to_kv, num_heads, width, scale, num_threads, q_row=0, kv_row=0)\n\n"
      "The same backwards: `above` is the gradient of mixed, to_q and to_kv are written where examples are. Their rows may\n"
      "be longer than those of q and kv: the rest of them is not touched."},
     {NULL, NULL, 0, NULL},

@@ -79,12 +79,14 @@ class _CompiledAttention(torch.autograd.Function):
     def forward(ctx: Any, q_THK: Tensor | None, kv: Tensor, examples: Examples, num_tokens: int, scale: float) -> Any:
         compiled, (num_heads, width) = _compiled(), kv.shape[2:]
         assert compiled is not None
-        q, kv = kv.new_empty(0) if q_THK is None else q_THK.contiguous(), kv.contiguous()
+        q, kv = kv.new_empty(0) if q_THK is None else q_THK, kv
+        q_rows, kv_rows = _rows_of(q), _rows_of(kv)
         shifts_HT2 = kv.new_empty(num_heads, num_tokens, 2)
         mixed_THK = _room(kv, (num_tokens, num_heads, width), is_filled=examples.num_queries == num_tokens)
-        arrays = (q, kv, examples.rows_E5, shifts_HT2, mixed_THK)
+        arrays = (q_rows, kv_rows, examples.rows_E5, shifts_HT2, mixed_THK)
+        places = (q_rows.shape[-1], kv_rows.shape[-1])
         if examples.num_queries:
-            call(compiled.forward, *arrays, num_heads, width, scale, torch.get_num_threads())
+            call(compiled.forward, *arrays, num_heads, width, scale, torch.get_num_threads(), *places)
         ctx.save_for_backward(q, kv, shifts_HT2, mixed_THK)
         ctx.examples, ctx.scale, ctx.has_queries = examples, scale, q_THK is None
         return mixed_THK
@@ -96,10 +98,21 @@ class _CompiledAttention(torch.autograd.Function):
         assert compiled is not None
         to_q = _rows(q, is_filled=examples.num_queries == len(grad_THK))
         to_kv = _rows(kv, is_filled=examples.num_keys == len(kv))
-        arrays = (q, kv, examples.rows_E5, shifts_HT2, mixed_THK, grad_THK.contiguous(), to_q, to_kv)
+        q_rows, kv_rows = _rows_of(q), _rows_of(kv)
+        arrays = (q_rows, kv_rows, examples.rows_E5, shifts_HT2, mixed_THK, grad_THK.contiguous(), to_q, to_kv)
+        places = (q_rows.shape[-1], kv_rows.shape[-1])
         if examples.num_queries:
-            call(compiled.backward, *arrays, num_heads, width, ctx.scale, torch.get_num_threads())
+            call(compiled.backward, *arrays, num_heads, width, ctx.scale, torch.get_num_threads(), *places)
         return None if ctx.has_queries else _shaped(to_q, q), _shaped(to_kv, kv), None, None, None
+
+
+def _rows_of(x: Tensor) -> Tensor:
+    """(T, row): (T, ..., K) with what lies between its tokens; a copy where those are no rows of their own."""
+    width, row = x.shape[1:].numel(), x.stride(0)
+    has_rows = row >= width and x.shape[0] > 1 and x[0].is_contiguous()
+    if has_rows and x.storage_offset() + x.shape[0] * row <= x.untyped_storage().nbytes() // x.element_size():
+        return x.as_strided((x.shape[0], row), (row, 1))
+    return x.contiguous().view(x.shape[0], width)
 
 
 def _rows(like: Tensor, *, is_filled: bool) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from pretrainkit.nn.compiled import call
 from pretrainkit.nn.linear import padded, padded_product, product, product_into
 
-_BLOCK = 1 << 18
+_BLOCK = 1 << 19
 """Elements of the inner width that a thread works on at a time, backwards."""
 
 

@@ -44,12 +44,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None) -> Tensor:
         ctx.save_for_backward(x_TD, weight_ED)
-        return product(x_TD, weight_ED, bias_E)
+        return padded_product(x_TD, weight_ED, bias_E)[:, : len(weight_ED)]
 
     @staticmethod
     def backward(ctx: Any, grad_TE: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x_TD, weight_ED = ctx.saved_tensors
-        grad_TE = grad_TE.contiguous()
         grad_x = product(grad_TE, weight_ED.t()) if ctx.needs_input_grad[0] else None
         grad_weight = grad_TE.t() @ x_TD if ctx.needs_input_grad[1] else None
         return grad_x, grad_weight, grad_TE.sum(0) if ctx.needs_input_grad[2] else None
@@ -60,7 +59,7 @@ def product(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> Te
     fast = _onednn_product()
     if fast is None or not len(x_TD) or not x_TD.dtype == weight_ED.dtype == torch.float32:
         return F.linear(x_TD, weight_ED, bias_E)
-    return fast(x_TD, weight_ED, bias_E)
+    return fast(x_TD.contiguous(), weight_ED, bias_E)
 
 
 def product_into(out_TE: Tensor, x_TD: Tensor, weight_ED: Tensor) -> None:
@@ -98,11 +97,11 @@ def padded_product(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None
     return found
 
 
-def linear(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None) -> Tensor:
-    """x W^T + b, (T, E)."""
+def linear(x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None = None, *, is_padded: bool = False) -> Tensor:
+    """x W^T + b, (T, E). With `is_padded` its rows may lie further apart, as `padded` says: for what takes them so."""
     is_float32_cpu = x_TD.device.type == "cpu" and x_TD.dtype == weight_ED.dtype == torch.float32
     is_plain = is_float32_cpu and x_TD.ndim == 2 and not torch.is_autocast_enabled("cpu")
-    if not is_plain or not len(x_TD) or torch.compiler.is_compiling() or _onednn_product() is None:
+    if not is_plain or not len(x_TD) or torch.compiler.is_compiling() or (_onednn_product() is None and not is_padded):
         return F.linear(x_TD, weight_ED, bias_E)
     return _Product.apply(x_TD, weight_ED, bias_E)
 

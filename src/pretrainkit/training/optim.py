@@ -152,6 +152,11 @@ def _hidden_matrices(model: nn.Module) -> dict[int, int]:
     }
 
 
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """All that it updates. Quicker than to look through the model, in every step."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Use `lr`, times the factor of its group, for all parameters from the next step on."""
     for group in optimizer.param_groups:

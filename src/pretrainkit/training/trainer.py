@@ -37,7 +37,7 @@ from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.memory import freed_memory_kept
 from pretrainkit.training.metrics import MetricsLog
 from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossSum
-from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
+from pretrainkit.training.optim import build_optimizer, clip_gradients, parameters_of, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
 from pretrainkit.training.recipe import Evaluation
 from pretrainkit.training.run import RunConfig
@@ -229,7 +229,7 @@ class Trainer:
             seed_dropout=lambda index: seed_dropout(config.seed, step, index, self.world.rank, device),
         )
         self.precision.unscale_(self.optimizer)
-        norm = clip_gradients(self.model.parameters(), config.optimizer)
+        norm = clip_gradients(parameters_of(self.optimizer), config.optimizer)
         is_skipped = step_if_finite(self.optimizer, self.precision, norm)
         if not self.precision.can_scale_down:  # else the loss was scaled too much, which is no fault of the step
             self._bad_steps += is_skipped

@@ -12,6 +12,7 @@ modality; of those, an image's all, a sequence's up to itself.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -121,7 +122,12 @@ class Slots:
         slots_n = places_n + (rows_n + 1) * self.num_added
         if self.kept is None:
             return rows_n, slots_n
-        return rows_n, (self.is_real_BN.flatten().cumsum(0) - 1)[slots_n]
+        return rows_n, self._place[slots_n]
+
+    @cached_property
+    def _place(self) -> Tensor:
+        """int64: of each slot in the stream, if it is there."""
+        return self.is_real_BN.flatten().cumsum(0) - 1
 
 
 def read_batch(batch: Batch, config: FourMModelConfig, *, layout: LayoutChoice = "auto") -> FourMInputs:

@@ -26,6 +26,14 @@ class PlainLinear(nn.Linear):
         return linear(x_TD, self.weight, self.bias)
 
 
+class PaddedLinear(nn.Linear):
+    """The same, with rows that may lie further apart: attention takes them so."""
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """(T, D) to (T, F)."""
+        return linear(x_TD, self.weight, self.bias, is_padded=True)
+
+
 class Attention(nn.Module):
     """Of tokens to each other."""
 
@@ -33,7 +41,7 @@ class Attention(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.heads = (config.num_heads, width // config.num_heads)
-        self.qkv = PlainLinear(width, 3 * width, bias=config.biases)
+        self.qkv = PaddedLinear(width, 3 * width, bias=config.biases)
         self.out = PlainLinear(width, width, bias=config.biases)
         self.query_norm, self.key_norm = _head_norms(config)
 
@@ -57,8 +65,8 @@ class CrossAttention(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.heads = (config.num_heads, width // config.num_heads)
-        self.query = PlainLinear(width, width, bias=config.biases)
-        self.key_value = PlainLinear(width, 2 * width, bias=config.biases)
+        self.query = PaddedLinear(width, width, bias=config.biases)
+        self.key_value = PaddedLinear(width, 2 * width, bias=config.biases)
         self.out = PlainLinear(width, width, bias=config.biases)
         self.query_norm, self.key_norm = _head_norms(config)
 
