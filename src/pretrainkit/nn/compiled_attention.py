@@ -79,31 +79,39 @@ class _CompiledAttention(torch.autograd.Function):
     def forward(ctx: Any, q_THK: Tensor | None, kv: Tensor, examples: Examples, num_tokens: int, scale: float) -> Any:
         compiled, (num_heads, width) = _compiled(), kv.shape[2:]
         assert compiled is not None
-        q, kv = kv.new_empty(0) if q_THK is None else q_THK, kv
-        q_rows, kv_rows = _rows_of(q), _rows_of(kv)
+        q_rows, kv_rows = _rows_of(kv.new_empty(0) if q_THK is None else q_THK), _rows_of(kv)
         shifts_HT2 = kv.new_empty(num_heads, num_tokens, 2)
-        mixed_THK = _room(kv, (num_tokens, num_heads, width), is_filled=examples.num_queries == num_tokens)
+        mixed_THK = kv.new_empty(num_tokens, num_heads, width)
+        if examples.num_queries != num_tokens:
+            mixed_THK.zero_()
         arrays = (q_rows, kv_rows, examples.rows_E5, shifts_HT2, mixed_THK)
-        places = (q_rows.shape[-1], kv_rows.shape[-1])
+        places = (q_rows.shape[1], kv_rows.shape[1])
         if examples.num_queries:
             call(compiled.forward, *arrays, num_heads, width, scale, torch.get_num_threads(), *places)
-        ctx.save_for_backward(q, kv, shifts_HT2, mixed_THK)
-        ctx.examples, ctx.scale, ctx.has_queries = examples, scale, q_THK is None
+        ctx.save_for_backward(q_rows, kv_rows, shifts_HT2, mixed_THK)
+        ctx.num_parts, ctx.examples, ctx.scale, ctx.has_queries = kv.shape[1], examples, scale, q_THK is None
         return mixed_THK
 
     @staticmethod
     def backward(ctx: Any, grad_THK: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
-        q, kv, shifts_HT2, mixed_THK = ctx.saved_tensors
-        compiled, examples, (num_heads, width) = _compiled(), ctx.examples, kv.shape[2:]
+        q_rows, kv_rows, shifts_HT2, mixed_THK = ctx.saved_tensors
+        compiled, examples, (num_heads, width) = _compiled(), ctx.examples, mixed_THK.shape[1:]
         assert compiled is not None
-        to_q = _rows(q, is_filled=examples.num_queries == len(grad_THK))
-        to_kv = _rows(kv, is_filled=examples.num_keys == len(kv))
-        q_rows, kv_rows = _rows_of(q), _rows_of(kv)
+        num_own, num_asked = len(mixed_THK), len(kv_rows)
+        to_kv, to_q = padded(kv_rows, num_asked, ctx.num_parts * num_heads * width), kv_rows.new_empty(0)
+        if not ctx.has_queries:
+            to_q = padded(kv_rows, num_own, num_heads * width)
+        if examples.num_queries != num_own:
+            to_q.zero_()
+        if examples.num_keys != num_asked:
+            to_kv.zero_()
         arrays = (q_rows, kv_rows, examples.rows_E5, shifts_HT2, mixed_THK, grad_THK.contiguous(), to_q, to_kv)
-        places = (q_rows.shape[-1], kv_rows.shape[-1])
+        places = (q_rows.shape[1], kv_rows.shape[1])
         if examples.num_queries:
             call(compiled.backward, *arrays, num_heads, width, ctx.scale, torch.get_num_threads(), *places)
-        return None if ctx.has_queries else _shaped(to_q, q), _shaped(to_kv, kv), None, None, None
+        heads, parts = (num_heads, width), (ctx.num_parts, num_heads, width)
+        grad_q = None if ctx.has_queries else to_q[:, : num_heads * width].unflatten(1, heads)
+        return grad_q, to_kv[:, : ctx.num_parts * num_heads * width].unflatten(1, parts), None, None, None
 
 
 def _rows_of(x: Tensor) -> Tensor:
@@ -113,18 +121,3 @@ def _rows_of(x: Tensor) -> Tensor:
     if has_rows and x.storage_offset() + x.shape[0] * row <= x.untyped_storage().nbytes() // x.element_size():
         return x.as_strided((x.shape[0], row), (row, 1))
     return x.contiguous().view(x.shape[0], width)
-
-
-def _rows(like: Tensor, *, is_filled: bool) -> Tensor:
-    """Of the length of `like`, to write into, and at least as wide."""
-    rows = padded(like, len(like), like.shape[1:].numel())
-    return rows if is_filled else rows.zero_()
-
-
-def _shaped(rows: Tensor, like: Tensor) -> Tensor:
-    return rows[:, : like.shape[1:].numel()].unflatten(1, like.shape[1:])
-
-
-def _room(like: Tensor, shape: tuple[int, ...], *, is_filled: bool) -> Tensor:
-    """To write into; `is_filled`: all of it is going to be written, so that it needs no zeros."""
-    return like.new_empty(shape) if is_filled else like.new_zeros(shape)

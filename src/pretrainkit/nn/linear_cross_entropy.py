@@ -21,8 +21,8 @@ from pretrainkit.nn.compiled import call
 from pretrainkit.nn.linear import padded_product, product
 from pretrainkit.nn.tied_table import TiedTable, is_chunked
 
-_CHUNK = 2000
-"""Entries: their logits stay in the cache. Not a power of two, which the cache maps onto few of its sets."""
+_CHUNK, _LOGITS = 2000, 1 << 21
+"""Entries at least, and logits about, of a chunk: they stay in the cache."""
 
 
 class TokenLoss(NamedTuple):
@@ -40,11 +40,12 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor | None, table: TiedTable, target_K: Tensor) -> Any:
         weight_VD, dtype = table.weight_VD.detach(), x_KD.dtype
-        starts, exponentials = range(0, len(weight_VD), _CHUNK), []
+        size = max(_CHUNK, _LOGITS // max(1, len(x_KD)))
+        starts, exponentials = range(0, len(weight_VD), size), []
         found_N3K = weight_VD.new_zeros(len(starts), 3, len(x_KD), dtype=torch.float32)
         for start, found_3K in zip(starts, found_N3K, strict=True):
-            weight_CD = weight_VD[start : start + _CHUNK]
-            bias_C = None if bias_V is None else bias_V[start : start + _CHUNK]
+            weight_CD = weight_VD[start : start + size]
+            bias_C = None if bias_V is None else bias_V[start : start + size]
             if dtype == torch.float32:
                 logits_KC = padded_product(x_KD, weight_CD, bias_C)
             else:
@@ -59,7 +60,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         sum_K = (sum_NK * factor_NK).sum(0)
         is_right_K = target_logit_K >= max_K
         ctx.save_for_backward(x_KD, weight_VD, target_K, factor_NK / sum_K, *exponentials)
-        ctx.table = table
+        ctx.table, ctx.starts = table, starts
         ctx.is_tied, ctx.has_bias = table.link is not None, bias_V is not None
         ctx.mark_non_differentiable(is_right_K)
         log_K = sum_K.log_()
@@ -72,11 +73,10 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         grad_weight_VD = torch.empty_like(weight_VD)
         grad_bias_V = weight_VD.new_empty(len(weight_VD)) if ctx.has_bias else None
         grad_K = grad_nll_K + grad_log_sum_K  # of the log-sum, which is in both
-        for number, chunk_KC in enumerate(exponentials):
-            start = number * _CHUNK
-            stop = min(start + _CHUNK, len(weight_VD))
+        for start, chunk_KC, share_K in zip(ctx.starts, exponentials, share_NK, strict=True):
+            stop = min(start + ctx.starts.step, len(weight_VD))
             chunk_KC = chunk_KC[:, : stop - start]
-            factor_K = grad_K * share_NK[number]
+            factor_K = grad_K * share_K
             low_KC = chunk_KC.to(x_KD.dtype)
             weight_DC = weight_VD[start:stop].to(x_KD.dtype).t()
             grad_x_KD.addcmul_(product(low_KC, weight_DC), factor_K[:, None])

@@ -85,8 +85,8 @@ def logits_of(model: FourM, known: Known, row: int, places: Sequence[int], hidde
     tensors = {name: value.double() if value.is_floating_point() else value for name, value in tensors.items()}
     inputs = read_batch(tensors, model.config)
     with torch.no_grad():
-        content, place = model.embed(inputs)
-        context = model.context(model.encode(content + place, inputs)) + place
+        embedded, place = model.embed(inputs)
+        context = model.context(model.encode(embedded, inputs)) + place
         return model.logits(DEPTH.name, model.decode(context, inputs)[0][DEPTH.name])
 
 
@@ -119,8 +119,8 @@ def test_kept_keys_and_values_change_no_logits(changes: dict[str, object]) -> No
             tensors = {name: value.double() if value.is_floating_point() else value for name, value in tensors.items()}
             inputs = read_batch(tensors, model.config)
             with torch.no_grad():
-                content, place = model.embed(inputs)
-                context = model.context(model.encode(content + place, inputs)) + place
+                embedded, place = model.embed(inputs)
+                context = model.context(model.encode(embedded, inputs)) + place
                 slow = model.logits(CAPTION.name, model.decode(context, inputs)[0][CAPTION.name])[-1]
             torch.testing.assert_close(steps[length - 1][row], slow, rtol=1e-4, atol=1e-4)
 

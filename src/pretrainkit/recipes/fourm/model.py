@@ -58,8 +58,8 @@ class FourM(nn.Module):
 
     def forward(self, inputs: FourMInputs) -> dict[str, TokenLoss]:
         """What became of the targets of each modality."""
-        content_TD, place_TD = self.embed(inputs)
-        context_TD = self.encode(content_TD + place_TD, inputs)
+        x_TD, place_TD = self.embed(inputs)
+        context_TD = self.encode(x_TD, inputs)
         context_TD = self.context(context_TD) + place_TD
         hidden, tables = self.decode(context_TD, inputs)
         return {
@@ -68,20 +68,20 @@ class FourM(nn.Module):
         }
 
     def embed(self, inputs: FourMInputs) -> tuple[Tensor, Tensor]:
-        """(T, D) twice: what the tokens of the encoder are, and where: their positions and modalities."""
-        contents, places = [], []
+        """(T, D) twice: the tokens of the encoder, and what of that says where they are: positions and modalities."""
+        parts, places = [], []
         for name, tokens in inputs.inputs.items():
             embedding = cast(InputEmbedding, self.inputs[name])
-            contents.append(embedding(tokens))
             places.append(embedding.places(tokens.positions_n) + self.input_modality[name])
+            parts.append(embedding(tokens) + places[-1])
         slots = [tokens.slots_n for tokens in inputs.inputs.values()]
         num_tokens = len(inputs.example_T)
         place_TD = _put(num_tokens, slots, places)
         if self.registers is not None and inputs.register_slots is not None:
             num_rows = len(inputs.register_slots)
             slots.append(inputs.register_slots.flatten())
-            contents.append(self.registers.repeat(num_rows, 1))
-        return _put(num_tokens, slots, contents), place_TD
+            parts.append(self.registers.repeat(num_rows, 1))
+        return _put(num_tokens, slots, parts), place_TD
 
     def encode(self, x_TD: Tensor, inputs: FourMInputs) -> Tensor:
         """Embedded tokens (T, D) to the encoder's normalised output (T, D)."""

@@ -226,8 +226,8 @@ class Sampler:
             nothing = decoder_rows([np.empty(0, np.int32)] * len(encoder["encoder_length"]), 0, 1)
             batch = self._tensors(whole(encoder, nothing, self.modalities))
             inputs = read_batch(batch, self.model.config, layout="rows")
-            content_TD, place_TD = self.model.embed(inputs)
-            context_TD = self.model.context(self.model.encode(content_TD + place_TD, inputs)) + place_TD
+            x_TD, place_TD = self.model.embed(inputs)
+            context_TD = self.model.context(self.model.encode(x_TD, inputs)) + place_TD
             self._last = _Encoded(encoder, context_TD)
             self.num_encoded += len(encoder["encoder_length"])
         return self._last
