@@ -135,6 +135,38 @@ def test_tensors_without_numbers_pass_through_all_compiled_parts():
     assert qkv.grad.shape == qkv.shape
 
 
+def _apart(x):
+    """Rows with something behind them."""
+    return torch.cat((x.flatten(1), torch.full((len(x), 5), torch.nan)), 1)[:, :-5].unflatten(1, x.shape[1:])
+
+
+_VIEWS = {
+    "apart": _apart,
+    "behind others": lambda x: torch.cat((x[:2], x))[2:],
+    "at the end": lambda x: torch.cat((torch.zeros(len(x), 3), x.flatten(1)), 1)[:, 3:].unflatten(1, x.shape[1:]),
+    "every second": lambda x: x.repeat_interleave(2, 0)[::2],
+    "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "flipped": lambda x: x.flip(0).contiguous().flip(0),
+}
+
+
+@pytest.mark.parametrize("view", _VIEWS)
+@pytest.mark.parametrize("has_queries", [False, True])
+def test_rows_may_lie_anywhere(view, has_queries):
+    torch.manual_seed(0)
+    pairs = tuple(Pair(one, one) for one in _ranges([3, 20, 1]))
+    layout = TiledPairs(pairs, 24)
+    plain = [None if has_queries else torch.randn(24, HEADS, 16), torch.randn(24, 3 if has_queries else 2, HEADS, 16)]
+    results = []
+    for change in (_VIEWS[view], torch.clone):
+        own = [None if one is None else change(one).requires_grad_() for one in plain]
+        mixed = layout.attend(*own, None, dropout_rate=0.0, scale=SCALE)
+        mixed.square().sum().backward()
+        results.append([mixed.detach(), *(one.grad for one in own if one is not None)])
+    for found, wanted in zip(*results, strict=True):
+        assert torch.equal(found, wanted)
+
+
 def _arguments():
     kv = np.zeros((8, 3, 2, 16), np.float32)
     examples = np.array([[0, 4, 0, 4, 4], [4, 4, 4, 4, 4]], np.int64)
@@ -166,10 +198,14 @@ def test_arrays_that_fit_are_taken():
         (7, 0.0),
         (8, 0),
         (8, 1 << 20),
+        (10, 95),
+        (10, 97),
+        (10, -96),
+        (10, 1 << 62),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(place, value):
-    arguments = _arguments()
+    arguments = [*_arguments(), 0, 96]
     arguments[place] = value
     with pytest.raises(ValueError, match="do not fit"):
         compiled.forward(*arguments)

@@ -17,11 +17,12 @@ def library(request, monkeypatch):
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("shape", [(9, 5), (2, 3, 5), (0, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_products_and_gradients_equal_torch(shape, dtype):
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_products_and_gradients_equal_torch(shape, dtype, is_padded):
     torch.manual_seed(0)
     x, weight = (torch.randn(size, dtype=dtype, requires_grad=True) for size in (shape, (7, 5)))
     above = torch.randn(*shape[:-1], 7, dtype=dtype)
-    found, expected = linear(x, weight), F.linear(x, weight)
+    found, expected = linear(x, weight, is_padded=is_padded), F.linear(x, weight)
     torch.testing.assert_close(found, expected)
     gradients = [torch.autograd.grad((value * above).sum(), (x, weight)) for value in (found, expected)]
     for mine, theirs in zip(*gradients, strict=True):
@@ -73,3 +74,13 @@ def test_the_layer_is_a_linear_layer_under_autocast_too():
 def test_intels_processors_have_the_products_of_mkl(monkeypatch):
     monkeypatch.setattr(module, "_vendor", lambda: "GenuineIntel")
     assert module._onednn_product.__wrapped__() is None
+
+
+@pytest.mark.parametrize("width", [1, 16, 17, 32, 1024])
+def test_padded_rows_are_an_odd_number_of_cache_lines_long_where_mkl_multiplies(monkeypatch, width):
+    monkeypatch.setattr(module, "_onednn_product", lambda: None)
+    rows = module.padded(torch.zeros(1), 3, width)
+    assert rows.shape[1] >= width
+    assert rows.shape[1] % 32 == 16
+    monkeypatch.setattr(module, "_onednn_product", lambda: F.linear)
+    assert module.padded(torch.zeros(1), 3, width).shape == (3, width)

@@ -103,6 +103,23 @@ def test_logits_that_are_not_finite_give_losses_that_are_not(odd, nll):
     torch.testing.assert_close(loss, torch.full((2,), nll), equal_nan=True)
 
 
+@pytest.mark.usefixtures("way")
+def test_a_chunk_without_any_possible_id_counts_for_nothing(monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK", 100)
+    monkeypatch.setattr(module, "_LOGITS", 1)
+    bias = torch.zeros(300)
+    bias[100:200] = -math.inf
+    x, weight = torch.randn(5, 8), torch.randn(300, 8)
+    results = []
+    for function in (linear_cross_entropy, plain):
+        inputs = [tensor.clone().requires_grad_() for tensor in (x, weight)]
+        nll, *_ = function(*inputs, bias, torch.tensor([0, 99, 200, 299, 7]))
+        nll.sum().backward()
+        results.append([nll.detach(), *(tensor.grad for tensor in inputs)])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_arrays_that_do_not_fit_are_refused():
     compiled = pytest.importorskip("pretrainkit.nn._softmax", reason="there was no compiler at installation")
     logits, targets, found = np.zeros((4, 6), np.float32), np.arange(4), np.zeros((3, 4), np.float32)
@@ -118,8 +135,9 @@ def test_arrays_that_do_not_fit_are_refused():
         (logits, targets, found[:2], 5, 0, 1),
         (logits, targets[:3], found, 5, 0, 1),
         (logits.ravel()[:23].copy(), targets, found, 5, 0, 1),
+        (logits, targets, found, 5, -1, 1),
     ):
         with pytest.raises(ValueError, match="do not fit"):
             compiled.softmax(*arguments)
-    compiled.softmax(logits, np.array([-(2**63), 2**63 - 1, -1, 0]), found, 5, -(2**62), 1)  # ids far away are nobody's
+    compiled.softmax(logits, np.array([-(2**63), 2**63 - 1, -1, 0]), found, 5, 1, 1)  # ids far away are nobody's
     assert found[2].tolist() == [0] * 4

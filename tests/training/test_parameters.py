@@ -25,3 +25,11 @@ def test_norms_are_of_each_tensor_and_at_least_float32() -> None:
         assert norms.dtype == torch.float32
         torch.testing.assert_close(norms, torch.tensor([t.float().norm() for t in some]))
     assert tensor_norms([], []).shape == (0,)
+
+
+def test_norms_of_long_tensors_are_exact_and_those_of_single_values_never_overflow() -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(300, 200), torch.tensor(1e25), torch.randn(200, 300).t(), torch.tensor([[1e-25]])]
+    norms = tensor_norms(tensors, tensors)
+    torch.testing.assert_close(norms.double(), torch.stack([t.double().norm() for t in tensors]), rtol=1e-6, atol=0)
+    assert tensor_norms([torch.full((1 << 15,), torch.inf)] * 2, tensors[:2]).tolist() == [torch.inf] * 2

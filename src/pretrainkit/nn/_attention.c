@@ -455,7 +455,6 @@ static PyObject *call(PyObject *args, int is_backward) {
                      .kv = view[1].buf,
                      .shifts = view[3].buf,
                      .mixed = view[4].buf,
-                     .examples = view[2].buf,
                      .num_heads = num_heads,
                      .width = width,
                      .kv_row = kv_row ? kv_row : num_parts * out_row,
@@ -480,12 +479,18 @@ static PyObject *call(PyObject *args, int is_backward) {
                        (has_queries ? view[6].len == 0 : view[6].len == num_queries * task.to_q_row * 4);
         }
         int64_t num_examples = view[2].len / (FIELDS * 8);
-        is_right = is_right && fits(&task, num_examples, num_queries, num_keys, &room_size);
-        if (is_right) {
+        int64_t *examples = malloc((size_t)view[2].len + 8); /* what was checked: the caller's may lie where we write */
+        is_done = examples != NULL;
+        if (is_done) {
+            task.examples = memcpy(examples, view[2].buf, (size_t)view[2].len);
+            is_right = is_right && fits(&task, num_examples, num_queries, num_keys, &room_size);
+        }
+        if (is_right && is_done) {
             Py_BEGIN_ALLOW_THREADS
             is_done = run(&task, num_examples, room_size, num_threads, is_backward);
             Py_END_ALLOW_THREADS
         }
+        free(examples);
     }
     for (int index = 0; index < num_views; index++)
         PyBuffer_Release(&view[index]);

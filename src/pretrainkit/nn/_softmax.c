@@ -10,7 +10,7 @@
 /* Floats ahead of what is worked on, to call for: the processor foresees what lies in the same page alone. */
 #define AHEAD 1024
 
-/* The maximum of a row, and of nothing minus infinity; what is not a number may be left out. */
+/* The maximum of a row; what is not a number is left out. */
 INLINE void highest_for(int wide, const float *row, int64_t width, float *found) {
     (void)wide;
     float tops[LANES], top = -__builtin_inff();
@@ -59,7 +59,7 @@ static PyObject *softmax(PyObject *module, PyObject *args) {
         return NULL;
     int64_t num = targets.len / 8, row = num ? logits.len / (num * 4) : 0;
     int is_right = targets.itemsize == 8 && targets.len == num * 8 && logits.itemsize == 4 && found.itemsize == 4 &&
-                   logits.len == num * row * 4 && found.len == 3 * num * 4 && width > 0 && (!num || width <= row) &&
+                   logits.len == num * row * 4 && found.len == 3 * num * 4 && width > 0 && first >= 0 && (!num || width <= row) &&
                    num_threads > 0 && num_threads <= MOST_THREADS;
     if (is_right) {
         const int64_t *target = targets.buf;
@@ -71,7 +71,7 @@ static PyObject *softmax(PyObject *module, PyObject *args) {
             if (target[k] >= first && target[k] - first < width)
                 entries[k] = one[target[k] - first];
             highest(one, width, tops + k);
-            exponentials(one, width, tops[k], sums + k);
+            exponentials(one, width, tops[k] == -__builtin_inff() ? 0 : tops[k], sums + k); /* 0 of all of them */
         }
         Py_END_ALLOW_THREADS
     } else

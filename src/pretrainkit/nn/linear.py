@@ -44,7 +44,9 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, weight_ED: Tensor, bias_E: Tensor | None) -> Tensor:
         ctx.save_for_backward(x_TD, weight_ED)
-        return padded_product(x_TD, weight_ED, bias_E)[:, : len(weight_ED)]
+        found = padded_product(x_TD, weight_ED, bias_E)
+        # A part of it only where it must be: autograd lets nobody write into that.
+        return found if found.shape[1] == len(weight_ED) else found[:, : len(weight_ED)]
 
     @staticmethod
     def backward(ctx: Any, grad_TE: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -108,7 +108,8 @@ def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, num: in
     entry_K = logits_KC.gather(1, (target_K - first).clamp(0, num - 1)[:, None])[:, 0]
     torch.where(is_here_K, entry_K, found_3K[2], out=found_3K[2])
     torch.amax(logits_KC, 1, out=found_3K[0])
-    torch.sum(logits_KC.sub_(found_3K[0][:, None]).exp_(), 1, out=found_3K[1])
+    shift_K = found_3K[0].clamp(min=torch.finfo(torch.float32).min)  # where all are minus infinity
+    torch.sum(logits_KC.sub_(shift_K[:, None]).exp_(), 1, out=found_3K[1])
 
 
 @cache

@@ -10,6 +10,8 @@ from pretrainkit.dist.weights import is_dtensor
 
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
+_LONG = 1 << 14
+
 
 def plain_name(name: str) -> str:
     """A parameter's name in the bare model: without the parts that DDP, compile and other wrappers put in."""
@@ -49,9 +51,14 @@ def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:
 
 
 def _norms(shards: Sequence[Tensor]) -> Tensor:
-    """One by one. On a CPU products of vectors with themselves, which use all threads and add up more exactly."""
-    is_plain = all(one.device.type == "cpu" and one.dtype == torch.float32 and one.is_contiguous() for one in shards)
-    if not is_plain or torch.compiler.is_compiling():
-        return torch.stack(torch._foreach_norm(list(shards)))
-    flat = [one.view(-1) for one in shards]
-    return torch.stack([torch.dot(one, one) for one in flat]).sqrt_()
+    """One by one. Of long ones on a CPU the products with themselves, which use all threads and add up more exactly."""
+    norms = torch.stack(torch._foreach_norm([one.new_zeros(()) if _is_long(one) else one for one in shards]))
+    for index, one in enumerate(shards):
+        if _is_long(one):
+            norms[index] = torch.dot(one.view(-1), one.view(-1)).sqrt_()
+    return norms
+
+
+def _is_long(one: Tensor) -> bool:
+    is_float32_cpu = one.device.type == "cpu" and one.dtype == torch.float32
+    return is_float32_cpu and one.numel() >= _LONG and one.is_contiguous()

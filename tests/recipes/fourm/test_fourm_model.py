@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from fourm_batches import CAPTION, DEPTH, MODALITIES, RGB, random_batch, small, tensors
 from fourm_reference import Reference
 
+from pretrainkit.nn import linear
 from pretrainkit.recipes.fourm.batch import with_places
 from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN
 from pretrainkit.recipes.fourm.inputs import Slots, read_batch, visible_targets
@@ -162,6 +164,32 @@ def test_gradients_do_not_depend_on_the_layout(variant):
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
     for ours, plain in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, plain)
+
+
+@pytest.mark.parametrize("variant", ["swiglu", "swiglu-qknorm", "gelu"])
+@pytest.mark.parametrize("library", ["MKL", "oneDNN"])
+def test_float32_takes_the_fast_paths_of_either_library_to_the_same_gradients(monkeypatch, variant, library):
+    product = F.linear if library == "oneDNN" else None
+    monkeypatch.setattr(linear, "_onednn_product", lambda: product)
+    exact = make_model(hidden_size=32, **VARIANTS[variant])
+    model = build(exact.config)
+    model.load_state_dict(exact.state_dict())
+    batch = random_batch(num_segments=2)
+    results = []
+    for one, values in ((model, tensors(batch)), (exact, as_doubles(batch))):
+        loss = sum(scores.nll_K.sum() for scores in one(read_batch(values, one.config)).values())
+        results.append([loss.detach(), *torch.autograd.grad(loss, list(one.parameters()))])
+    for ours, wanted in zip(*results, strict=True):
+        error = (ours.double() - wanted).norm() / wanted.norm().clamp(min=1e-3)
+        assert error < 1e-4
+
+
+def test_a_hook_may_keep_what_a_layer_gave_in_evaluation():
+    model, kept = build(small()).eval(), []
+    layer = model.encoder[0].attention
+    layer.register_forward_hook(lambda _module, _inputs, found: kept.extend((found, found.detach().clone())))
+    model(read_batch(tensors(random_batch(num_segments=2)), model.config))
+    assert torch.equal(*kept)
 
 
 def test_an_empty_batch_has_no_losses_and_zero_gradients():

@@ -126,8 +126,8 @@ class EncoderBlock(nn.Module):
     def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, examples: Examples) -> Tensor:
         """(T, D) to (T, D)."""
         mixed_TD = self.attention(self.attention_norm(x_TD), layout, prepared)
-        x_TD = _add(x_TD, _drop(self, mixed_TD, examples))
-        return _add(x_TD, _drop(self, self.feed_forward(self.feed_forward_norm(x_TD)), examples))
+        x_TD = _add(self, x_TD, _drop(self, mixed_TD, examples))
+        return _add(self, x_TD, _drop(self, self.feed_forward(self.feed_forward_norm(x_TD)), examples))
 
 
 class DecoderBlock(nn.Module):
@@ -155,11 +155,11 @@ class DecoderBlock(nn.Module):
         examples: Examples,
     ) -> Tensor:
         """(T, D) to (T, D)."""
-        x_TD = _add(x_TD, _drop(self, self.attention(self.attention_norm(x_TD), layout, prepared), examples))
+        x_TD = _add(self, x_TD, _drop(self, self.attention(self.attention_norm(x_TD), layout, prepared), examples))
         asked_SD = self.context_norm(context_SD)
         mixed_TD = self.cross_attention(self.query_norm(x_TD), asked_SD, cross_layout, cross_prepared)
-        x_TD = _add(x_TD, _drop(self, mixed_TD, examples))
-        return _add(x_TD, _drop(self, self.feed_forward(self.feed_forward_norm(x_TD)), examples))
+        x_TD = _add(self, x_TD, _drop(self, mixed_TD, examples))
+        return _add(self, x_TD, _drop(self, self.feed_forward(self.feed_forward_norm(x_TD)), examples))
 
 
 def norm(config: FourMModelConfig, width: int | None = None) -> LayerNorm:
@@ -174,9 +174,11 @@ def _head_norms(config: FourMModelConfig) -> tuple[LayerNorm | None, LayerNorm |
     return norm(config, width), norm(config, width)
 
 
-def _add(x_TD: Tensor, found_TD: Tensor) -> Tensor:
-    """Their sum, in the memory of what a layer has just found: nobody else needs that, and it is in the cache."""
-    return found_TD.add_(x_TD) if found_TD.dtype == x_TD.dtype else x_TD + found_TD
+def _add(block: nn.Module, x_TD: Tensor, found_TD: Tensor) -> Tensor:
+    """Their sum. In training it is in the memory of what a layer has just found, which is in the cache: a hook that
+    keeps outputs of layers must copy them then."""
+    is_written_into = block.training and found_TD.dtype == x_TD.dtype
+    return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
 
 
 def _drop(block: EncoderBlock | DecoderBlock, x_TD: Tensor, examples: Examples) -> Tensor:
