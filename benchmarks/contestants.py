@@ -1,5 +1,8 @@
 """Training steps of several models, each in a process of its own, that take turns.
 
+In its turn a contestant makes a step with each of its batches, as in training one follows another. The first of a turn
+is not counted: it finds in the cache what the others left there.
+
 Their own, because our trainer tells the C library to keep freed memory and transformers leaves that as it is.
 A benchmark calls `measure`, which starts the same file again once for each contestant; that calls `serve`.
 """
@@ -96,10 +99,9 @@ def measure(
         speeds: dict[str, list[float]] = {name: [] for name in names}
         for number in range(options.rounds + 1):  # the first of all is a warm-up
             for name in names:
-                useful = said[name]["useful"]
-                speed = useful[number % len(useful)] / steps[name]()
+                turn = [useful / steps[name]() for useful in said[name]["useful"]]
                 if number:
-                    speeds[name].append(speed)
+                    speeds[name] += turn[1:] or turn
     return said, {name: statistics.median(found) for name, found in speeds.items()}
 
 
