@@ -9,8 +9,8 @@ training loop makes, in float32 and without the data: forward, backward, clip to
 0.05 for all but norms, zero_grad. Ours by `accumulate`, `clip_gradients` and the optimizer of the trainer; theirs by
 its create_optimizer and its scaler (off), and it reads the losses of all modalities after each forward pass; without
 DistributedDataParallel, which its script always has. Each contestant has a process of its own, and they take turns of
-three steps; what counts is the median CPU time of a step that follows another. Before timing, all get the same weights and must give the
-same loss and the same gradients.
+three steps; what counts is the median CPU time of a step that follows another. Before timing, all get the same weights
+and must give the same loss and the same gradients.
 
 ours and theirs compute the same examples, masked by the original's rule, which leaves slots empty. packed is how ours
 trains: as many rows, with empty slots filled by further draws. "theirs, tuned" is the original with what its users
