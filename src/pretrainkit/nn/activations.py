@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable
-from functools import cache
-from types import ModuleType
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.compiled import call
+from pretrainkit.nn.compiled import call, part
 
 _SQRT_8_OVER_PI = math.sqrt(8 / math.pi)
 _CUBIC = 0.044715
@@ -113,13 +112,7 @@ class _ExactGelu(torch.autograd.Function):
         return found
 
 
-@cache
-def _compiled() -> ModuleType | None:
-    try:
-        import pretrainkit.nn._gelu as compiled
-    except ImportError:
-        return None
-    return compiled
+_compiled = partial(part, "_gelu")
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -1,10 +1,22 @@
 """Calls of the compiled parts of this room."""
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+
+
+@cache
+def part(name: str) -> ModuleType | None:
+    """The compiled module of this room; None: there was no compiler at installation."""
+    try:
+        return import_module(f"pretrainkit.nn.{name}")
+    except ImportError:
+        return None
 
 
 def call(function: Callable[..., None], *arguments: Any) -> None:

@@ -6,8 +6,7 @@ installation, `pretrainkit.nn.stacked_attention` computes the same.
 Dimensions: T tokens that ask, S tokens that are asked, H heads, K width of one head, E examples.
 """
 
-from functools import cache
-from types import ModuleType
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pretrainkit.nn.compiled import call
+from pretrainkit.nn.compiled import call, part
 from pretrainkit.nn.linear import padded
 from pretrainkit.nn.stacked_attention import Lengths
 
@@ -33,13 +32,7 @@ class Examples(NamedTuple):
     num_keys: int
 
 
-@cache
-def _compiled() -> ModuleType | None:
-    try:
-        import pretrainkit.nn._attention as compiled
-    except ImportError:
-        return None
-    return compiled
+_compiled = partial(part, "_attention")
 
 
 def is_compiled(x: Tensor) -> bool:

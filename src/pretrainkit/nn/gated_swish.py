@@ -9,14 +9,13 @@ Dimensions: T tokens, D width, F width inside, E = 2 F.
 Source: Shazeer 2020, https://arxiv.org/abs/2002.05202.
 """
 
-from functools import cache
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pretrainkit.nn.compiled import call
+from pretrainkit.nn.compiled import call, part
 from pretrainkit.nn.linear import padded, padded_product, product, product_into
 
 _BLOCK = 1 << 19
@@ -57,13 +56,7 @@ class _GatedSwish(torch.autograd.Function):
         return grad_x_TD, grad_both_ED, grad_down_DF
 
 
-@cache
-def _compiled() -> ModuleType | None:
-    try:
-        import pretrainkit.nn._gated_swish as compiled
-    except ImportError:
-        return None
-    return compiled
+_compiled = partial(part, "_gated_swish")
 
 
 def _gate(both_TE: Tensor, inner_TF: Tensor, width: int) -> None:

@@ -9,15 +9,14 @@ multiplies those directly: softmax over V = what is kept * a factor of the chunk
 `F.cross_entropy` in float32, which torch.compile fuses.
 """
 
-from functools import cache
-from types import ModuleType
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.compiled import call
+from pretrainkit.nn.compiled import call, part
 from pretrainkit.nn.linear import padded_product, product
 from pretrainkit.nn.tied_table import TiedTable, is_chunked
 
@@ -112,13 +111,7 @@ def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, num: in
     torch.sum(logits_KC.sub_(shift_K[:, None]).exp_(), 1, out=found_3K[1])
 
 
-@cache
-def _compiled() -> ModuleType | None:
-    try:
-        import pretrainkit.nn._softmax as compiled
-    except ImportError:
-        return None
-    return compiled
+_compiled = partial(part, "_softmax")
 
 
 def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:

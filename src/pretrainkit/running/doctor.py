@@ -108,7 +108,7 @@ def _distribution() -> list[Finding]:
 
 def _helpers() -> list[Finding]:
     drawing = ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
-    names = (*drawing, "nn._attention", "nn._gated_swish", "nn._gelu")
+    names = (*drawing, "nn._attention", "nn._gated_swish", "nn._gelu", "nn._softmax")
     missing = [name for name in names if find_spec(f"pretrainkit.{name}") is None]
     if not missing:
         return [Finding("compiled helpers", "good", ", ".join(names))]
