@@ -1,4 +1,7 @@
-"""`python stopped_training.py SIGNAL STEP WORDS...`: `pretrainkit WORDS...`, which gets SIGNAL after update STEP."""
+"""`python stopped_training.py SIGNAL STEP WORDS...`: `pretrainkit WORDS...`, which gets SIGNAL after update STEP.
+
+Instead of STEP, EVENT:STEP: when that event of that step was recorded, such as checkpoint:12.
+"""
 
 import os
 import signal
@@ -15,7 +18,14 @@ class Stopping(progress.LineWatcher):
 
     def logged(self, step: int, metrics: Mapping[str, Any]) -> None:
         super().logged(step, metrics)
-        if step == int(os.environ["STOP_AFTER_STEP"]):
+        self._stop_at(str(step))
+
+    def event(self, step: int, kind: str, text: str) -> None:
+        super().event(step, kind, text)
+        self._stop_at(f"{kind}:{step}")
+
+    def _stop_at(self, point: str) -> None:
+        if point == os.environ["STOP_AFTER_STEP"]:
             os.kill(os.getpid(), signal.Signals[os.environ["STOP_WITH"]])
 
 

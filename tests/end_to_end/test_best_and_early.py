@@ -1,6 +1,7 @@
 """Whole runs whose held-out metric follows a script: which checkpoints stay, and when the run ends."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,16 @@ def test_a_run_ends_when_its_metric_gets_no_better_and_says_so(tmp_path: Path) -
     told = lines_of(run, "events.jsonl")[-1]
     assert told["event"] == "finished"
     assert told["text"] == "at step 10 of 16: score was no better in 3 evaluations than 0.9 at step 4"
-    with pytest.raises(InputError, match=r"ended early at step 10: (.|\n)*evaluate.early_stopping=null"):
-        pk.resume(run)
-    pk.resume(run, ["evaluate.early_stopping=null"])
+    assert pk.resume(run)["valid_score"] == SCORES[10]  # nothing is left to do
+    assert steps_of(run) == [10]
+    (run / "summary.json").unlink()  # as if it had been killed before its end
+    pk.resume(run)
+    assert lines_of(run, "events.jsonl")[-1]["text"] == told["text"]
+    assert [line["step"] for line in lines_of(run, "eval.jsonl")] == [2, 4, 6, 8, 10]
+    with pytest.raises(InputError, match="ended early: score was no better") as error:
+        pk.resume(run, ["optimizer.peak_lr=1e-5"])
+    *_, advice = shlex.split(str(error.value))
+    pk.resume(run, [advice])
     assert steps_of(run) == [16]
 
 

@@ -234,15 +234,6 @@ def test_a_run_goes_on_when_its_data_was_moved(tokens: Path, finished: Path, tmp
     assert_same_ending(run, finished)
 
 
-def test_a_finished_run_is_not_resumed_but_says_how(finished: Path, tmp_path: Path) -> None:
-    run = copy_until(finished, 12, tmp_path / "run")
-    before = contents(run)
-    message = refused("resume", run)
-    assert "step 12 of 12" in message
-    assert "num_steps=24" in message
-    assert contents(run) == before
-
-
 def test_resume_longer_goes_on(settings: list[str], tmp_path: Path) -> None:
     constant = [*settings, "schedule.name=constant"]
     succeed("train", *constant, "--out", tmp_path / "short")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import refused, succeed
+from command_line import pretrainkit, refused, succeed
 
 import pretrainkit as pk
 
@@ -34,7 +34,7 @@ def test_fact_40_steps_go_on_counting_and_so_does_the_learning_rate(
     for line in lines(run):
         assert line["lr"] == pytest.approx(base / (line["step"] - 1) ** 0.5)
     assert steps(run)[-1] == "step-00000017"
-    assert "is finished: step 17" in refused("resume", run)
+    assert "17  complete: nothing is left to do" in pretrainkit("resume", run).err
     again = tmp_path / "again"
     succeed("train", *going_on(settings, finished), *rate, "schedule.step_offset=12", "num_steps=14", "--out", again)
     assert [line["lr"] for line in lines(again)] == pytest.approx([base / 2, base / 2])

@@ -135,7 +135,7 @@ def test_runs_of_a_sweep_are_an_array_and_go_on_one_by_one(cluster: Path, settin
     assert "seed=2" in told
     assert "seed=1" not in told
     wait_until(lambda: folders[2].is_finished)
-    assert "is finished" in refused("launch", "resume", sweep)
+    assert "is complete or in the queue" in succeed("launch", "resume", sweep)
     assert "already holds a run" in refused("train", *settings, *LONG, "--out", sweep, *words)
     for seed, run in enumerate(runs):
         succeed("train", *settings, *LONG, f"seed={seed}", "--out", tmp_path / f"alone-{seed}")

@@ -154,10 +154,9 @@ def resume(run: Run) -> None:
         return
     (folder,) = folders
     if folder.is_finished:
-        raise InputError(
-            f"{run} is finished: {folder.newest_checkpoint}\n"
-            f"  to train longer: pretrainkit resume {shlex.quote(str(run))} num_steps=N, and --launch as before"
-        )
+        more = f"pretrainkit resume {shlex.quote(str(run))} num_steps=N, and --launch as before"
+        print(f"{run} is complete: {folder.newest_checkpoint}; to train longer: {more}")
+        return
     launch = folder.last()
     launch_again(run, replace(launch, words=launch.words_again, job_ids=()))
 

@@ -295,9 +295,8 @@ def resume_sweep(out: Path) -> None:
 
     left = [folder for folder in launched_runs(out) if not folder.is_finished and not living_job(folder)]
     if not left:
-        raise InputError(
-            f"each run of {out} is finished or in the queue\n  look at them: pretrainkit launch status {out}"
-        )
+        print(f"each run of {out} is complete or in the queue; look at them: pretrainkit launch status {out}")
+        return
     launches = [replace(folder.last(), words=folder.last().words_again, job_ids=()) for folder in left]
     first = replace(launches[0], words=(), words_again=(), code={})
     if first.kind != "slurm" or any(replace(one, words=(), words_again=(), code={}) != first for one in launches):

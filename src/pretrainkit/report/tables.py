@@ -123,6 +123,7 @@ def config_section(run: Run) -> Markup | None:
     sources = run.provenance.get("sources")
     origins = {path: _origin(path, sources if isinstance(sources, dict) else {}) for path in leaves}
     changed = [path for path in leaves if origins[path] and not origins[path].startswith(_UNCHANGED)]
+    earlier = _earlier_values(run.provenance)
     base = run.preset or next((o.removeprefix("preset ") for o in origins.values() if o.startswith("preset ")), "")
     parts: list[Markup] = []
     if changed:
@@ -131,27 +132,44 @@ def config_section(run: Run) -> Markup | None:
             tag(
                 "div",
                 tag("h3", title),
-                _config_table(leaves, origins, changed, highlight=()),
+                _config_table(leaves, origins, changed, earlier, highlight=()),
                 class_="panel scroll long",
             )
         )
     elif base:
         parts.append(tag("p", f"Every value is that of the preset {base} or its default.", class_="quiet"))
-    everything = _config_table(leaves, origins, list(leaves), highlight=changed)
+    everything = _config_table(leaves, origins, list(leaves), earlier, highlight=changed)
     whole = tag("details", tag("summary", f"All {len(leaves)} values"), tag("div", everything, class_="scroll"))
     parts.append(tag("div", whole, class_="panel long"))
     return _section("Config", *parts)
 
 
+def _earlier_values(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """Setting to its former values, where they were changed while resuming, oldest first."""
+    earlier: dict[str, list[str]] = {}
+    for resumed in provenance.get("resumed") or []:
+        for path, (old, _) in (resumed.get("changes") or {}).items():
+            earlier.setdefault(path, []).append(f"{_yaml_like(old)} until step {resumed.get('step')}")
+    return {path: ", ".join(values) for path, values in earlier.items()}
+
+
 def _config_table(
-    leaves: Mapping[str, Any], origins: Mapping[str, str], paths: Sequence[str], highlight: Sequence[str]
+    leaves: Mapping[str, Any],
+    origins: Mapping[str, str],
+    paths: Sequence[str],
+    earlier: Mapping[str, str],
+    highlight: Sequence[str],
 ) -> Markup:
     marked = set(highlight)
     rows = [
         tag(
             "tr",
             tag("td", tag("code", path), class_="path"),
-            tag("td", tag("code", _yaml_like(leaves[path]))),
+            tag(
+                "td",
+                tag("code", _yaml_like(leaves[path])),
+                *([tag("div", earlier[path], class_="quiet small")] if path in earlier else []),
+            ),
             tag("td", tag("span", origins[path] or DASH, class_="tagged"), class_="path"),
             class_="changed" if path in marked else None,
         )

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.config.loader import Origins
+from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.recipes.registry import find_recipe
-from pretrainkit.running.configs import check_config
+from pretrainkit.running.configs import check_config, resolve_config
 from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
 from pretrainkit.running.initial import fresh_model, load_initial, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokenizer
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
 from pretrainkit.running.opened import checkpoint_of, load_model
 from pretrainkit.running.probing import build_probes
-from pretrainkit.training.folder import RunFolder, environment, json_value
+from pretrainkit.training.checkpoint_files import newest_valid, read_checkpoint
+from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
 from pretrainkit.training.recipe import Recipe
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.samples import Sample
@@ -28,6 +30,8 @@ from pretrainkit.training.watch import Watcher
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.training.trainer import Trainer
+
 
 def run_training(
     config: RunConfig, folder: RunFolder, origins: Origins, watcher: Watcher, device: str | None, *, resuming: bool
@@ -35,6 +39,8 @@ def run_training(
     """Everything between a config and the last metrics, for `train` and `resume`."""
     recipe = find_recipe(config.recipe)
     if resuming:
+        if (complete := _complete(folder, config, watcher)) is not None:  # before its data, which may be gone
+            return complete
         config = with_kept_tokenizer(recipe, config, folder)
     else:
         refuse_idle_evaluation(config, origins)
@@ -53,6 +59,8 @@ def run_training(
         source = recipe.open_data(config, "train")
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
+        if resuming and (complete := world.on_main(lambda: _complete(folder, config, watcher))) is not None:
+            return complete
         evaluations = build_evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
         precision = resolve_precision(config.precision, world.device)
         if config.evaluate.probes:
@@ -82,18 +90,13 @@ def run_training(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
                 "  restore one from a copy, or train again in another folder"
             )
-        if trainer.stopped_early is not None:
-            raise InputError(
-                f"{folder.path} ended early at step {trainer.step}: {trainer.stopped_early}\n"
-                f"  to go on all the same: pretrainkit resume {quote(str(folder.path))} evaluate.early_stopping=null"
-            )
-        if trainer.step >= config.total_steps:
-            raise InputError(
-                f"{folder.path} is finished: step {trainer.step} of {config.total_steps}\n"
-                f"  to train longer: pretrainkit resume {quote(str(folder.path))} num_steps={2 * trainer.step}"
-            )
+        changes = world.on_main(lambda: _changes(folder, config)) if resuming else {}
+        if changes and trainer.is_over:
+            raise InputError(_idle_changes(folder, trainer, changes))
         summary_of_data = source.summary() if world.is_main else {}
-        world.on_main(lambda: _record(folder, config, origins, summary_of_data, trainer.step if resuming else 0))
+        world.on_main(
+            lambda: _record(folder, config, origins, summary_of_data, trainer.step if resuming else 0, changes)
+        )
         if world.is_main:
             watcher.started(
                 {
@@ -112,22 +115,52 @@ def run_training(
                 }
             )
         metrics = trainer.fit()
-        if world.is_main and evaluations:
-            summary = {
-                "parameters": trainer.num_parameters,
-                "steps": trainer.step,
-                **metrics,
-                **(recipe.baselines(config) if config.has_held_out_data else {}),
-            }
-            folder.write_json("summary.json", {name: json_value(value) for name, value in summary.items()})
         if world.is_main and recipe.has_held_out_examples(config):
             # A forward pass of a sharded model needs all ranks; what was saved last is whole.
             trained = load_model(folder.path) if config.parallel.is_sharded else trainer.plain_model
             samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
             folder.write_json("samples.json", samples)
+        if world.is_main:  # the last file that is written: with it the run is complete
+            early = {} if trainer.stopped_early is None else {"stopped_early": trainer.stopped_early}
+            baselines = recipe.baselines(config) if config.has_held_out_data else {}
+            summary = {"parameters": trainer.num_parameters, "steps": trainer.step, **early, **metrics, **baselines}
+            folder.write_json(SUMMARY, {name: json_value(value) for name, value in summary.items()})
         return metrics
     finally:
         world.close()
+
+
+def _complete(folder: RunFolder, config: RunConfig, watcher: Watcher) -> dict[str, float] | None:
+    """The last metrics of a run that has nothing left to do under `config`; None where something is left."""
+    summary = folder.summary()
+    if not summary or _changes(folder, config):
+        return None
+    newest = newest_valid(folder.checkpoints)
+    if newest is None or read_checkpoint(newest).step != summary["steps"]:
+        return None
+    more = "evaluate.early_stopping=null" if "stopped_early" in summary else f"num_steps={2 * summary['steps']}"
+    text = f"nothing is left to do; to train longer: pretrainkit resume {quote(str(folder.path))} {more}"
+    watcher.event(summary["steps"], "complete", text)
+    return {name: value for name, value in summary.items() if isinstance(value, float)}
+
+
+def _changes(folder: RunFolder, config: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Dotted path of each setting that `config` has otherwise than the run so far, to its old and its new value."""
+    old = flatten(resolve_config(folder.config_tree()).config.model_dump(mode="json"))
+    new = flatten(config.model_dump(mode="json"))
+    return {path: (old.get(path), new.get(path)) for path in old | new if old.get(path) != new.get(path)}
+
+
+def _idle_changes(folder: RunFolder, trainer: Trainer, changes: Mapping[str, Any]) -> str:
+    """The message for settings that nothing would read, because the run has ended."""
+    path = quote(str(folder.path))
+    early = trainer.stopped_early
+    end = f"ended early: {early}" if early else f"it has made all its {trainer.config.total_steps} steps"
+    more = "evaluate.early_stopping=null" if early else f"num_steps={2 * trainer.step}"
+    return (
+        f"{folder.path} is finished at step {trainer.step}; these changes would have no effect: {', '.join(changes)}\n"
+        f"  {end}\n  to train longer: pretrainkit resume {path} {more}"
+    )
 
 
 def checked(recipe: Recipe, config: Any) -> Any:
@@ -155,10 +188,21 @@ def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.M
     return lambda model: recipe.sample(config, model, source, num)
 
 
-def _record(folder: RunFolder, config: RunConfig, origins: Origins, data: Mapping[str, Any], step: int) -> None:
-    """Write what this run is: config, where its values came from, data, code; when it goes on, one entry more."""
+def _record(
+    folder: RunFolder,
+    config: RunConfig,
+    origins: Origins,
+    data: Mapping[str, Any],
+    step: int,
+    changes: Mapping[str, tuple[Any, Any]],
+) -> None:
+    """Write what this run is: config, where its values came from, data, code; on resuming, one entry more."""
     provenance = folder.provenance() or {"data": data, **environment()}
     if step:
-        provenance.setdefault("resumed", []).append({"step": step, **environment()})
+        folder.remove_summary()
+        provenance.setdefault("resumed", []).append({"step": step, "changes": changes, **environment()})
+    if changes:
+        told = (f"{path} from {json.dumps(old)} to {json.dumps(new)}" for path, (old, new) in changes.items())
+        folder.event(step, "changed", "; ".join(told))
     folder.record(config, {**provenance, "sources": origins})
     keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))

@@ -20,6 +20,8 @@ from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.training.samples import Sample
 
 CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"
+SUMMARY = "summary.json"
+"""Written last: a run whose newest checkpoint is of the step named in it is complete."""
 SAMPLES = "samples"
 """Folder of what a model answered while it was trained, a file for each evaluation."""
 
@@ -72,7 +74,7 @@ class RunFolder:
         self.require_new()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            old = (CONFIG, PROVENANCE, EVENTS, EVALUATIONS, "summary.json", "samples.json", "skipped-*.json")
+            old = (CONFIG, PROVENANCE, EVENTS, EVALUATIONS, SUMMARY, "samples.json", "skipped-*.json")
             for name in (*old, f"{SAMPLES}/step-*.json"):
                 for left in self.path.glob(name):
                     left.unlink()
@@ -108,6 +110,18 @@ class RunFolder:
             raise DataError(f"{path} does not hold a config\n  it should name its recipe")
         return tree
 
+    def summary(self) -> dict[str, Any]:
+        """The numbers at the end of the run; empty where it has not ended."""
+        try:
+            return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+
+    def remove_summary(self) -> None:
+        """Remove what described the end of a run that continues."""
+        for name in (SUMMARY, "samples.json"):
+            (self.path / name).unlink(missing_ok=True)
+
     def provenance(self) -> dict[str, Any]:
         """Where each value of the config came from, versions, command; empty when missing.
 
@@ -124,12 +138,11 @@ class RunFolder:
             ) from None
 
     def event(self, step: int, kind: str, text: str) -> None:
-        """Append to events.jsonl: started, resumed, stopped, checkpoint, skipped, finished."""
+        """Append to events.jsonl: started, resumed, changed, stopped, checkpoint, skipped, finished."""
         self._append(EVENTS, {"step": step, "event": kind, "text": text, "time": round(time.time(), 3)})
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append to eval.jsonl, replacing nothing: a resumed run may evaluate a step again with equal numbers. NaN and
-        infinity become null."""
+        """Append to eval.jsonl. NaN and infinity become null."""
         self._append(EVALUATIONS, {"step": step} | {name: json_value(value) for name, value in metrics.items()})
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:

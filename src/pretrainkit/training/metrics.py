@@ -50,7 +50,7 @@ class JsonLines:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _cut_after(path, resume_step)
+            cut_after(path, resume_step)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise DataError(f"cannot write {path}: {error.strerror}\n  choose another output folder") from error
@@ -98,6 +98,12 @@ class MetricsLog:
         self._tensorboard = _open_tensorboard(folder, resume_step) if config.tensorboard else None
         self._wandb = _open_wandb(folder, config, run_config) if config.wandb != "off" else None
         self._lines = JsonLines(folder / "metrics.jsonl", resume_step)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The numbers of the newest line; empty where there is none."""
+        lines = self._lines.path.read_text(encoding="utf-8").splitlines()
+        return {name: value for name, value in json.loads(lines[-1]).items() if name != "step"} if lines else {}
 
     def write(self, step: int, values: Mapping[str, Scalar]) -> dict[str, float]:
         """Record `values` as of update number `step`; tensors are fetched in one copy. Returns them as numbers."""
@@ -147,7 +153,7 @@ class MetricsLog:
         self.close()
 
 
-def _cut_after(path: Path, resume_step: int) -> None:
+def cut_after(path: Path, resume_step: int) -> None:
     """Drop the lines past `resume_step`, a torn last line, and what is no such line; write aside, then rename."""
     if not path.exists():
         return

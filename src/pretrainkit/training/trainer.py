@@ -33,9 +33,9 @@ from pretrainkit.training.best import BestSteps, EarlyStopping
 from pretrainkit.training.checkpoint import CheckpointStore, load
 from pretrainkit.training.checkpoint_files import Checkpoint, read_checkpoint
 from pretrainkit.training.ema import Ema
-from pretrainkit.training.folder import RunFolder
+from pretrainkit.training.folder import EVALUATIONS, RunFolder
 from pretrainkit.training.memory import freed_memory_kept
-from pretrainkit.training.metrics import MetricsLog
+from pretrainkit.training.metrics import MetricsLog, cut_after
 from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossSum
 from pretrainkit.training.optim import build_optimizer, clip_gradients, parameters_of, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
@@ -100,6 +100,7 @@ class Trainer:
         self._is_best = False
         self._evaluated: dict[Evaluation, set[str]] = {}
         self._saved_step = -1
+        self._restored_step = -1
         self._metrics_log: MetricsLog | None = None
         self._bad_steps = torch.zeros((), device=world.device)
 
@@ -116,7 +117,7 @@ class Trainer:
         checkpoint = self._load(path)
         self.loader.check_state(checkpoint.meta["data"])
         self.step, self.num_skipped = checkpoint.step, int(checkpoint.meta["num_skipped"])
-        self._saved_step = self.step
+        self._saved_step = self._restored_step = self.step
         self.throughput.load_notes(checkpoint.meta.get("notes", {}))
         if self.best is not None:
             self.best.load_state(checkpoint.meta.get("best_steps", []))
@@ -164,17 +165,16 @@ class Trainer:
             RunError: More non-finite steps than allowed, or the disk is full.
         """
         config = self.config
-        if self.world.is_main:
-            run_config = config.model_dump(mode="json")
-            self._metrics_log = MetricsLog(self.folder.path, config.log, self.step, run_config=run_config)
-        last: dict[str, float] = {}
+        was_over = self.is_over  # stopped between its last checkpoint and its last evaluation
+        last = self._resume_logs(was_over)
         is_new = self.step == config.first_step
         self._event("started" if is_new else "resumed", f"at step {self.step} of {config.total_steps}")
         try:
             if is_new and self.config.evaluate.before_training:
                 last |= self._evaluate(self.evaluations)
             with StopSignal() as stop, freed_memory_kept() if self.world.device.type == "cpu" else nullcontext():
-                for step, microbatches, waited in self.loader.iterate(self.step, config.total_steps):
+                end = self.step if was_over else config.total_steps
+                for step, microbatches, waited in self.loader.iterate(self.step, end):
                     began = time.perf_counter()
                     sums, norm = self._update(step, microbatches)
                     self.step = step + 1
@@ -191,7 +191,8 @@ class Trainer:
                     last |= self._between_steps(stop)
                     if self.stopped_early is not None:
                         break
-            rest = [evaluation for evaluation in self.evaluations if evaluation not in self._due]
+            done = [] if was_over else self._due
+            rest = [evaluation for evaluation in self.evaluations if evaluation not in done]
             if self.best is not None and rest:  # it decides what the last save deletes
                 last |= self._evaluate(rest)
                 rest = []
@@ -207,6 +208,15 @@ class Trainer:
         early = f" of {config.total_steps}: {self.stopped_early}" if self.stopped_early is not None else ""
         self._event("finished", f"at step {self.step}{early}")
         return last
+
+    def _resume_logs(self, was_over: bool) -> dict[str, float]:
+        """Open the logs and cut what will be written again; returns what was logged with the restored step."""
+        if not self.world.is_main:
+            return {}
+        cut_after(self.folder.path / EVALUATIONS, self.step - 1 if was_over else self.step)
+        run_config = self.config.model_dump(mode="json")
+        self._metrics_log = MetricsLog(self.folder.path, self.config.log, self.step, run_config=run_config)
+        return self._metrics_log.last if was_over else {}
 
     def _update(self, step: int, host_batches: list[HostBatch]) -> tuple[dict[str, LossSum], Tensor]:
         """One optimizer update on this rank's microbatches.
@@ -347,6 +357,8 @@ class Trainer:
 
     def _decide(self, metrics: dict[str, float]) -> None:
         """What an evaluation means for the checkpoints to keep and for the end of the run."""
+        if self.step == self._restored_step:
+            return  # decided before the checkpoint was written
         if self.best is not None and self.step:
             self._is_best = self.best.saw(self.step, metrics)
         if self.early_stopping is not None:
