@@ -157,3 +157,16 @@ def test_manifest_tells_what_was_made(unigram):
     manifest = json.loads((unigram / "manifest.json").read_bytes())
     assert (manifest["kind"], manifest["vocab_size"], manifest["special"]["mask"]) == ("unigram", 1500, 259)
     assert manifest["fingerprint"] == load_tokenizer(unigram).fingerprint
+
+
+def test_the_same_training_again_leaves_the_tokenizer_as_it_is(words, tmp_path):
+    out, settings = tmp_path / "made", TokenizerSettings(kind="wordpiece", vocab_size=400)
+    manifest = train_tokenizer([words], out, settings)
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.iterdir()}
+    assert train_tokenizer([words], out, settings) == json.loads(json.dumps(manifest))
+    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.iterdir()} == before
+    other = tmp_path / "other.tsv"
+    other.write_bytes(words.read_bytes() + b"unheard\t5\n")
+    for source, changed in ((other, settings), (words, TokenizerSettings(kind="wordpiece", vocab_size=401))):
+        with pytest.raises(DataError, match="exists already"):
+            train_tokenizer([source], out, changed)

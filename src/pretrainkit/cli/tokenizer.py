@@ -110,11 +110,13 @@ def train(
     max_bad: MaxBad = 0,
     json_output: Json = False,
 ) -> None:
-    """Train a tokenizer from word counts. Equal counts and options give equal files."""
+    """Train a tokenizer from word counts. Equal counts and options give equal files.
+
+    The same command again leaves the tokenizer as it is.
+    """
     from pretrainkit.tokenizers.coco_classes import read_classes
-    from pretrainkit.tokenizers.folder import refuse_existing
     from pretrainkit.tokenizers.punkt import read_abbreviations
-    from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
+    from pretrainkit.tokenizers.train import TokenizerSettings, manifest_of_existing, train_tokenizer
 
     settings = TokenizerSettings(
         kind=kind.value,
@@ -126,7 +128,7 @@ def train(
         num_bins=bins,
         max_length=max_length,
     )
-    refuse_existing(out)
+    manifest_of_existing(out, settings)  # refuses another tokenizer before the work
     if abbreviations and not sentences_from:
         raise InputError(
             f"--abbreviations {abbreviations} is only read with --sentences-from\n  add that, or leave it out"

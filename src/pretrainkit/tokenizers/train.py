@@ -1,5 +1,6 @@
 """Trains a tokenizer from word counts into a folder that this package and `transformers` load."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,6 +55,23 @@ class TokenizerSettings:
             )
 
 
+def manifest_of_existing(out: Path, settings: TokenizerSettings) -> dict[str, Any] | None:
+    """The manifest of a tokenizer that was trained into `out` with these settings; None where there is no folder.
+
+    Raises:
+        DataError: `out` holds something else.
+    """
+    path = out / "manifest.json"
+    with files.explained_write_errors(out):
+        exists = path.is_file()
+    if exists:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if json.loads(json.dumps(asdict(settings))).items() <= dict(manifest.get("settings", {})).items():
+            return manifest
+    files.refuse_existing(out)
+    return None
+
+
 def train_tokenizer(
     words: Sequence[str | Path],
     out: str | Path,
@@ -61,7 +79,9 @@ def train_tokenizer(
     *,
     punkt: PunktParameters | None = None,
 ) -> dict[str, Any]:
-    """Trains and writes a tokenizer folder; returns its manifest. Equal counts and settings give equal bytes.
+    """Train and write a tokenizer folder; return its manifest. Equal counts and settings give equal bytes.
+
+    A folder that was trained from the same counts with the same settings is left as it is.
 
     Args:
         words: TSVs of word counts; equal words are added up, and the order of rows does not matter.
@@ -70,12 +90,17 @@ def train_tokenizer(
         punkt: Parameters of the sentence splitter to keep beside the tokenizer.
 
     Raises:
-        DataError: The input or the vocabulary size cannot be used, or `out` exists. Nothing is written then.
+        DataError: The input or the vocabulary size cannot be used, or `out` holds something else. Nothing is written
+            then.
     """
     out = Path(out)
-    files.refuse_existing(out)
+    existing = manifest_of_existing(out, settings)
     counts = read_word_counts(words)
     source = fingerprint([[word.decode(), count] for word, count in counts.items()])
+    if existing is not None:
+        if (existing["source"], existing["punkt"]) == (source, punkt.fingerprint if punkt else None):
+            return existing
+        files.refuse_existing(out)
     with files.new_folder(out) as aside:
         if settings.kind == "unigram":
             model = unigram.train_unigram(counts, settings.vocab_size, settings.layout)
