@@ -106,6 +106,44 @@ def test_a_mixture_is_shown_with_its_rates(cli, module):
     assert "my:first 3 75.00% 7 3" in " ".join(text.split())
 
 
+OPEN_MODULE = """
+from pathlib import Path
+
+from pretrainkit.data.preprocessors import rekey, tokenize
+from pretrainkit.data.supply import RunSteps, RunVocabulary
+from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.data.task_sources import TextLines
+from pretrainkit.data.task_steps import CacheMarker
+
+TEXT = {"train": Path(__file__).parent / "text.txt"}
+FEATURES = {"inputs": Feature(RunVocabulary()), "targets": Feature(RunVocabulary())}
+STEPS = (rekey({"targets": "text"}), tokenize(False), CacheMarker(), RunSteps())
+add_task(Task("second", TextLines(TEXT), FEATURES, STEPS))
+add_mixture(Mixture("both", [("second", 1.0)]))
+"""
+
+
+def test_what_a_run_would_make_of_text_is_shown(cli, module):
+    module.write_text(OPEN_MODULE)
+    (module.parent / "text.txt").write_text("".join(f"{n} is the number of this sentence\n" for n in range(40)))
+    show = ("tasks", "show", "both", "--module", module)
+    error = cli(*show).err
+    advice = error.rpartition("tasks: ")[2].split()
+    assert cli(*show, *advice).code == 0
+    error = cli(*show, *advice, "--tokenizer", "bytes").err  # of which few ids are free
+    more = error.rpartition("tasks show: ")[2].split()
+    assert cli(*show, *advice, "--tokenizer", "bytes", *more).code == 0
+    lengths = ("--lengths", "inputs=64,targets=18", "--tokenizer", "bytes")
+    (row,) = json.loads(cli(*show, *lengths, "--json").out)["shares"]
+    assert "made as in a run with default settings" in cli(*show, *lengths).out
+    # A run counts the same: its own check of the same mixture.
+    run = ("t5/tiny", "data.task=both", f"data.modules=[{module}]", "data.tokenizer=bytes", "data.train_split=train")
+    checked = cli("data", "check", *run, "data.valid_split=null", "data.input_length=64", "data.target_length=18").out
+    inputs, targets = (round(row["examples"] * row[f"mean_{name}_length"]) for name in ("input", "target"))
+    assert inputs > 1000
+    assert f"tokens of an epoch    {inputs:,} of inputs, {targets:,} of targets" in checked
+
+
 def test_a_cache_is_made_found_and_kept(cli, module, tmp_path):
     command = ("tasks", "cache", "both", "--out", tmp_path / "caches", "--module", module, "--num-shards", "2")
     result = cli(*command, "--workers", "2")

@@ -127,6 +127,12 @@ def show(
     batch_size: Annotated[int, typer.Option(min=1, help="Examples of each of those steps.")] = 128,
     data: Data = None,
     tokenizer: Tokenizer = None,
+    sentinels: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Ids behind the vocabulary for sentinels, as data.denoising.num_sentinels.", show_default=False
+        ),
+    ] = None,
     leave_out: LeaveOut = None,
     module: Module = None,
     json_output: Json = False,
@@ -134,12 +140,20 @@ def show(
     """Show examples as a model gets them: ids and text of every feature.
 
     Of a mixture also the rate of each task, its share of the examples and of the tokens, and its mean lengths. Tasks
-    that leave their vocabulary to the run are shown in bytes where no --tokenizer is given.
+    that leave their vocabulary to the run are shown in bytes where no --tokenizer is given; those that leave their
+    objective to the run are shown with the default one.
     """
     from pretrainkit.data.shares import table
+    from pretrainkit.data.supply import RunSteps
     from pretrainkit.data.task import Task
+    from pretrainkit.data.vocabulary_folder import BYTES, NUM_SENTINELS
 
-    registry = _registry(module).supplied(_supply(data, tokenizer or "bytes", leave_out))
+    open_registry = _registry(module)
+    as_defined = [open_registry.get_task(one) for one in open_registry.task_names(name)]
+    leaves_objective = any(isinstance(step, RunSteps) for one in as_defined for step in one.preprocessors)
+    if tokenizer is None and leaves_objective:
+        sentinels = sentinels or NUM_SENTINELS  # bytes alone leave 11 ids free
+    registry = open_registry.supplied(_supply(data, tokenizer or BYTES, leave_out, sentinels))
     entry = registry.get(name)
     limits, folders = lengths_of(lengths), list(cache or [])
     features = dict.fromkeys(feature for task in registry.tasks(name) for feature in task.features)
@@ -169,6 +183,12 @@ def show(
             )
         )
         return
+    if any(
+        isinstance(step, RunSteps)
+        for one in registry.task_names(name)
+        for step in open_registry.get_task(one).preprocessors
+    ):
+        typer.echo("inputs and targets are made as in a run with default settings (data.denoising of its config)")
     if isinstance(entry, Task):
         origin = ", from a cache" if mixture.tasks[0].is_cached else ""
         typer.echo(f"{name}: {len(mixture.tasks[0]):,} examples of {split}{origin}")
@@ -257,14 +277,20 @@ def _registry(modules: list[str] | None) -> "TaskRegistry":
     return REGISTRY
 
 
-def _supply(data: list[str] | None, tokenizer: str | None, leave_out: list[str] | None) -> "Supply":
-    """What the options say in place of a run."""
+def _supply(
+    data: list[str] | None, tokenizer: str | None, leave_out: list[str] | None, num_sentinels: int | None = None
+) -> "Supply":
+    """What the options say in place of a run, with the steps that a run has by default."""
+    from importlib import import_module
+
     from pretrainkit.data.named_data import task_folders
     from pretrainkit.data.supply import Supply
     from pretrainkit.data.vocabulary_folder import open_vocabulary
 
-    vocabulary = None if tokenizer is None else open_vocabulary(tokenizer)
-    return Supply(vocabulary, task_folders(data or ()), tuple, frozenset(leave_out or ()))
+    vocabulary = None if tokenizer is None else open_vocabulary(tokenizer, num_sentinels)
+    catalogues = [vars(import_module(name)) for name in _recipe_modules()]  # not all are of tasks
+    (default_steps,) = [one["default_steps"] for one in catalogues if "default_steps" in one]
+    return Supply(vocabulary, task_folders(data or ()), default_steps, frozenset(leave_out or ()))
 
 
 def _fits(name: str, pattern: str) -> bool:

@@ -5,10 +5,19 @@ docs/tasks.md.
 """
 
 from pretrainkit.data.task import add_mixture, add_task
+from pretrainkit.data.task_steps import Step
 from pretrainkit.recipes.t5.catalogue import glue, mixtures, super_glue, texts, unlabelled
 from pretrainkit.recipes.t5.catalogue.sentinels import add_task_with_sentinels, with_sentinels
+from pretrainkit.recipes.t5.denoising import DenoisingConfig
+from pretrainkit.recipes.t5.task_denoising import denoising_steps
 
-__all__ = ["add_task_with_sentinels", "with_sentinels"]
+__all__ = ["add_task_with_sentinels", "default_steps", "with_sentinels"]
+
+
+def default_steps() -> tuple[Step, ...]:
+    """The steps that a run with default settings supplies in place of `RunSteps`: span corruption."""
+    return denoising_steps(DenoisingConfig())
+
 
 for _task in (*unlabelled.TASKS, *glue.TASKS, *super_glue.TASKS, *texts.TASKS):
     add_task(_task)
