@@ -41,7 +41,7 @@ def run_training(
     if resuming:
         if (complete := _complete(folder, config, watcher)) is not None:  # before its data, which may be gone
             return complete
-        config = with_kept_tokenizer(recipe, config, folder)
+        config = with_kept_tokenizer(recipe, with_encoder(recipe, absolute_paths(config)), folder)
     else:
         refuse_idle_evaluation(config, origins)
         config = with_first_step(config)

@@ -202,3 +202,14 @@ def test_the_best_score_is_kept_and_the_run_ends_when_it_rises_no_more(encoder, 
     first = min(step for step, score in scores.items() if score == max(scores.values()))
     assert max(scores) == first + 4
     assert (tmp_path / "run" / "checkpoints" / f"step-{first:08d}").is_dir()
+
+
+def test_the_same_fine_tuning_again_leaves_a_complete_run_as_it_is(finished, encoder, glue):
+    run, metrics = finished
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    folders = json.dumps({"glue": str(glue)})
+    words = [f"init_from={encoder}", f"data.task_folders={folders}", *QUICK, "data.num_epochs=6"]
+    again = api.train(api.load_config("glue/sst2", words), run, device="cpu", resume=True)
+    assert again.items() >= metrics.items()
+    after = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert after == before
