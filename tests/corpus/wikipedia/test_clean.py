@@ -1,13 +1,14 @@
 """Wikitext to text: what a reader sees stays, markup goes, and no markup is slow."""
 
 import time
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wiki_dumps import HEAD
 
-from pretrainkit.corpus.wikipedia.clean import Cleaner
+from pretrainkit.corpus.wikipedia.clean import TEX_SIGNS, Cleaner
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import parse_site
 
@@ -47,6 +48,78 @@ def clean(text, **options):
 )
 def test_markup_becomes_what_a_reader_sees(wikitext, text):
     assert clean(wikitext) == text
+
+
+GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi "
+    "psi omega digamma"
+).split()
+VARIANTS = {
+    "varepsilon": "GREEK SMALL LETTER EPSILON",
+    "vartheta": "GREEK THETA SYMBOL",
+    "varkappa": "GREEK KAPPA SYMBOL",
+    "varpi": "GREEK PI SYMBOL",
+    "varrho": "GREEK RHO SYMBOL",
+    "varsigma": "GREEK SMALL LETTER FINAL SIGMA",
+    "varphi": "GREEK SMALL LETTER PHI",
+}
+UNICODE_SIGNS = {
+    "times": "MULTIPLICATION SIGN", "div": "DIVISION SIGN", "cdot": "MIDDLE DOT", "pm": "PLUS-MINUS SIGN",
+    "mp": "MINUS-OR-PLUS SIGN", "circ": "RING OPERATOR", "bullet": "BULLET", "oplus": "CIRCLED PLUS",
+    "otimes": "CIRCLED TIMES", "ast": "ASTERISK OPERATOR", "dagger": "DAGGER",
+    "leq": "LESS-THAN OR EQUAL TO", "le": "LESS-THAN OR EQUAL TO", "geq": "GREATER-THAN OR EQUAL TO",
+    "ge": "GREATER-THAN OR EQUAL TO", "neq": "NOT EQUAL TO", "ne": "NOT EQUAL TO", "lt": "LESS-THAN SIGN",
+    "gt": "GREATER-THAN SIGN", "ll": "MUCH LESS-THAN", "gg": "MUCH GREATER-THAN", "approx": "ALMOST EQUAL TO",
+    "equiv": "IDENTICAL TO", "sim": "TILDE OPERATOR", "simeq": "ASYMPTOTICALLY EQUAL TO",
+    "cong": "APPROXIMATELY EQUAL TO", "propto": "PROPORTIONAL TO", "infty": "INFINITY", "to": "RIGHTWARDS ARROW",
+    "rightarrow": "RIGHTWARDS ARROW", "leftarrow": "LEFTWARDS ARROW", "gets": "LEFTWARDS ARROW",
+    "leftrightarrow": "LEFT RIGHT ARROW", "mapsto": "RIGHTWARDS ARROW FROM BAR",
+    "Rightarrow": "RIGHTWARDS DOUBLE ARROW", "Leftarrow": "LEFTWARDS DOUBLE ARROW",
+    "Leftrightarrow": "LEFT RIGHT DOUBLE ARROW", "in": "ELEMENT OF", "notin": "NOT AN ELEMENT OF",
+    "subset": "SUBSET OF", "subseteq": "SUBSET OF OR EQUAL TO", "supset": "SUPERSET OF",
+    "supseteq": "SUPERSET OF OR EQUAL TO", "cup": "UNION", "cap": "INTERSECTION", "emptyset": "EMPTY SET",
+    "setminus": "SET MINUS", "forall": "FOR ALL", "exists": "THERE EXISTS", "neg": "NOT SIGN", "lnot": "NOT SIGN",
+    "land": "LOGICAL AND", "wedge": "LOGICAL AND", "lor": "LOGICAL OR", "vee": "LOGICAL OR",
+    "sum": "N-ARY SUMMATION", "prod": "N-ARY PRODUCT", "int": "INTEGRAL", "oint": "CONTOUR INTEGRAL",
+    "partial": "PARTIAL DIFFERENTIAL", "nabla": "NABLA", "hbar": "PLANCK CONSTANT OVER TWO PI", "ell": "SCRIPT SMALL L",
+    "Re": "BLACK-LETTER CAPITAL R", "Im": "BLACK-LETTER CAPITAL I", "aleph": "ALEF SYMBOL", "prime": "PRIME",
+    "perp": "UP TACK", "parallel": "PARALLEL TO", "mid": "DIVIDES", "angle": "ANGLE",
+    "langle": "MATHEMATICAL LEFT ANGLE BRACKET", "rangle": "MATHEMATICAL RIGHT ANGLE BRACKET",
+    "ldots": "HORIZONTAL ELLIPSIS", "dots": "HORIZONTAL ELLIPSIS", "dotsc": "HORIZONTAL ELLIPSIS",
+    "cdots": "MIDLINE HORIZONTAL ELLIPSIS", "dotsb": "MIDLINE HORIZONTAL ELLIPSIS",
+}  # fmt: skip
+
+
+def test_letters_and_signs_of_formulas_are_those_of_unicode():
+    for name in GREEK:
+        unicode_name = {"lambda": "lamda"}.get(name, name).upper()
+        small = unicodedata.lookup(f"GREEK SMALL LETTER {unicode_name}")
+        assert clean(f"x <math>\\{name}</math> y") == f"x {small} y"
+        assert clean(f"x <math>\\{name.capitalize()}</math> y") == f"x {small.upper()} y"
+    for name, unicode_name in (VARIANTS | UNICODE_SIGNS).items():
+        assert clean(f"x <math>\\{name}</math> y") == f"x {unicodedata.lookup(unicode_name)} y", name
+
+
+def test_every_sign_of_the_table_is_tested_or_is_letters():
+    named = {name for greek in GREEK for name in (greek, greek.capitalize())} | set(VARIANTS) | set(UNICODE_SIGNS)
+    others = {name: sign for name, sign in TEX_SIGNS.items() if name not in named}
+    assert {name for name, sign in others.items() if sign.strip()} == {
+        name for name, sign in others.items() if sign == name and name.isalpha()
+    }
+
+
+@pytest.mark.parametrize(
+    ("tex", "text"),
+    [
+        ("e^{i\\pi} + 1", "e^{iπ} + 1"),
+        ("\\Delta\\omega \\ge 90^\\circ, 45^{\\circ}", "Δω ≥ 90°, 45°"),
+        ("f \\circ g", "f ∘ g"),
+        ("\\tan\\theta \\approx \\arcsin x", "tanθ ≈ arcsin x"),
+        ("\\unknown{x} \\frac{1}{2}", "\\unknown{x} \\frac{1}{2}"),
+    ],
+)
+def test_formulas_are_read_with_their_letters(tex, text):
+    assert clean(f"so <math>{tex}</math> is") == f"so {text} is"
 
 
 @pytest.mark.parametrize(

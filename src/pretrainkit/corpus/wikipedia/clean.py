@@ -32,10 +32,6 @@ _BEFORE_SIGN = re.compile(r" ([,.;])(?=[\s)]|$)", re.MULTILINE)
 _ENTITIES = (
     ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
 )  # fmt: skip
-_GREEK = words(
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi "
-    "psi omega"
-)
 
 
 class Cleaner:
@@ -133,18 +129,40 @@ def _without_bold(text: str) -> str:
 
 
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_LETTERS = {name: chr(0x3B1 + index + (index > 16)) for index, name in enumerate(_GREEK)}
-_SIGNS = {
-    "times": "×", "cdot": "·", "pm": "±", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
-    "approx": "≈", "infty": "∞", "to": "→", "rightarrow": "→", "in": "∈", "sum": "∑", "int": "∫", "partial": "∂",
-    "nabla": "∇", "ldots": "…", "dots": "…", "cdots": "⋯", "left": "", "right": "", "quad": " ", "qquad": " ",
-    "displaystyle": "", "textstyle": "", "hbar": "ℏ", "Delta": "Δ", "Omega": "Ω", "Sigma": "Σ", "Phi": "Φ",
-    "Gamma": "Γ", "Lambda": "Λ", "Psi": "Ψ", "Theta": "Θ", "Pi": "Π", "circ": "°", "sin": "sin", "cos": "cos",
-    "ln": "ln", "log": "log", "exp": "exp", "lim": "lim", "max": "max", "min": "min", "forall": "∀", "exists": "∃",
-}  # fmt: skip
+_DEGREES = re.compile(r"\^(?:\\circ(?![a-zA-Z])|\{\\circ\})")
+_GREEK = dict(
+    zip(
+        words(
+            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma tau "
+            "upsilon phi chi psi omega digamma vartheta varkappa varpi varrho varphi varepsilon"
+        ),
+        "αβγδεζηθικλμνξοπρςστυφχψωϝϑϰϖϱφε",
+        strict=True,
+    )
+)
+TEX_SIGNS = (
+    _GREEK
+    | {name.capitalize(): letter.upper() for name, letter in _GREEK.items() if not name.startswith("var")}
+    | {
+        "times": "×", "div": "÷", "cdot": "·", "pm": "±", "mp": "∓", "circ": "∘", "bullet": "•", "oplus": "⊕",
+        "otimes": "⊗", "ast": "∗", "dagger": "†", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
+        "lt": "<", "gt": ">", "ll": "≪", "gg": "≫", "approx": "≈", "equiv": "≡", "sim": "∼", "simeq": "≃", "cong": "≅",
+        "propto": "∝", "infty": "∞", "to": "→", "rightarrow": "→", "leftarrow": "←", "gets": "←",
+        "leftrightarrow": "↔", "mapsto": "↦", "Rightarrow": "⇒", "Leftarrow": "⇐", "Leftrightarrow": "⇔", "in": "∈",
+        "notin": "∉", "subset": "⊂", "subseteq": "⊆", "supset": "⊃", "supseteq": "⊇", "cup": "∪", "cap": "∩",
+        "emptyset": "∅", "setminus": "∖", "forall": "∀", "exists": "∃", "neg": "¬", "lnot": "¬", "land": "∧",
+        "wedge": "∧", "lor": "∨", "vee": "∨", "sum": "∑", "prod": "∏", "int": "∫", "oint": "∮", "partial": "∂",
+        "nabla": "∇", "hbar": "ℏ", "ell": "ℓ", "Re": "ℜ", "Im": "ℑ", "aleph": "ℵ", "prime": "′", "perp": "⊥",
+        "parallel": "∥", "mid": "∣", "angle": "∠", "langle": "⟨", "rangle": "⟩", "ldots": "…", "dots": "…",
+        "dotsc": "…", "cdots": "⋯", "dotsb": "⋯", "left": "", "right": "", "displaystyle": "", "textstyle": "",
+        "quad": " ", "qquad": " ",
+    }
+    | {name: name for name in words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min")}
+)  # fmt: skip
+"""Names of TeX to what they show: letters, signs, spaces and names of functions."""
 
 
 def _formula(tex: str) -> str:
     """TeX on one line, with letters and signs for the commands that are no more than that."""
-    text = _COMMAND.sub(lambda found: _LETTERS.get(found[1], _SIGNS.get(found[1], found[0])), tex)
+    text = _COMMAND.sub(lambda found: TEX_SIGNS.get(found[1], found[0]), _DEGREES.sub("°", tex))
     return " ".join(text.replace("~", " ").replace("\\,", " ").replace("\\;", " ").replace("\\!", "").split())
