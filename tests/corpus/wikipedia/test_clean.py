@@ -109,6 +109,22 @@ def test_every_sign_of_the_table_is_tested_or_is_letters():
 
 
 @pytest.mark.parametrize(
+    "start",
+    ["<br> ", "<br /> <!-- no -->", "<ref>x</ref> ", "<small> ", "<!-- no --> ", "&nbsp;", "\u00a0 ", "\t", "{{nbsp}}",
+     "{{Foo}} ", "__NOTOC__ ", "'' ", "[http://e.org] ", "<p> ", "<nowiki/> ", "<span id=a></span> ", "[[File:a.jpg]] "],
+)  # fmt: skip
+def test_a_line_that_begins_with_markup_and_a_space_is_text(start):
+    assert clean(f"Born in Town.\n\n{start}He moved.") == "Born in Town.\nHe moved."
+    assert clean(f"{start}He moved.") == "He moved."
+
+
+def test_text_behind_a_line_break_and_a_space_stays():
+    wikitext = "Born in 1900 in Town.<br> He later moved to the city.<br />\n He died there."
+    assert clean(wikitext) == "Born in 1900 in Town.\nHe later moved to the city."
+    assert clean("a\n preformatted\nb") == "a\nb"
+
+
+@pytest.mark.parametrize(
     ("tex", "text"),
     [
         ("e^{i\\pi} + 1", "e^{iπ} + 1"),

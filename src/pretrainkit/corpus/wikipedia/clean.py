@@ -8,7 +8,7 @@ import html
 import re
 from operator import itemgetter
 
-from pretrainkit.corpus.wikipedia.elements import BAR, strip_elements, unguard
+from pretrainkit.corpus.wikipedia.elements import BAR, PREFORMATTED, strip_elements, unguard
 from pretrainkit.corpus.wikipedia.languages import INTERLANGUAGE, INTERWIKI
 from pretrainkit.corpus.wikipedia.lines import text_lines
 from pretrainkit.corpus.wikipedia.nesting import Nesting
@@ -50,7 +50,8 @@ class Cleaner:
         if "<" in text:
             text = strip_elements(text, _formula)
         text = self._nesting.flatten(text)
-        text = _plain(text)
+        # From here on other lines may come to begin with a space, too, by what is taken out of them.
+        text = _plain(text.replace("\n ", f"\n{PREFORMATTED}"))
         return "\n".join(text_lines(text, self._options))
 
     def _link(self, content: str) -> str:

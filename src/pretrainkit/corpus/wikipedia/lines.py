@@ -2,7 +2,7 @@
 
 import re
 
-from pretrainkit.corpus.wikipedia.elements import BAR
+from pretrainkit.corpus.wikipedia.elements import BAR, PREFORMATTED
 from pretrainkit.corpus.wikipedia.options import Extraction
 
 _HEADING = re.compile(r"(={1,6})(.+?)\1\s*")
@@ -23,7 +23,7 @@ def text_lines(text: str, options: Extraction) -> list[str]:
             continue
         first = line[0]
         is_running = False
-        if first in " *#:;={|!}" or first == BAR:
+        if first in "*#:;={|!}" or first == BAR or first == PREFORMATTED:
             if first == "=" and (found := _HEADING.fullmatch(line)):
                 level = len(found[1])
                 pending = {known: title for known, title in pending.items() if known < level}
@@ -62,7 +62,8 @@ def _marked(line: str, first: str, options: Extraction) -> str:
         if not options.lists or not body:
             return ""
         return body if first == ";" else "- " + body
-    if first == " ":
+    if first == PREFORMATTED:
+        line = line[1:].strip()
         return line if len(line) >= _MIN_PREFORMATTED else ""
     if first in "{|}":
         return ""
