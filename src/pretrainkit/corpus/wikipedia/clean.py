@@ -134,8 +134,8 @@ _DEGREES = re.compile(r"\^(?:\\circ(?![a-zA-Z])|\{\\circ\})")
 _GREEK = dict(
     zip(
         words(
-            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma tau "
-            "upsilon phi chi psi omega digamma vartheta varkappa varpi varrho varphi varepsilon"
+            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma "
+            "tau upsilon phi chi psi omega digamma vartheta varkappa varpi varrho varphi varepsilon"
         ),
         "αβγδεζηθικλμνξοπρςστυφχψωϝϑϰϖϱφε",
         strict=True,
@@ -158,7 +158,10 @@ TEX_SIGNS = (
         "dotsc": "…", "cdots": "⋯", "dotsb": "⋯", "left": "", "right": "", "displaystyle": "", "textstyle": "",
         "quad": " ", "qquad": " ",
     }
-    | {name: name for name in words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min")}
+    | {
+        name: name
+        for name in words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min")
+    }
 )  # fmt: skip
 """Names of TeX to what they show: letters, signs, spaces and names of functions."""
 

@@ -6,6 +6,7 @@ from pretrainkit.corpus.wikipedia.elements import BAR, PREFORMATTED
 from pretrainkit.corpus.wikipedia.options import Extraction
 
 _HEADING = re.compile(r"(={1,6})(.+?)\1\s*")
+_SIGNS = frozenset({*"*#:;={|!}", BAR, PREFORMATTED})
 _ENDS_OF_SENTENCES = (".", "!", "?", ":", ";", "…", "。", "।", ")", '"', "”")
 _MIN_PREFORMATTED = 60
 """Characters from which a line that begins with a space is taken for a paragraph, not for a listing."""
@@ -23,7 +24,7 @@ def text_lines(text: str, options: Extraction) -> list[str]:
             continue
         first = line[0]
         is_running = False
-        if first in "*#:;={|!}" or first == BAR or first == PREFORMATTED:
+        if first in _SIGNS:
             if first == "=" and (found := _HEADING.fullmatch(line)):
                 level = len(found[1])
                 pending = {known: title for known, title in pending.items() if known < level}
