@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from wiki_dumps import HEAD
 
 from pretrainkit.corpus.wikipedia.clean import TEX_SIGNS, Cleaner
+from pretrainkit.corpus.wikipedia.compat import FUNCTIONS, wikiextractor_text
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import parse_site
 from pretrainkit.corpus.wikipedia.word_lists import words
@@ -156,7 +157,7 @@ def test_formulas_are_read_with_their_letters(tex, text):
         ("{{as of|2001|5}}, {{as of|2001|lc=y}}", "As of May 2001, as of 2001"),
         ("{{unité|1234,5|km}}", "1,234.5 km"),
         ("{{nihongo|Tokyo|東京|Tōkyō}}", "Tokyo (東京, Tōkyō)"),
-        ("{{#expr: 3*4}} {{#if:x|yes|no}} {{#ifeq:1|01|t|f}} {{lc:ABC}}", "12 yes f abc"),
+        ("{{#expr: 3*4}} {{#if:x|yes|no}} {{#ifeq:1|01|t|f}} {{lc:ABC}}", "12 yes t abc"),
         ("[[Category:X]] short", "short"),
         ("[[File:x.jpg|thumb|A [[cap]]tion]] Short.", "Short."),
         ("such as {{IPA|/a/}} or {{IPAblink|ɛ}}; Rome ({{IPA|/ˈroʊm/, at home}})", "such as /a/ or [ɛ]; Rome"),
@@ -177,6 +178,57 @@ def test_titles_lists_and_tables_come_where_they_are_asked_for():
     assert clean(text, lists=True) == "Lead.\nText.\n- item a\n- b"
     assert clean(text, tables=True) == "Lead.\nText.\nx | y\n1 | z"
     assert clean(text, sections=True, lists=True).splitlines()[-3:] == ["Three", "- item a", "- b"]
+
+
+def test_terms_stay_with_their_definitions():
+    wikitext = (
+        "Lead.\n; [[Term|A term]] : a ''definition''\n;Another: short\n; Third\n: on a line of its own\n"
+        ": and a formula\n; 12:30 news\n; Title\n* item\n: pointer"
+    )
+    assert clean(wikitext) == "Lead.\nA term: a definition\nAnother: short\nThird: on a line of its own"
+    assert clean(wikitext, lists=True).splitlines()[1:4] == ["A term: a definition", "Another: short", "Third"]
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_reader_knows_every_function_that_the_compatible_one_knows(name):
+    """By what one call of it gives: a function that is not known gives nothing."""
+    arguments = {
+        "#if": "x|yes", "#ifeq": "1|1|yes", "#iferror": "yes", "#ifexist": "Page||yes", "#switch": "a|a=yes",
+        "#expr": "3*4", "int": "12", "urlencode": "a/b",
+    }  # fmt: skip
+    call = f"{{{{{name}:{arguments.get(name, 'Word')}}}}}"
+    assert wikiextractor_text(call, "T")
+    assert clean(call)
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("{{#switch:b|a=one|b=two|#default=three}}", "two"),
+        ("{{#switch: q | a = 1 | #default = d }}", "d"),
+        ("{{#switch:q|a=1|last}}", "last"),
+        ("{{#switch:a|a|b=both|c=no}}", "both"),
+        ("{{#switch:01|1=number}}", "number"),
+        ("{{#switch:{{lc:B}}|a=one|b={{uc:two}} = 2}}", "TWO = 2"),
+        ("a{{#switch:q|a=1}}.", "a."),
+        ("{{#if:x|1 = 1|no}}", "1 = 1"),
+        ("{{#if:|a=b|c=d}} {{#if:|yes}}", "c=d"),
+        ("{{#ifeq:1|01|same|other}}", "same"),
+        ("{{#ifeq:a|A|same|other}}", "other"),
+        ("{{#iferror:{{#expr:1/0}}|bad|good}}", "bad"),
+        ("{{#iferror:{{#expr:1/2}}|bad}}", "0.5"),
+        ("{{#iferror:x|bad|good}}", "good"),
+        ("{{#expr:1/0}}a", "a"),
+        ("{{#expr:7 div 2}}", "3.5"),
+        ("{{#ifexist:Page|[[Page]]|no page}}", "no page"),
+        ("{{#ifexist:Page|[[Page]]}}", "Page"),
+        ("{{urlencode:a b/c}}", "a+b%2Fc"),
+        ("{{int:12}}{{NAMESPACENUMBER}}", "120"),
+        ("{{subst:uc:a}} {{safesubst:#if:x|y}} {{subst:PAGENAME}}", "A y A Title"),
+    ],
+)
+def test_functions_give_what_mediawiki_gives(wikitext, text):
+    assert clean(wikitext) == text
 
 
 def test_attributes_of_cells_are_no_text():

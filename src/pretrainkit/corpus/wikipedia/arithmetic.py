@@ -48,12 +48,18 @@ _ALLOWED_IN_PYTHON = re.compile(r"[\w.+\-*/%()<>=!^&|, ]+", re.ASCII)
 
 
 def evaluate(expression: str) -> str:
-    """The value of sums, products, quotients and remainders of numbers; "" where it is something else."""
+    """The value of sums, products, quotients and remainders of numbers; "" where it is something else.
+
+    Raises:
+        ZeroDivisionError: A divisor is zero.
+    """
     expression = re.sub(r"\bmod\b", "%", re.sub(r"\bdiv\b", "/", expression.strip())).replace("−", "-")
     if len(expression) > _MAX_LENGTH or not _ALLOWED.fullmatch(expression) or "**" in expression:
         return ""
     try:
         value = _value(ast.parse(expression, mode="eval").body, _OPERATORS, {})
+    except ZeroDivisionError:
+        raise
     except _ERRORS:
         return ""
     return str(int(value)) if value == int(value) else f"{value:.12g}"

@@ -47,7 +47,9 @@ _SHIFT = 0xF0000 - 0x20
 _GUARDED = {ord(sign): _SHIFT + ord(sign) for sign in "{}[]|'<>=&*#:;!_-~\n "}
 _GUARD = chr(0xF0101)
 """Says that something is guarded."""
-_UNGUARDED = {guard: chr(sign) for sign, guard in _GUARDED.items()} | {ord(_GUARD): ""}
+ERROR = chr(0xF0103) + _GUARD
+"""What a function that fails gives; `unguard` takes it away."""
+_UNGUARDED = {guard: chr(sign) for sign, guard in _GUARDED.items()} | dict.fromkeys(map(ord, ERROR), "")
 BAR = chr(0xF0100)
 """At the start of a line that is kept as it is."""
 PREFORMATTED = chr(0xF0102)
