@@ -10,6 +10,7 @@ from wiki_dumps import HEAD
 
 from pretrainkit.corpus.wikipedia.clean import TEX_SIGNS, Cleaner
 from pretrainkit.corpus.wikipedia.compat import FUNCTIONS, wikiextractor_text
+from pretrainkit.corpus.wikipedia.elements import _SUBSCRIPTS, _SUPERSCRIPTS
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import parse_site
 from pretrainkit.corpus.wikipedia.word_lists import words
@@ -229,6 +230,34 @@ def test_the_reader_knows_every_function_that_the_compatible_one_knows(name):
 )
 def test_functions_give_what_mediawiki_gives(wikitext, text):
     assert clean(wikitext) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("one, [http://x.y], two", "one, two"),
+        ("one, [http://x.y] [http://x.z]; two", "one; two"),
+        ("one, {{Foo}}, {{Foo}}, two", "one, two"),
+        ("one,<ref>x</ref>, two,<ref>y</ref>", "one, two,"),
+        ("one, [http://x.y].", "one."),
+        ("one, . . . two, ... three", "one,... two, ... three"),
+    ],
+)
+def test_what_is_taken_out_leaves_one_sign(wikitext, text):
+    assert clean(wikitext) == text
+
+
+def test_references_to_characters_end_with_a_semicolon():
+    assert clean("http://e.org?a=1&copy=2&sect=3 &notit; &copy; &eacute; &#65;&#x42;&#X43; R&D") == (
+        "http://e.org?a=1&copy=2&sect=3 &notit; © é ABC R&D"
+    )
+
+
+def test_raised_and_lowered_signs_are_those_of_unicode():
+    for table in (_SUPERSCRIPTS, _SUBSCRIPTS):
+        for sign, shifted in table.items():
+            assert unicodedata.normalize("NFKC", chr(shifted)) == chr(sign).replace("-", "−")
+            assert unicodedata.decomposition(chr(shifted)).startswith(("<super>", "<sub>"))
 
 
 def test_attributes_of_cells_are_no_text():

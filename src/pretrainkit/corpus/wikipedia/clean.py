@@ -6,6 +6,7 @@ stack, and a closing tag that is missing is searched for once.
 
 import html
 import re
+from html.entities import html5
 from operator import itemgetter
 
 from pretrainkit.corpus.wikipedia.elements import BAR, PREFORMATTED, strip_elements, unguard
@@ -28,6 +29,8 @@ _EMPTY_BRACKETS = re.compile(r"\([ ,;:/–-]*\)")
 _OPENED = re.compile(r"\([ ,;:]+")
 _CLOSED = re.compile(r"[ ,;:]+\)")
 _SPACES = re.compile(r"  +")
+_ENTITY = re.compile(r"&(#\d+|#[xX][0-9a-fA-F]+|\w+);")
+_GAP = re.compile(r"[,;] ?(?:[,;] ?)*([,;]|\.(?! \.))(?=[\s)]|$)", re.MULTILINE)
 _BEFORE_SIGN = re.compile(r" ([,.;])(?=[\s)]|$)", re.MULTILINE)
 _ENTITIES = (
     ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
@@ -100,7 +103,7 @@ def _plain(text: str) -> str:
         for entity, sign in _ENTITIES:
             text = text.replace(entity, sign)
         if "&" in text:
-            text = html.unescape(text)
+            text = _ENTITY.sub(_character, text)
     text = unguard(text)
     if "\xa0" in text:
         text = text.replace("\xa0", " ")
@@ -113,7 +116,15 @@ def _plain(text: str) -> str:
         text = _EMPTY_BRACKETS.sub("", text)
     if "  " in text:
         text = _SPACES.sub(" ", text)
+    if ", " in text or "; " in text:
+        text = _GAP.sub(itemgetter(1), text)
     return _BEFORE_SIGN.sub(itemgetter(1), text) if " ," in text or " ." in text or " ;" in text else text
+
+
+def _character(found: re.Match[str]) -> str:
+    """What a reference stands for. Without a semicolon it is none, so `html.unescape` must not look for its like."""
+    name = found[1]
+    return html.unescape(found[0]) if name[0] == "#" else html5.get(f"{name};", found[0])
 
 
 def _without_bold(text: str) -> str:
