@@ -11,9 +11,11 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import shards
-from pretrainkit.corpus.manifest import verify
+from pretrainkit.corpus.manifest import read_manifest, verify
 from pretrainkit.corpus.parallel import Quiet
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus, HeldOut, build_corpus, shard_ranks
@@ -247,27 +249,46 @@ def test_an_input_without_documents_leaves_nothing_behind(tmp_path):
     assert "--text-key" in str(caught.value)
 
 
-@pytest.mark.parametrize(("heldout", "problem"), [(0.001, "held out"), (0.999, "left to train on")])
-def test_a_corpus_too_small_to_hold_out_says_how_to_mend_it(tmp_path, heldout, problem):
-    with pytest.raises(DataError, match=problem):
-        build_corpus(make_input(tmp_path / "in", 1, 5), tmp_path / "out", BuildSettings(heldout=heldout))
+def test_a_corpus_with_nothing_left_to_train_on_says_how_to_mend_it(tmp_path):
+    with pytest.raises(DataError, match="left to train on"):
+        build_corpus(make_input(tmp_path / "in", 1, 5), tmp_path / "out", BuildSettings(heldout=0.999))
 
 
 @pytest.mark.parametrize("num_documents", [2, 5, 12, 40])
-def test_the_share_that_the_message_advises_holds_out_a_document(tmp_path, num_documents):
+def test_a_share_that_would_hold_out_nothing_is_raised(tmp_path, num_documents):
     sources = make_input(tmp_path / "in", 1, num_documents)
-    with pytest.raises(DataError, match=r"--heldout 0\.\d+ holds out at least one") as caught:
-        build_corpus(sources, tmp_path / "out", BuildSettings(heldout=0.0001))
-    share = float(str(caught.value).split("--heldout ")[2].split()[0])
-    manifests = build_corpus(sources, tmp_path / "out", BuildSettings(heldout=share))
-    assert manifests["valid"]["num_documents"] >= 1
-    assert manifests["train"]["num_documents"] >= 1
+    notes = Notes()
+    manifests = build_corpus(sources, tmp_path / "out", BuildSettings(heldout=0.0001), progress=notes)
+    [note] = [line for line in notes.lines if "--heldout" in line]
+    share = float(note.split("--heldout ")[-1].split()[0].rstrip(",:"))
+    assert "0.0001" in note
+    assert manifests["valid"]["settings"]["heldout_used"] == share
+    assert 1 <= manifests["valid"]["num_documents"] < num_documents
+    # Asked for that share, the shards are the same; asked again for the first, it is all there.
+    same = build_corpus(sources, tmp_path / "same", BuildSettings(heldout=share))
+    assert [same[split]["fingerprint"] for split in same] == [manifests[split]["fingerprint"] for split in same]
+    assert "heldout_used" not in same["valid"]["settings"]
+    assert build_corpus(sources, tmp_path / "out", BuildSettings(heldout=0.0001)) == manifests
+
+
+def test_ten_books_are_held_out_by_the_command(tmp_path):
+    for number in range(10):
+        (tmp_path / f"book{number}.txt").write_text(f"The story of {number * 31}.\n\nIt ends here.\n" * 20)
+    command = ["shards", "--books", str(tmp_path / "book*.txt"), "--out", str(tmp_path / "out"), "--heldout", "0.02"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "holds out at least one" in result.output
+    assert CliRunner().invoke(app, command).exit_code == 0
+    held_out = read_manifest(tmp_path / "out" / "valid")["num_documents"]
+    assert 1 <= held_out <= 3
 
 
 def test_a_single_document_is_not_advised_to_be_held_out(tmp_path):
     with pytest.raises(DataError, match="the only document would not be held out") as caught:
         build_corpus(make_input(tmp_path / "in", 1, 1), tmp_path / "out", BuildSettings(heldout=0.0001))
-    assert "holds out at least one" not in str(caught.value)
+    assert "--heldout 0 for no held-out data" in str(caught.value)
+    sources = make_input(tmp_path / "in", 1, 1)
+    assert list(build_corpus(sources, tmp_path / "out", BuildSettings(heldout=0))) == ["train"]
 
 
 @pytest.mark.parametrize(

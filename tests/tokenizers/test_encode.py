@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pretrainkit.corpus.parallel import Quiet
 from pretrainkit.corpus.readers import text_hash
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers import encode as encode_module
@@ -23,6 +24,15 @@ from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.punkt import FORMAT, VERSION, PunktParameters
 from pretrainkit.tokenizers.sentences import PlainSplitter, learn_punkt, load_splitter
 from pretrainkit.tokenizers.shards import TokenShards
+
+
+class Notes(Quiet):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, message):
+        self.lines.append(message)
+
 
 SPLITTER = EncodeSettings(splitter="newline")
 
@@ -58,6 +68,41 @@ def test_documents_without_ids_are_dropped_and_counted(corpus, unigram, tmp_path
     manifest = encode_corpus([corpus], unigram, tmp_path / "out", workers=1)["train"]
     assert manifest["skipped"]["empty_document"]["count"] == 2
     assert manifest["num_documents"] == 25
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_control_pieces_in_documents_are_text_or_what_the_usual_library_reads(kind, workers, request, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = request.getfixturevalue(kind)
+    mask = load_tokenizer(folder).pieces()[load_tokenizer(folder).special.mask]
+    texts = [f"a word {mask} and another", f"{mask}", "no such thing [X] <y>"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    usual = transformers.AutoTokenizer.from_pretrained(folder)
+    for choice in ("text", "ids"):
+        settings = EncodeSettings(splitter="none", control_pieces=choice)
+        out = tmp_path / choice
+        notes = Notes()
+        manifest = encode_corpus([tmp_path / "in.jsonl"], folder, out, settings, workers=workers, progress=notes)[""]
+        shards = TokenShards.open(out, verify=True)
+        found = [np.concatenate(shards.document(index)).tolist() for index in range(3)]
+        expected = [
+            usual(text, add_special_tokens=False, split_special_tokens=choice == "text")["input_ids"] for text in texts
+        ]
+        assert found == expected
+        assert (usual.mask_token_id in found[0]) == (choice == "ids")
+        assert manifest["control_pieces"] == {"read_as": choice, "num_documents": 2}
+        assert [line for line in notes.lines if mask in line and "--control-pieces" in line and "2 documents" in line]
+        encode_corpus([tmp_path / "in.jsonl"], folder, out, settings)  # complete already
+    with pytest.raises(DataError, match="token shards of another"):
+        encode_corpus([tmp_path / "in.jsonl"], folder, tmp_path / "ids", EncodeSettings(splitter="none"))
+
+
+def test_a_corpus_without_control_pieces_says_nothing_of_them(corpus, unigram, tmp_path):
+    notes = Notes()
+    manifest = encode_corpus([corpus], unigram, tmp_path / "out", SPLITTER, workers=1, progress=notes)["train"]
+    assert manifest["control_pieces"] == {"read_as": "text", "num_documents": 0}
+    assert not [line for line in notes.lines if "control" in line]
 
 
 @pytest.mark.parametrize("workers", [2, 3])

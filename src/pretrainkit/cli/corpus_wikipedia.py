@@ -54,7 +54,11 @@ def wikipedia(
     slurm: Slurm = None,
     ray: RayAddress = None,
     compat: Annotated[
-        WikiCompat, typer.Option(help="wikiextractor: the text that WikiExtractor gives, with what it loses.")
+        WikiCompat,
+        typer.Option(
+            help="wikiextractor: the text that WikiExtractor 2.75 gives, with what it loses; titles, lists and "
+            "tables as its options --sections, --lists and --keep_tables write them.",
+        ),
     ] = WikiCompat.none,
     json_output: Json = False,
 ) -> None:

@@ -44,6 +44,13 @@ class PunktRulesChoice(StrEnum):
     sabertooth = "sabertooth"
 
 
+class ControlPiecesChoice(StrEnum):
+    """What control pieces in a text become."""
+
+    text = "text"
+    ids = "ids"
+
+
 class SplitterChoice(StrEnum):
     """Ways to cut documents into sentences."""
 
@@ -171,6 +178,10 @@ def encode(
     pattern: Annotated[
         str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
     ] = None,
+    control_pieces: Annotated[
+        ControlPiecesChoice,
+        typer.Option(help="What <mask> and its like in a document become. text: text; ids: ids, as in AutoTokenizer."),
+    ] = ControlPiecesChoice.text,
     workers: Workers = None,
     engine: EngineChoice = EngineName.local,
     slurm: Slurm = None,
@@ -186,7 +197,12 @@ def encode(
     from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 
     settings = EncodeSettings(
-        splitter=splitter.value, punkt_rules=punkt_rules.value, pattern=pattern, text_key=text_key, max_bad=max_bad
+        splitter=splitter.value,
+        punkt_rules=punkt_rules.value,
+        pattern=pattern,
+        control_pieces=control_pieces.value,
+        text_key=text_key,
+        max_bad=max_bad,
     )
     chosen = engine_of(engine, slurm, ray)
     with shown_stages() as progress:

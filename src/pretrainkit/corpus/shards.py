@@ -12,10 +12,11 @@ what is held out.
 import json
 import math
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pretrainkit.corpus.duplicates import DuplicateRule, Duplicates, find_duplicates
@@ -47,9 +48,6 @@ _MEMORY_SHARE = 0.7
 """Of a process's memory: what documents in hand may take; the rest is for reading, sorting and the allocator."""
 
 
-_MAX_ADVISED_SHARE = 0.5
-
-
 class EmptyCorpus(DataError):
     """The input holds no document."""
 
@@ -61,7 +59,8 @@ class BuildSettings:
     num_shards: int = 8
     """Files to write, per split (fewer, in proportion, for held-out data)."""
     heldout: float = 0.0
-    """Share of the documents to hold out in `valid/`, at least 0 and below 1."""
+    """Share of the documents to hold out in `valid/`, at least 0 and below 1. Where it would hold out none of several,
+    a share is used that holds out one."""
     seed: int | None = 0
     """Seed of the order; None keeps the order of the input."""
     compress: Compression = "none"
@@ -172,27 +171,52 @@ def build_corpus(
     plan = {"settings": settings.content(), "addresses": [source.address for source in sources]}
     with work_folder(out / ".work", plan, out) as work:
         means = Means(engine, workers, memory_bytes, progress)
-        dropped = None
-        if settings.duplicates:
-            choices: dict[str, Any] = {"heldout": settings.heldout, "text_key": settings.text_key}
-            dropped = find_duplicates(
-                sources, work, settings.duplicates, means=means, max_bad=settings.max_bad, **choices
+        results = _read(sources, work, settings, means)
+        used = settings
+        if share := _enough(results, settings):
+            progress.note(
+                f"none of the {_num_documents(results, 'train')} documents would be held out with --heldout "
+                f"{settings.heldout}: used instead, as it holds out at least one: --heldout {share}"
             )
-        results = _scatter(sources, work, settings, dropped, means)
+            used = replace(settings, heldout=share)
+            results = _read(sources, work, used, means)
         skips = Skips(settings.max_bad)
         for result in results:
             skips.merge(result["skips"])
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
         try:
-            check_documents(results, settings, skips)
+            check_documents(results, used, skips)
         except DataError:
             shutil.rmtree(work)  # with these settings there is nothing to go on with
             raise
-        entries = _gather(results, work, out, settings, means)
-        manifests = write_manifests(entries, results, sources, out, settings, skips)
+        entries = _gather(results, work, out, used, means)
+        more = {"heldout_used": used.heldout} if used is not settings else {}
+        manifests = write_manifests(entries, results, sources, out, settings, skips, more)
         shutil.rmtree(work)
     return manifests
+
+
+def _read(sources: Sequence[SourceFile], work: Path, settings: BuildSettings, means: Means) -> list[dict[str, Any]]:
+    """Pass 1: documents that are taken, in sorted runs by split."""
+    dropped = None
+    if settings.duplicates:
+        choices: dict[str, Any] = {"heldout": settings.heldout, "text_key": settings.text_key}
+        dropped = find_duplicates(sources, work, settings.duplicates, means=means, max_bad=settings.max_bad, **choices)
+    return _scatter(sources, work, settings, dropped, means)
+
+
+def _num_documents(results: Sequence[dict[str, Any]], split: str) -> int:
+    return sum(count for result in results for _, count, _ in result["runs"].get(split, []))
+
+
+def _enough(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float:
+    """A share that holds out one document, where that asked for holds out none of several; else 0."""
+    if not settings.heldout or _num_documents(results, "valid") or _num_documents(results, "train") < 2:
+        return 0.0
+    # Which texts are held out is decided by their hashes. Few digits, rounded up, so that it can be given again.
+    share = math.floor(10_000 * min(result["lowest_share"] for result in results) + 1) / 10_000
+    return share if share < 1 else 0.0
 
 
 def _input_key(sources: Sequence[SourceFile], settings: BuildSettings) -> str:
@@ -345,10 +369,7 @@ def _group_bytes(task: ScatterTask) -> int:
 
 def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skips: Skips) -> None:
     """Raises where a split would be empty."""
-    counts = {
-        split: sum(count for result in results for _, count, _ in result["runs"].get(split, []))
-        for split in settings.splits
-    }
+    counts = {split: _num_documents(results, split) for split in settings.splits}
     total = sum(counts.values())
     if not total:
         skipped = "; ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(skips.counts.items()))
@@ -359,15 +380,13 @@ def check_documents(results: list[dict[str, Any]], settings: BuildSettings, skip
         )
     if not settings.heldout or all(counts.values()):
         return
+    advice = "give more documents, or --heldout 0 for no held-out data"
     if counts["valid"]:
-        problem, advice = "left to train on", "hold out less, or give more documents"
+        problem, advice = "left to train on", f"hold out less, {advice}"
     else:
-        # Two digits, rounded up: which texts are held out is decided by their hashes, so this share is sure to do.
-        enough = math.floor(100 * min(result["lowest_share"] for result in results) + 1) / 100
         problem = "held out"
-        advice = "give more documents, or --heldout 0 for no held-out data"
-        if total > 1 and enough <= _MAX_ADVISED_SHARE:
-            advice = f"hold out more (--heldout {enough} holds out at least one), {advice}"
+        if share := _enough(results, settings):
+            advice = f"hold out more (--heldout {share} holds out at least one), {advice}"
     documents = "the only document" if total == 1 else f"none of the {total} documents"
     would_not = "would not" if total == 1 else "would"
     raise DataError(f"{documents} {would_not} be {problem} with --heldout {settings.heldout}\n  {advice}")
@@ -458,8 +477,10 @@ def write_manifests(
     out: Path,
     settings: BuildSettings,
     skips: Skips,
+    more_settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, dict[str, Any]]:
-    """Writes the manifest of every split from the entries of its shards, and returns them."""
+    """Writes the manifest of every split from the entries of its shards, and returns them. `more_settings` are noted
+    beside `settings`."""
     manifests = {}
     # Training data last: where its manifest is, the corpus is complete.
     for split in reversed(settings.splits):
@@ -475,7 +496,7 @@ def write_manifests(
             "num_record_bytes": sum(result["num_bytes"][split] for result in results),
             "num_bytes": sum(shard["num_bytes"] for shard in shards),
             "shards": shards,
-            "settings": settings.content() | {"max_bad": settings.max_bad},
+            "settings": settings.content() | {"max_bad": settings.max_bad, **more_settings},
             "sources": [source.describe() for source in sources],
             "skipped": skips.for_manifest(),
         }

@@ -25,7 +25,7 @@ from pretrainkit.corpus.sources import SourceFile, find_sources
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers.folder import PUNKT_JSON, copy_tokenizer
-from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules
 from pretrainkit.tokenizers.sentences import (
     SAMPLE_BYTES,
@@ -54,6 +54,9 @@ class EncodeSettings:
     """For punkt: what becomes of ellipses, closing quotes and the like; see punkt.py."""
     pattern: str | None = None
     """For regex: what lies between two sentences."""
+    control_pieces: ControlPieces = "text"
+    """What those become that are spelled out in a document, such as `<mask>`: ordinary text, or their ids, as in
+    AutoTokenizer."""
     text_key: str = "text"
     """Key or column that holds the text."""
     max_bad: int = 0
@@ -92,7 +95,7 @@ def encode_corpus(
     """
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
     means = Means(engine, workers, DEFAULT_MEMORY, progress)
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(tokenizer, settings.control_pieces)
     splits = corpus_splits(inputs)
     sentences = _sentences(Path(tokenizer), splits, out, settings, progress)
     manifests = {}
@@ -184,6 +187,8 @@ def _encode_split(
         "splitter": splitter.fingerprint,
         "text_key": settings.text_key,
     }
+    if settings.control_pieces != "text":
+        encoding["control_pieces"] = settings.control_pieces
     # What every shard holds; a corpus is known by its content, so that a copy of it is the same.
     contents: list[Any] = [[source.identity for source in group] for group in groups]
     if corpus:
@@ -205,6 +210,7 @@ def _encode_split(
             punkt=work / PUNKT_JSON if punkt else None,
             punkt_rules=settings.punkt_rules,
             pattern=settings.pattern,
+            control_pieces=settings.control_pieces,
             fingerprint=plan_key,
         )
         tasks = [
@@ -223,10 +229,11 @@ def _encode_split(
         for task, record in _run(left, work, means):
             results[task.index] = record
             progress.advance(sum(source.num_bytes for source in task.sources))
-        skips, empty, entries = Skips(settings.max_bad), Counter[str](), []
+        skips, empty, entries, num_with_control = Skips(settings.max_bad), Counter[str](), [], 0
         for task in tasks:
             skips.merge(results[task.index]["skips"])
             empty.update(results[task.index]["empty"])
+            num_with_control += results[task.index].get("with_control", 0)
             entries.append(results[task.index]["entry"])
         for warning in skips.warnings:
             progress.note(f"warning: {warning}")
@@ -239,6 +246,8 @@ def _encode_split(
                 f"{name}: no document with any text in {sources[0].address}{others}\n"
                 "  give other files, or name the key of the text by --text-key"
             )
+        if num_with_control:
+            progress.note(_about_control_pieces(name, tokenizer, num_with_control, settings.control_pieces))
         copy_tokenizer(tokenizer.folder, out / TOKENIZER_FOLDER, punkt)
         content = fingerprint([entry["sha256"]["hashes"] for entry in entries])
         manifest = finish_shards(
@@ -251,12 +260,22 @@ def _encode_split(
             splitter=splitter.settings | {"fingerprint": splitter.fingerprint},
             skipped=skips.for_manifest() | {reason: {"count": num, "examples": []} for reason, num in empty.items()},
             settings=asdict(settings),
+            control_pieces={"read_as": settings.control_pieces, "num_documents": num_with_control},
             plan=plan_key,
             made_by=made_by(),
             **learned,
         )
         shutil.rmtree(work)
         return manifest
+
+
+def _about_control_pieces(name: str, tokenizer: Tokenizer, num_documents: int, read_as: ControlPieces) -> str:
+    mask, plural = tokenizer.pieces()[tokenizer.special.mask], "s" * (num_documents != 1)
+    return f"{name}: control pieces such as {mask} are spelled out in {num_documents:,} document{plural}; " + (
+        "they were read as text (--control-pieces ids gives their ids, as AutoTokenizer does)"
+        if read_as == "text"
+        else "they became their ids (--control-pieces text reads them as text)"
+    )
 
 
 def shard_groups(sources: Sequence[SourceFile]) -> list[list[SourceFile]]:

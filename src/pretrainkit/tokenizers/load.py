@@ -1,6 +1,6 @@
 """Loads any tokenizer folder: ours, or a Hugging Face one with only `tokenizer.json`.
 
-Text is always encoded as text: control pieces spelled out in it do not become control ids.
+Text is encoded as text: control pieces spelled out in it do not become control ids, unless that is asked for.
 
 Dimensions: V pieces of the vocabulary.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from pretrainkit.tokenizers.offsets import Placed, huggingface_offsets, sentence
 from pretrainkit.tokenizers.special import SpecialIds
 
 Ids = NDArray[np.int32]
+ControlPieces = Literal["text", "ids"]
+"""What control pieces that are spelled out in a text become: ordinary text, or their ids as in AutoTokenizer."""
 _ROLES = {
     "unk": ("[UNK]", "<unk>"),
     "cls": ("[CLS]", "<s>", "<cls>"),
@@ -163,7 +165,7 @@ class SentencePieceTokenizer(Tokenizer):
 class HuggingFaceTokenizer(Tokenizer):
     """A `tokenizer.json`, run by the `tokenizers` library."""
 
-    def __init__(self, folder: Path, special: SpecialIds | None) -> None:
+    def __init__(self, folder: Path, special: SpecialIds | None, control_pieces: ControlPieces = "text") -> None:
         import tokenizers
 
         path = folder / files.TOKENIZER_JSON
@@ -172,7 +174,7 @@ class HuggingFaceTokenizer(Tokenizer):
             content = json.loads(path.read_bytes())
         except Exception as error:  # the library raises bare Exception
             raise _broken(folder, f"{path.name} cannot be read: {str(error)[:200]}") from error
-        self._model.encode_special_tokens = True  # "[MASK]" in a text is text
+        self._model.encode_special_tokens = control_pieces == "text"
         self._model.no_padding()
         self._model.no_truncation()
         self.folder, self.kind = folder, str(content["model"].get("type", "")).lower()
@@ -224,8 +226,12 @@ class HuggingFaceTokenizer(Tokenizer):
         return np.array([piece.startswith("Ġ" if self._is_byte_level else "▁") for piece in self._pieces])
 
 
-def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces = "text") -> Tokenizer:
     """The tokenizer in `folder`: one of ours, or any with `tokenizer.json` and BERT's control pieces.
+
+    Args:
+        folder: Where its files are.
+        control_pieces: What becomes of those that are spelled out in a text.
 
     Raises:
         DataError: There is none, its files are broken or do not belong together, or a control piece is missing.
@@ -245,7 +251,16 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
         if given != fingerprint:
             raise _broken(path, f"the model has fingerprint {fingerprint}, manifest.json says {given}")
     is_sentencepiece = (path / files.MODEL).is_file()
-    tokenizer = (SentencePieceTokenizer if is_sentencepiece else HuggingFaceTokenizer)(path, special)
+    tokenizer: Tokenizer
+    if is_sentencepiece and control_pieces == "text":
+        tokenizer = SentencePieceTokenizer(path, special)
+    elif is_sentencepiece and not (path / files.TOKENIZER_JSON).is_file():
+        raise DataError(
+            f"the tokenizer in {path} has no {files.TOKENIZER_JSON}, and SentencePiece reads control pieces as text\n"
+            "  leave out --control-pieces ids, or give a folder of: pretrainkit tokenizer train"
+        )
+    else:
+        tokenizer = HuggingFaceTokenizer(path, special, control_pieces)
     if special is not None:
         ids = special.as_dict().values()
         if tokenizer.vocab_size != size or not all(0 <= index < size for index in ids):

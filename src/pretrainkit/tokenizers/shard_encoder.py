@@ -2,8 +2,9 @@
 
 import gc
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,7 @@ from pretrainkit.corpus.parallel import run_tasks
 from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile
-from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
+from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktRules
 from pretrainkit.tokenizers.sentences import PlainSplitter, Splitter, load_splitter
 from pretrainkit.tokenizers.shard_writer import ShardWriter
@@ -41,6 +42,8 @@ class Batch(NamedTuple):
     hashes: NDArray[np.uint64]
     num_empty_sentences: int
     num_empty_documents: int
+    num_with_control: int
+    """Documents in which a control piece is spelled out."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +57,28 @@ class Encoder:
     """File of the parameters."""
     punkt_rules: PunktRules
     pattern: str | None
+    control_pieces: ControlPieces
     fingerprint: str
     """Of the content of all, so that files which have changed since are read again."""
 
-    def parts(self) -> tuple[Tokenizer, Splitter]:
-        """The tokenizer and the splitter, made once per process."""
+    def parts(self) -> tuple[Tokenizer, Splitter, Callable[[str], object]]:
+        """The tokenizer, the splitter and what finds control pieces in a text, made once per process."""
         return _parts(self)
 
 
 @lru_cache(maxsize=2)
-def _parts(encoder: Encoder) -> tuple[Tokenizer, Splitter]:
+def _parts(encoder: Encoder) -> tuple[Tokenizer, Splitter, Callable[[str], object]]:
     splitter = load_splitter(encoder.splitter, encoder.punkt, rules=encoder.punkt_rules, pattern=encoder.pattern)
-    return load_tokenizer(encoder.tokenizer), splitter
+    tokenizer = load_tokenizer(encoder.tokenizer, encoder.control_pieces)
+    return tokenizer, splitter, finder_of_control_pieces(tokenizer)
+
+
+def finder_of_control_pieces(tokenizer: Tokenizer) -> Callable[[str], object]:
+    """A function that gives the first control piece spelled out in a text, or None. Most texts lack their signs."""
+    names = [name for name, is_special in zip(tokenizer.pieces(), tokenizer.is_special) if is_special and name]
+    signs = {name[0] for name in names}
+    search = re.compile("|".join(map(re.escape, sorted(names, reverse=True))) or r"(?!)").search
+    return lambda text: search(text) if any(sign in text for sign in signs) else None
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,7 @@ class ShardTask:
 
 def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
     """Encodes documents, in order."""
-    tokenizer, split = encoder.parts()
+    tokenizer, split, find_control = encoder.parts()
     sentences: list[str] = []
     num_sentences = np.empty(len(texts), np.int64)
     with _no_garbage_collection():
@@ -108,6 +121,7 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
         hashes=hashes[is_kept],
         num_empty_sentences=int((lengths == 0).sum()),
         num_empty_documents=int((~is_kept).sum()),
+        num_with_control=sum(find_control(text) is not None for text, _ in texts),
     )
 
 
@@ -132,6 +146,7 @@ def encode_shard(task: ShardTask) -> dict[str, Any]:
 def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict[str, Any]:
     """Writes batches to the shard's files and then its record, which it returns."""
     empty: Counter[str] = Counter()
+    num_with_control = 0
     with (
         explained_write_errors(task.folder),
         ShardWriter(task.folder, task.index, task.num_shards, task.vocab_size) as writer,
@@ -141,11 +156,13 @@ def write_shard(task: ShardTask, skips: Skips, encoded: Iterable[Batch]) -> dict
                 writer.add(batch.tokens, batch.sentence_lengths, batch.document_lengths, batch.hashes)
             empty["empty_sentence"] += batch.num_empty_sentences
             empty["empty_document"] += batch.num_empty_documents
+            num_with_control += batch.num_with_control
     record = {
         "key": task.key,
         "entry": {**writer.entry, "sources": [source.address for source in task.sources]},
         "skips": skips.as_dict(),
         "empty": {reason: count for reason, count in empty.items() if count},
+        "with_control": num_with_control,
     }
     with atomic_file(task.record) as file:
         file.write(json.dumps(record).encode())

@@ -1,15 +1,19 @@
 """Wikitext to text: what a reader sees stays, markup goes, and no markup is slow."""
 
 import time
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wiki_dumps import HEAD
 
-from pretrainkit.corpus.wikipedia.clean import Cleaner
+from pretrainkit.corpus.wikipedia.clean import TEX_SIGNS, Cleaner
+from pretrainkit.corpus.wikipedia.compat import FUNCTIONS, wikiextractor_text
+from pretrainkit.corpus.wikipedia.elements import _SUBSCRIPTS, _SUPERSCRIPTS
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.site import parse_site
+from pretrainkit.corpus.wikipedia.word_lists import words
 
 SITE = parse_site(HEAD)
 
@@ -49,6 +53,94 @@ def test_markup_becomes_what_a_reader_sees(wikitext, text):
     assert clean(wikitext) == text
 
 
+GREEK = words(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi "
+    "psi omega digamma"
+)
+VARIANTS = {
+    "varepsilon": "GREEK SMALL LETTER EPSILON",
+    "vartheta": "GREEK THETA SYMBOL",
+    "varkappa": "GREEK KAPPA SYMBOL",
+    "varpi": "GREEK PI SYMBOL",
+    "varrho": "GREEK RHO SYMBOL",
+    "varsigma": "GREEK SMALL LETTER FINAL SIGMA",
+    "varphi": "GREEK SMALL LETTER PHI",
+}
+UNICODE_SIGNS = {
+    "times": "MULTIPLICATION SIGN", "div": "DIVISION SIGN", "cdot": "MIDDLE DOT", "pm": "PLUS-MINUS SIGN",
+    "mp": "MINUS-OR-PLUS SIGN", "circ": "RING OPERATOR", "bullet": "BULLET", "oplus": "CIRCLED PLUS",
+    "otimes": "CIRCLED TIMES", "ast": "ASTERISK OPERATOR", "dagger": "DAGGER",
+    "leq": "LESS-THAN OR EQUAL TO", "le": "LESS-THAN OR EQUAL TO", "geq": "GREATER-THAN OR EQUAL TO",
+    "ge": "GREATER-THAN OR EQUAL TO", "neq": "NOT EQUAL TO", "ne": "NOT EQUAL TO", "lt": "LESS-THAN SIGN",
+    "gt": "GREATER-THAN SIGN", "ll": "MUCH LESS-THAN", "gg": "MUCH GREATER-THAN", "approx": "ALMOST EQUAL TO",
+    "equiv": "IDENTICAL TO", "sim": "TILDE OPERATOR", "simeq": "ASYMPTOTICALLY EQUAL TO",
+    "cong": "APPROXIMATELY EQUAL TO", "propto": "PROPORTIONAL TO", "infty": "INFINITY", "to": "RIGHTWARDS ARROW",
+    "rightarrow": "RIGHTWARDS ARROW", "leftarrow": "LEFTWARDS ARROW", "gets": "LEFTWARDS ARROW",
+    "leftrightarrow": "LEFT RIGHT ARROW", "mapsto": "RIGHTWARDS ARROW FROM BAR",
+    "Rightarrow": "RIGHTWARDS DOUBLE ARROW", "Leftarrow": "LEFTWARDS DOUBLE ARROW",
+    "Leftrightarrow": "LEFT RIGHT DOUBLE ARROW", "in": "ELEMENT OF", "notin": "NOT AN ELEMENT OF",
+    "subset": "SUBSET OF", "subseteq": "SUBSET OF OR EQUAL TO", "supset": "SUPERSET OF",
+    "supseteq": "SUPERSET OF OR EQUAL TO", "cup": "UNION", "cap": "INTERSECTION", "emptyset": "EMPTY SET",
+    "setminus": "SET MINUS", "forall": "FOR ALL", "exists": "THERE EXISTS", "neg": "NOT SIGN", "lnot": "NOT SIGN",
+    "land": "LOGICAL AND", "wedge": "LOGICAL AND", "lor": "LOGICAL OR", "vee": "LOGICAL OR",
+    "sum": "N-ARY SUMMATION", "prod": "N-ARY PRODUCT", "int": "INTEGRAL", "oint": "CONTOUR INTEGRAL",
+    "partial": "PARTIAL DIFFERENTIAL", "nabla": "NABLA", "hbar": "PLANCK CONSTANT OVER TWO PI", "ell": "SCRIPT SMALL L",
+    "Re": "BLACK-LETTER CAPITAL R", "Im": "BLACK-LETTER CAPITAL I", "aleph": "ALEF SYMBOL", "prime": "PRIME",
+    "perp": "UP TACK", "parallel": "PARALLEL TO", "mid": "DIVIDES", "angle": "ANGLE",
+    "langle": "MATHEMATICAL LEFT ANGLE BRACKET", "rangle": "MATHEMATICAL RIGHT ANGLE BRACKET",
+    "ldots": "HORIZONTAL ELLIPSIS", "dots": "HORIZONTAL ELLIPSIS", "dotsc": "HORIZONTAL ELLIPSIS",
+    "cdots": "MIDLINE HORIZONTAL ELLIPSIS", "dotsb": "MIDLINE HORIZONTAL ELLIPSIS",
+}  # fmt: skip
+
+
+def test_letters_and_signs_of_formulas_are_those_of_unicode():
+    for name in GREEK:
+        unicode_name = {"lambda": "lamda"}.get(name, name).upper()
+        small = unicodedata.lookup(f"GREEK SMALL LETTER {unicode_name}")
+        assert clean(f"x <math>\\{name}</math> y") == f"x {small} y"
+        assert clean(f"x <math>\\{name.capitalize()}</math> y") == f"x {small.upper()} y"
+    for name, unicode_name in (VARIANTS | UNICODE_SIGNS).items():
+        assert clean(f"x <math>\\{name}</math> y") == f"x {unicodedata.lookup(unicode_name)} y", name
+
+
+def test_every_sign_of_the_table_is_tested_or_is_letters():
+    named = {name for greek in GREEK for name in (greek, greek.capitalize())} | set(VARIANTS) | set(UNICODE_SIGNS)
+    others = {name: sign for name, sign in TEX_SIGNS.items() if name not in named}
+    assert {name for name, sign in others.items() if sign.strip()} == {
+        name for name, sign in others.items() if sign == name and name.isalpha()
+    }
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["<br> ", "<br /> <!-- no -->", "<ref>x</ref> ", "<small> ", "<!-- no --> ", "&nbsp;", "\u00a0 ", "\t", "{{nbsp}}",
+     "{{Foo}} ", "__NOTOC__ ", "'' ", "[http://e.org] ", "<p> ", "<nowiki/> ", "<i id=a></i> ", "[[File:a.jpg]] "],
+)  # fmt: skip
+def test_a_line_that_begins_with_markup_and_a_space_is_text(start):
+    assert clean(f"Born in Town.\n\n{start}He moved.") == "Born in Town.\nHe moved."
+    assert clean(f"{start}He moved.") == "He moved."
+
+
+def test_text_behind_a_line_break_and_a_space_stays():
+    wikitext = "Born in 1900 in Town.<br> He later moved to the city.<br />\n He died there."
+    assert clean(wikitext) == "Born in 1900 in Town.\nHe later moved to the city."
+    assert clean("a\n preformatted\nb") == "a\nb"
+
+
+@pytest.mark.parametrize(
+    ("tex", "text"),
+    [
+        ("e^{i\\pi} + 1", "e^{iπ} + 1"),
+        ("\\Delta\\omega \\ge 90^\\circ, 45^{\\circ}", "Δω ≥ 90°, 45°"),
+        ("f \\circ g", "f ∘ g"),
+        ("\\tan\\theta \\approx \\arcsin x", "tanθ ≈ arcsin x"),
+        ("\\unknown{x} \\frac{1}{2}", "\\unknown{x} \\frac{1}{2}"),
+    ],
+)
+def test_formulas_are_read_with_their_letters(tex, text):
+    assert clean(f"so <math>{tex}</math> is") == f"so {text} is"
+
+
 @pytest.mark.parametrize(
     ("wikitext", "text"),
     [
@@ -66,7 +158,7 @@ def test_markup_becomes_what_a_reader_sees(wikitext, text):
         ("{{as of|2001|5}}, {{as of|2001|lc=y}}", "As of May 2001, as of 2001"),
         ("{{unité|1234,5|km}}", "1,234.5 km"),
         ("{{nihongo|Tokyo|東京|Tōkyō}}", "Tokyo (東京, Tōkyō)"),
-        ("{{#expr: 3*4}} {{#if:x|yes|no}} {{#ifeq:1|01|t|f}} {{lc:ABC}}", "12 yes f abc"),
+        ("{{#expr: 3*4}} {{#if:x|yes|no}} {{#ifeq:1|01|t|f}} {{lc:ABC}}", "12 yes t abc"),
         ("[[Category:X]] short", "short"),
         ("[[File:x.jpg|thumb|A [[cap]]tion]] Short.", "Short."),
         ("such as {{IPA|/a/}} or {{IPAblink|ɛ}}; Rome ({{IPA|/ˈroʊm/, at home}})", "such as /a/ or [ɛ]; Rome"),
@@ -87,6 +179,85 @@ def test_titles_lists_and_tables_come_where_they_are_asked_for():
     assert clean(text, lists=True) == "Lead.\nText.\n- item a\n- b"
     assert clean(text, tables=True) == "Lead.\nText.\nx | y\n1 | z"
     assert clean(text, sections=True, lists=True).splitlines()[-3:] == ["Three", "- item a", "- b"]
+
+
+def test_terms_stay_with_their_definitions():
+    wikitext = (
+        "Lead.\n; [[Term|A term]] : a ''definition''\n;Another: short\n; Third\n: on a line of its own\n"
+        ": and a formula\n; 12:30 news\n; Title\n* item\n: pointer"
+    )
+    assert clean(wikitext) == "Lead.\nA term: a definition\nAnother: short\nThird: on a line of its own"
+    assert clean(wikitext, lists=True).splitlines()[1:4] == ["A term: a definition", "Another: short", "Third"]
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_reader_knows_every_function_that_the_compatible_one_knows(name):
+    """By what one call of it gives: a function that is not known gives nothing."""
+    arguments = {
+        "#if": "x|yes", "#ifeq": "1|1|yes", "#iferror": "yes", "#ifexist": "Page||yes", "#switch": "a|a=yes",
+        "#expr": "3*4", "int": "12", "urlencode": "a/b",
+    }  # fmt: skip
+    call = f"{{{{{name}:{arguments.get(name, 'Word')}}}}}"
+    assert wikiextractor_text(call, "T")
+    assert clean(call)
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("{{#switch:b|a=one|b=two|#default=three}}", "two"),
+        ("{{#switch: q | a = 1 | #default = d }}", "d"),
+        ("{{#switch:q|a=1|last}}", "last"),
+        ("{{#switch:a|a|b=both|c=no}}", "both"),
+        ("{{#switch:01|1=number}}", "number"),
+        ("{{#switch:{{lc:B}}|a=one|b={{uc:two}} = 2}}", "TWO = 2"),
+        ("a{{#switch:q|a=1}}.", "a."),
+        ("{{#if:x|1 = 1|no}}", "1 = 1"),
+        ("{{#if:|a=b|c=d}} {{#if:|yes}}", "c=d"),
+        ("{{#ifeq:1|01|same|other}}", "same"),
+        ("{{#ifeq:a|A|same|other}}", "other"),
+        ("{{#iferror:{{#expr:1/0}}|bad|good}}", "bad"),
+        ("{{#iferror:{{#expr:1/2}}|bad}}", "0.5"),
+        ("{{#iferror:x|bad|good}}", "good"),
+        ("{{#expr:1/0}}a", "a"),
+        ("{{#expr:7 div 2}}", "3.5"),
+        ("{{#ifexist:Page|[[Page]]|no page}}", "no page"),
+        ("{{#ifexist:Page|[[Page]]}}", "Page"),
+        ("{{urlencode:a b/c}}", "a+b%2Fc"),
+        ("{{int:12}}{{NAMESPACENUMBER}}", "120"),
+        ("{{subst:uc:a}} {{safesubst:#if:x|y}} {{subst:PAGENAME}}", "A y A Title"),
+    ],
+)
+def test_functions_give_what_mediawiki_gives(wikitext, text):
+    assert clean(wikitext) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("one, [http://x.y], two", "one, two"),
+        ("one, [http://x.y] [http://x.z]; two", "one; two"),
+        ("one, {{Foo}}, {{Foo}}, two", "one, two"),
+        ("one,<ref>x</ref>, two,<ref>y</ref>", "one, two,"),
+        ("one, [http://x.y].", "one."),
+        ("one, . . . two, ... three", "one,... two, ... three"),
+    ],
+)
+def test_what_is_taken_out_leaves_one_sign(wikitext, text):
+    assert clean(wikitext) == text
+
+
+def test_references_to_characters_end_with_a_semicolon():
+    assert clean("http://e.org?a=1&copy=2&sect=3 &notit; &copy; &eacute; &#65;&#x42;&#X43; R&D") == (
+        "http://e.org?a=1&copy=2&sect=3 &notit; © é ABC R&D"
+    )
+
+
+def test_raised_and_lowered_signs_are_those_of_unicode():
+    for table in (_SUPERSCRIPTS, _SUBSCRIPTS):
+        for sign, shifted in table.items():
+            assert unicodedata.normalize("NFKC", chr(shifted)) == chr(sign).replace("-", "−")
+            assert unicodedata.decomposition(chr(shifted)).startswith(("<super>", "<sub>"))
 
 
 def test_attributes_of_cells_are_no_text():

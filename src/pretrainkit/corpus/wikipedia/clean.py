@@ -6,9 +6,10 @@ stack, and a closing tag that is missing is searched for once.
 
 import html
 import re
+from html.entities import html5
 from operator import itemgetter
 
-from pretrainkit.corpus.wikipedia.elements import BAR, strip_elements, unguard
+from pretrainkit.corpus.wikipedia.elements import BAR, PREFORMATTED, strip_elements, unguard
 from pretrainkit.corpus.wikipedia.languages import INTERLANGUAGE, INTERWIKI
 from pretrainkit.corpus.wikipedia.lines import text_lines
 from pretrainkit.corpus.wikipedia.nesting import Nesting
@@ -28,14 +29,12 @@ _EMPTY_BRACKETS = re.compile(r"\([ ,;:/–-]*\)")
 _OPENED = re.compile(r"\([ ,;:]+")
 _CLOSED = re.compile(r"[ ,;:]+\)")
 _SPACES = re.compile(r"  +")
+_ENTITY = re.compile(r"&(#\d+|#[xX][0-9a-fA-F]+|\w+);")
+_GAP = re.compile(r"[,;] ?(?:[,;] ?)*([,;]|\.(?! \.))(?=[\s)]|$)", re.MULTILINE)
 _BEFORE_SIGN = re.compile(r" ([,.;])(?=[\s)]|$)", re.MULTILINE)
 _ENTITIES = (
     ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
 )  # fmt: skip
-_GREEK = words(
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi "
-    "psi omega"
-)
 
 
 class Cleaner:
@@ -54,7 +53,8 @@ class Cleaner:
         if "<" in text:
             text = strip_elements(text, _formula)
         text = self._nesting.flatten(text)
-        text = _plain(text)
+        # From here on other lines may come to begin with a space, too, by what is taken out of them.
+        text = _plain(text.replace("\n ", f"\n{PREFORMATTED}"))
         return "\n".join(text_lines(text, self._options))
 
     def _link(self, content: str) -> str:
@@ -103,7 +103,7 @@ def _plain(text: str) -> str:
         for entity, sign in _ENTITIES:
             text = text.replace(entity, sign)
         if "&" in text:
-            text = html.unescape(text)
+            text = _ENTITY.sub(_character, text)
     text = unguard(text)
     if "\xa0" in text:
         text = text.replace("\xa0", " ")
@@ -116,7 +116,15 @@ def _plain(text: str) -> str:
         text = _EMPTY_BRACKETS.sub("", text)
     if "  " in text:
         text = _SPACES.sub(" ", text)
+    if ", " in text or "; " in text:
+        text = _GAP.sub(itemgetter(1), text)
     return _BEFORE_SIGN.sub(itemgetter(1), text) if " ," in text or " ." in text or " ;" in text else text
+
+
+def _character(found: re.Match[str]) -> str:
+    """What a reference stands for. Without a semicolon it is none, so `html.unescape` must not look for its like."""
+    name = found[1]
+    return html.unescape(found[0]) if name[0] == "#" else html5.get(f"{name};", found[0])
 
 
 def _without_bold(text: str) -> str:
@@ -133,18 +141,43 @@ def _without_bold(text: str) -> str:
 
 
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_LETTERS = {name: chr(0x3B1 + index + (index > 16)) for index, name in enumerate(_GREEK)}
-_SIGNS = {
-    "times": "×", "cdot": "·", "pm": "±", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
-    "approx": "≈", "infty": "∞", "to": "→", "rightarrow": "→", "in": "∈", "sum": "∑", "int": "∫", "partial": "∂",
-    "nabla": "∇", "ldots": "…", "dots": "…", "cdots": "⋯", "left": "", "right": "", "quad": " ", "qquad": " ",
-    "displaystyle": "", "textstyle": "", "hbar": "ℏ", "Delta": "Δ", "Omega": "Ω", "Sigma": "Σ", "Phi": "Φ",
-    "Gamma": "Γ", "Lambda": "Λ", "Psi": "Ψ", "Theta": "Θ", "Pi": "Π", "circ": "°", "sin": "sin", "cos": "cos",
-    "ln": "ln", "log": "log", "exp": "exp", "lim": "lim", "max": "max", "min": "min", "forall": "∀", "exists": "∃",
-}  # fmt: skip
+_DEGREES = re.compile(r"\^(?:\\circ(?![a-zA-Z])|\{\\circ\})")
+_GREEK = dict(
+    zip(
+        words(
+            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma "
+            "tau upsilon phi chi psi omega digamma vartheta varkappa varpi varrho varphi varepsilon"
+        ),
+        "αβγδεζηθικλμνξοπρςστυφχψωϝϑϰϖϱφε",
+        strict=True,
+    )
+)
+TEX_SIGNS = (
+    _GREEK
+    | {name.capitalize(): letter.upper() for name, letter in _GREEK.items() if not name.startswith("var")}
+    | {
+        "times": "×", "div": "÷", "cdot": "·", "pm": "±", "mp": "∓", "circ": "∘", "bullet": "•", "oplus": "⊕",
+        "otimes": "⊗", "ast": "∗", "dagger": "†", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
+        "lt": "<", "gt": ">", "ll": "≪", "gg": "≫", "approx": "≈", "equiv": "≡", "sim": "∼", "simeq": "≃", "cong": "≅",
+        "propto": "∝", "infty": "∞", "to": "→", "rightarrow": "→", "leftarrow": "←", "gets": "←",
+        "leftrightarrow": "↔", "mapsto": "↦", "Rightarrow": "⇒", "Leftarrow": "⇐", "Leftrightarrow": "⇔", "in": "∈",
+        "notin": "∉", "subset": "⊂", "subseteq": "⊆", "supset": "⊃", "supseteq": "⊇", "cup": "∪", "cap": "∩",
+        "emptyset": "∅", "setminus": "∖", "forall": "∀", "exists": "∃", "neg": "¬", "lnot": "¬", "land": "∧",
+        "wedge": "∧", "lor": "∨", "vee": "∨", "sum": "∑", "prod": "∏", "int": "∫", "oint": "∮", "partial": "∂",
+        "nabla": "∇", "hbar": "ℏ", "ell": "ℓ", "Re": "ℜ", "Im": "ℑ", "aleph": "ℵ", "prime": "′", "perp": "⊥",
+        "parallel": "∥", "mid": "∣", "angle": "∠", "langle": "⟨", "rangle": "⟩", "ldots": "…", "dots": "…",
+        "dotsc": "…", "cdots": "⋯", "dotsb": "⋯", "left": "", "right": "", "displaystyle": "", "textstyle": "",
+        "quad": " ", "qquad": " ",
+    }
+    | {
+        name: name
+        for name in words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lim max min")
+    }
+)  # fmt: skip
+"""Names of TeX to what they show: letters, signs, spaces and names of functions."""
 
 
 def _formula(tex: str) -> str:
     """TeX on one line, with letters and signs for the commands that are no more than that."""
-    text = _COMMAND.sub(lambda found: _LETTERS.get(found[1], _SIGNS.get(found[1], found[0])), tex)
+    text = _COMMAND.sub(lambda found: TEX_SIGNS.get(found[1], found[0]), _DEGREES.sub("°", tex))
     return " ".join(text.replace("~", " ").replace("\\,", " ").replace("\\;", " ").replace("\\!", "").split())

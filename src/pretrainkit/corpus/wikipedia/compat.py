@@ -1,203 +1,295 @@
-"""The text that WikiExtractor 2.75 gives without options, with what it loses, for corpora that must be like others'.
+"""The text that WikiExtractor 2.75 gives, with what it loses, for corpora that must be like others'.
 
-Written from a description of what it does, step by step in its order, not from its code. What differs: words that
-depend on the clock give nothing, and modules (`#invoke`) do too. As there, the text stays escaped for XML until links
-and quotes are read, so `<nowiki>` is not known.
+Written from what it does, step by step in its order, and compared with it on wikitext made for that and on real pages.
+What differs: words that depend on the clock (`{{CURRENTYEAR}}`) and modules (`{{#invoke:...}}`) give nothing. As there,
+the text stays escaped for XML until links and quotes are read, so `<nowiki>` is not known, and markup that is not
+closed keeps what follows it on the page from being read.
 """
 
-import html
 import re
 from collections.abc import Callable, Iterator
+from html.entities import name2codepoint
+from itertools import zip_longest
+from typing import NamedTuple
 from urllib.parse import quote
 
-from pretrainkit.corpus.wikipedia.arithmetic import evaluate
+from pretrainkit.corpus.wikipedia.arithmetic import python_value
 from pretrainkit.corpus.wikipedia.word_lists import words
 
-_MAX_DEPTH = 30
+_MAX_DEPTH = 50
+"""Templates in templates that are read (there: until Python's stack ends)."""
 _KEPT_PREFIXES = frozenset({"w", "wiktionary", "wikt"})
 _SWITCHES = re.compile(
     r"__(?:NOTOC|FORCETOC|TOC|NEWSECTIONLINK|NONEWSECTIONLINK|NOGALLERY|HIDDENCAT|NOCONTENTCONVERT|NOCC|NOTITLECONVERT|"
-    r"NOTC|START|END|INDEX|NOINDEX|STATICREDIRECT|DISAMBIG|NOEDITSECTION)__"
+    r"NOTC|START|END|INDEX|NOINDEX|STATICREDIRECT|DISAMBIG)__"
 )
 _EXTERNAL = re.compile(
-    r"\[((?:(?:https?|ftps?|ircs?|gopher|telnet|nntp|worldwind|mailto|news|svn|git|mms|bitcoin|magnet|urn|geo|sip|sips|sms|"
-    r"tel|ssh|sftp|xmpp):|//)[^\s\[\]&<>\"]++(?:&amp;[^\s\[\]&<>\"]*+)*+)\s*+([^\[\]\n]*+)\]",
+    r"\[(?:(?:ftps?|git|gopher|https?|ircs?|mms|nntp|redis|sftp|ssh|svn|telnet|worldwind)://|"
+    r"(?:bitcoin|geo|magnet|mailto|news|sips?|sms|tel|urn|xmpp):|//)[^][<>\"\x00-\x20\x7f\s]++\s*+"
+    r"((?:[^][\x00-\x08\x0a-\x1f]|\[\[[^][\x00-\x08\x0a-\x1f]++\]\])*+)\]",
     re.IGNORECASE,
 )
-_IMAGE = re.compile(r"https?://\S+\.(?:gif|png|jpe?g)", re.IGNORECASE)
-_ALONE = re.compile(r"<(?:br|hr|nobr|ref|references|nowiki)\b[^<>]*/\s*>", re.IGNORECASE)
+_IMAGE = re.compile(
+    r"https?://[^][<>\"\x00-\x20\x7f\s]+/[A-Za-z0-9_.,~%\-+&;#*?!=()@\x80-\xff]+\.(?:gif|png|jpe?g)$", re.IGNORECASE
+)
+_ENTITY = re.compile(r"&#?(\w+);")
+_CODE = re.compile(r"&lt;syntaxhighlight (?:(?!&gt;).)*&gt;(.*?)&lt;/syntaxhighlight&gt;", re.DOTALL)
 _TAGS_ONLY = words(
     "abbr b big blockquote center cite em font h1 h2 h3 h4 hiero i kbd p plaintext s span strike strong tt u var a"
 )
-_IGNORED = re.compile(rf"</?(?:{'|'.join(_TAGS_ONLY)})\b[^<>]*>", re.IGNORECASE)
-_DISCARDED = words(
-    "gallery timeline noinclude pre table tr td th caption div form input select option textarea ul li ol dl dt dd "
-    "menu dir ref references img imagemap source small sub sup indicator"
+_MARKUP = re.compile(
+    r"<!--|<\s*+(?:br|hr|nobr|ref|references|nowiki)\b[^>]{0,1000}/\s*>|"
+    rf"<(?:{'|'.join(_TAGS_ONLY)})\b[^>]*+>|</\s*+(?:{'|'.join(_TAGS_ONLY)})>",
+    re.IGNORECASE,
 )
-_IN_PARENTHESES = re.compile(r"\([^()]*\)|[.-]+")
+_DISCARDED = {
+    name: (
+        re.compile(rf"<\s*+{name}\b[^>/]{{0,1000}}+>", re.IGNORECASE),
+        re.compile(rf"<\s*+/\s*+{name}>", re.IGNORECASE),
+    )
+    for name in words(
+        "gallery timeline noinclude pre table tr td th caption div form input select option textarea ul li ol dl dt dd "
+        "menu dir ref references img imagemap source small sub sup indicator"
+    )
+}
+_OPENED = re.compile(r"<\s*(\w+)")
+_PLACEHOLDERS = {
+    name: (
+        re.compile(rf"<\s*+{name}(?:\s*| [^>]+)>.*?<\s*/\s*{name}\s*>", re.IGNORECASE | re.DOTALL),
+        re.compile(rf"<\s*+/\s*+{name}\s*+>", re.IGNORECASE),
+        placeholder,
+    )
+    for name, placeholder in (("math", "formula"), ("code", "codice"))
+}
+_BRACES, _LINKS = (re.compile(r"\{\{"), re.compile(r"\}\}")), (re.compile(r"\[\["), re.compile(r"\]\]"))
+_TABLES = (re.compile(r"\{\|"), re.compile(r"\|\}"))
+_RUNS_OF_BRACES = re.compile(r"\{{2,}|\}{2,}")
+_RUNS_OF_BRACKETS = re.compile(r"\{{2,}|\}{2,}|\[{2,}|\]{2,}")
+_ERROR = '<span class="error">'
 _NOT_WORDS = re.compile(r"\n\W+?\n")
+_STYLES = re.compile(r"!\s?style=\"[a-z]+:\d+%;(?:[a-z]+:#?(?:[0-9a-z]+)?)?\"")
+Span = tuple[int, int]
 
 
-def wikiextractor_text(wikitext: str, title: str) -> str:
+class Kept(NamedTuple):
+    """What the original has options for."""
+
+    sections: bool = False
+    lists: bool = False
+    tables: bool = False
+
+
+_NOTHING = Kept()
+
+
+def wikiextractor_text(wikitext: str, title: str, kept: Kept = _NOTHING) -> str:
     """Lines of a page joined by line feeds, without its title; "" for a page without a body."""
-    text = wikitext.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-    text = _nested(text, "{{", "}}", lambda content: _expand(content, title))
-    text = _nested(text, "{|", "|}", lambda content: "")
-    text = _quotes(text)
-    text = _nested(text, "[[", "]]", lambda content: "\0" + content + "\1")
-    text = _links(text)
-    text = _EXTERNAL.sub(lambda found: "" if _IMAGE.match(found[2]) else found[2], text)
-    text = _clean(html.unescape(_SWITCHES.sub("", text)))
-    return "\n".join(_compact(text.split("\n")))
+    text, title = (
+        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+        for text in (wikitext, title)
+    )
+    text = _Expander(title).expand(text)
+    if not kept.tables:
+        text = _without_nested(_without_nested(text, *_BRACES), *_TABLES)
+    text = _internal_links(_quotes(text))
+    text = _EXTERNAL.sub(lambda found: "" if _IMAGE.match(found[1]) else found[1], text)
+    text = _clean(_unescape_but_code(_SWITCHES.sub("", text)))
+    if kept.tables:
+        text = _STYLES.sub("", text).replace("|-", "").replace("|", "")
+    return "\n".join(_compact(text.split("\n"), kept))
 
 
-def _nested(text: str, opening: str, closing: str, reader: Callable[[str], str]) -> str:
-    """Replaces balanced brackets, innermost first; one that is not closed stays as text."""
-    pieces = re.split(f"({re.escape(opening)}|{re.escape(closing)})", text)
-    stack: list[list[str]] = [[pieces[0]]]
-    for index in range(1, len(pieces), 2):
-        if pieces[index] == opening:
-            stack.append([])
-        elif len(stack) > 1:
-            content = "".join(stack.pop())
-            stack[-1].append(reader(content) if len(stack) <= _MAX_DEPTH else "")
-        else:
-            stack[-1].append(closing)
-        stack[-1].append(pieces[index + 1])
-    return "".join(stack[0]) + "".join(opening + "".join(parts) for parts in stack[1:])
+def _balanced(text: str, is_template: bool) -> Iterator[Span]:
+    """Where runs of brackets open and close, outermost first; none from one on that is never closed.
 
-
-def _expand(content: str, title: str) -> str:
-    """Parser functions and magic words; templates are not known and give nothing."""
-    head, *parts = (part.strip() for part in content.split("|"))
-    name, colon, first = head.partition(":")
-    arguments = [first.strip(), *parts]
-
-    def given(place: int) -> str:
-        return arguments[place] if place < len(arguments) else ""
-
-    if not colon:
-        return _magic_word(head, title)
-    match name.strip().lower():
-        case "#if":
-            return given(1 if given(0) else 2)
-        case "#ifeq":
-            return given(2 if given(0) == given(1) else 3)
-        case "#ifexist":
-            return given(2)
-        case "#iferror":
-            is_error = "error" in given(0) and "<" in html.unescape(given(0))
-            return given(1) if is_error else given(2) if len(arguments) > 2 else given(0)
-        case "#switch":
-            return _switch(given(0), parts)
-        case "#expr":
-            return evaluate(html.unescape(given(0)))
-        case "lc":
-            return given(0).lower()
-        case "uc":
-            return given(0).upper()
-        case "lcfirst":
-            return given(0)[:1].lower() + given(0)[1:]
-        case "ucfirst":
-            return given(0)[:1].upper() + given(0)[1:]
-        case "urlencode":
-            return quote(given(0))
-        case "int":
-            return given(0)
-    return ""
-
-
-def _magic_word(name: str, title: str) -> str:
-    before, colon, after = title.partition(":")
-    page = after if colon else title
-    known = {
-        "!": "|",
-        "PAGENAME": page,
-        "FULLPAGENAME": title,
-        "BASEPAGENAME": page.rpartition("/")[0] or page,
-        "SUBPAGENAME": page.rpartition("/")[2],
-        "ROOTPAGENAME": page.partition("/")[0],
-        "NAMESPACE": before if colon else "",
-        "NAMESPACENUMBER": "0",
-    }
-    return known.get(name, "")
-
-
-def _switch(value: str, cases: list[str]) -> str:
-    """The first case that is equal or falls through to the next, `#default`, or a last case without `=`."""
-    default, falls_through = "", False
-    for number, case in enumerate(cases):
-        name, equals, result = (part.strip() for part in case.partition("="))
-        falls_through = falls_through or name == value
-        if not equals:
-            if number == len(cases) - 1 and not falls_through:
-                return name
+    Args:
+        text: Wikitext.
+        is_template: Only braces count; otherwise double square brackets do, too.
+    """
+    runs = _RUNS_OF_BRACES if is_template else _RUNS_OF_BRACKETS
+    start = 0
+    stack: list[int] = []  # widths of what is open; those of square brackets are negative
+    for found in runs.finditer(text):
+        sign, left = text[found.start()], found.end() - found.start()
+        if not stack:
+            if sign in "{[":
+                start = found.start()
+                stack = [left if sign == "{" else -left]
             continue
-        if falls_through:
+        if sign in "{[":
+            stack.append(left if sign == "{" else -left)
+            continue
+        is_square = sign == "]"
+        if is_square and stack[-1] >= 0:
+            continue
+        while stack and (not is_square or stack[-1] < 0):
+            width = -stack.pop() if is_square else stack.pop()
+            if left < width:
+                stack.append(left - width if is_square else width - left)
+                break
+            left -= width
+            if left <= 1:
+                break
+        if not stack:
+            yield start, found.end() - left
+        elif not is_square and is_template and stack in ([0], [1]):
+            stack = []  # a brace too many: neither a template nor a parameter
+
+
+def _arguments(text: str) -> list[str]:
+    """What stands between the pipes, without those in brackets."""
+    parts, position = [""], 0
+    for start, end in [*_balanced(text, is_template=False), (len(text), len(text))]:
+        first, *others = text[position:start].split("|")
+        parts[-1] += first
+        parts += others
+        parts[-1] += text[start:end]
+        position = end
+    return parts
+
+
+class _Expander:
+    """Parser functions and magic words of one page; templates are not known and give nothing."""
+
+    def __init__(self, title: str) -> None:
+        before, colon, after = title.partition(":")
+        page = after if colon else title
+        base, slash, sub = page.rpartition("/")
+        self._words = {
+            "!": "|",
+            "PAGENAME": page,
+            "FULLPAGENAME": title,
+            "BASEPAGENAME": base if slash else page,
+            "SUBPAGENAME": sub if slash else "",
+            "ROOTPAGENAME": page.partition("/")[0],
+            "NAMESPACE": before if colon else "",
+            "NAMESPACENUMBER": "0",
+        }
+        self._depth = 0
+
+    def expand(self, text: str) -> str:
+        if "{{" not in text:
+            return text
+        if self._depth >= _MAX_DEPTH:
+            return ""
+        self._depth += 1
+        parts, position = [], 0
+        for start, end in _balanced(text, is_template=True):
+            parts += (text[position:start], self._template(text[start + 2 : end - 2]))
+            position = end
+        self._depth -= 1
+        return "".join([*parts, text[position:]])
+
+    def _template(self, body: str) -> str:
+        head, *parts = _arguments(body)
+        head = re.sub(r"^(?:subst:|safesubst:)", "", self.expand(head.strip()), flags=re.IGNORECASE)
+        if head in self._words:
+            return self._words[head]
+        name, colon, first = head.partition(":")
+        function = FUNCTIONS.get(name.lower()) if colon else None
+        if function is None:
+            return ""
+        try:
+            return function(self.expand, first.strip(), *parts)
+        except (TypeError, ValueError):  # too few arguments or too many, or no number
+            return ""
+
+
+Expand = Callable[[str], str]
+
+
+def _if(expand: Expand, test: str, then: str, otherwise: str = "", *_: str) -> str:
+    return expand((then if test else otherwise).strip())
+
+
+def _if_equal(expand: Expand, left: str, right: str, then: str, otherwise: str = "", *_: str) -> str:
+    """`right` is compared as it is written, and an empty one with nothing."""
+    right = right.strip()
+    return expand((then if left == right else otherwise).strip()) if right else ""
+
+
+def _if_error(expand: Expand, test: str, then: str = "", otherwise: str | None = None, *_: str) -> str:
+    if test.startswith(_ERROR):
+        return expand(then.strip())
+    return test if otherwise is None else expand(otherwise.strip())
+
+
+def _if_exists(expand: Expand, title: str, then: str, otherwise: str) -> str:
+    return expand(otherwise)
+
+
+def _switch(expand: Expand, value: str, *cases: str) -> str:
+    """The first case that is equal or falls through to the next, or `#default`; a last case without `=` is none."""
+    default, falls_through = "", False
+    for case in cases:
+        name, equals, result = case.partition("=")
+        name = expand(name.strip())
+        if not equals:
+            falls_through = falls_through or name == value
+            continue
+        result = expand(result.strip())
+        if falls_through or value in (one.strip() for one in name.split("|")):
             return result
         if name == "#default":
             default = result
     return default
 
 
-def _quotes(text: str) -> str:
-    text = re.sub(r"'''''(.*?)'''''", r"\1", text)
-    text = re.sub(r"'''(.*?)'''", r"\1", text)
-    text = re.sub(r"''\"([^\"\n]*?)\"''", r'"\1"', text)
-    text = re.sub(r"''(.*?)''", r'"\1"', text)
-    text = re.sub(r'""([^"\n]*?)""', r'"\1"', text)
-    return text.replace("'''", "").replace("''", '"')
+def _expression(expand: Expand, text: str) -> str:
+    text = re.sub("(?<![!<>])=", "==", expand(text)).replace("mod", "%")
+    value = python_value(text)
+    return f"{_ERROR}{text}</span>" if value is None else value
 
 
-_LINK = re.compile("\0([^\0\1]*)\1")
+FUNCTIONS: dict[str, Callable[..., str]] = {
+    "#if": _if,
+    "#ifeq": _if_equal,
+    "#iferror": _if_error,
+    "#ifexist": _if_exists,
+    "#switch": _switch,
+    "#expr": _expression,
+    "lc": lambda expand, text, *_: text.lower(),
+    "uc": lambda expand, text, *_: text.upper(),
+    "lcfirst": lambda expand, text, *_: text[:1].lower() + text[1:],
+    "ucfirst": lambda expand, text, *_: text[:1].upper() + text[1:],
+    "urlencode": lambda expand, text, *_: quote(text),
+    "int": lambda expand, text, *_: str(int(text)),
+}
+"""Parser functions by their names in small letters; all others give nothing."""
 
 
-def _links(text: str) -> str:
-    """Labels of links, innermost first; links whose target holds a colon go with their labels."""
-    depth = 0
-    while "\0" in text and depth < _MAX_DEPTH:
-        text = _LINK.sub(_label, text)
-        depth += 1
-    return text.replace("\0", "[[").replace("\1", "]]")
+def _without_nested(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> str:
+    """Without what stands between brackets or tags; where closings are lacking, without all from the first opening to
+    the last closing. An opening is one deeper when it comes before the last closing that was read, or right behind."""
+    opened = opening.search(text)
+    closed = closing.search(text, opened.end()) if opened else None
+    if opened is None or closed is None:
+        return text
+    spans: list[Span] = []
+    start, depth = opened, 0
+    while closed is not None:
+        following = opening.search(text, opened.end())
+        if following is None:
+            while depth and (more := closing.search(text, closed.end())):
+                closed, depth = more, depth - 1
+            spans.append((start.start(), closed.end()))
+            break
+        opened = following
+        while closed is not None and closed.end() < opened.start():
+            end = closed.end()
+            if not depth:
+                spans.append((start.start(), end))
+                start, closed = opened, closing.search(text, opened.end())
+                break
+            depth -= 1
+            closed = closing.search(text, end)
+            if closed is None:
+                spans = [(spans[0][0] if spans else start.start(), end)]
+        depth += opened is not start
+    return _without_spans(text, spans)
 
 
-def _label(found: re.Match[str]) -> str:
-    target, *labels = found[1].split("|")
-    colon = target.find(":")
-    if (colon > 0 and target[:colon].strip() not in _KEPT_PREFIXES) or target.startswith(":Category:"):
-        return ""
-    return labels[-1].strip() if labels else target.strip()
-
-
-def _clean(text: str) -> str:
-    """HTML, formulas and spaces."""
-    text = _without(text, re.compile("<!--|-->"), "<!--")
-    text = _IGNORED.sub("", _ALONE.sub("", text))
-    for name in _DISCARDED:
-        if f"<{name}" in text.lower():
-            text = _without(text, re.compile(rf"<{name}\b[^<>]*(?<!/)>|</{name}\s*>", re.IGNORECASE), "<" + name)
-    text = html.unescape(text)
-    for name, placeholder in (("math", "formula"), ("code", "codice")):
-        text = _numbered(text, name, placeholder)
-    text = text.replace("<<", "«").replace(">>", "»").replace("\t", " ")
-    text = re.sub("  +", " ", text)
-    text = re.sub(r"\.{4,}", "...", text)
-    text = _NOT_WORDS.sub("\n", text)
-    return text.replace(",,", ",").replace(",.", ".")
-
-
-def _without(text: str, tag: re.Pattern[str], opening: str) -> str:
-    """Takes out elements with their content; what is never closed stays."""
-    opened: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for found in tag.finditer(text):
-        if found[0].lower().startswith(opening):
-            opened.append(found.start())
-        elif opened:
-            start = opened.pop()
-            while spans and spans[-1][0] > start:
-                spans.pop()
-            spans.append((start, found.end()))
+def _without_spans(text: str, spans: list[Span]) -> str:
     parts, position = [], 0
     for start, end in spans:
         parts.append(text[position:start])
@@ -205,33 +297,209 @@ def _without(text: str, tag: re.Pattern[str], opening: str) -> str:
     return "".join([*parts, text[position:]])
 
 
-def _numbered(text: str, name: str, placeholder: str) -> str:
-    pieces = re.split(rf"<{name}\b[^<>]*>", text, flags=re.IGNORECASE)
-    out, number = [pieces[0]], 0
-    for piece in pieces[1:]:
-        _, closing, rest = piece.partition(f"</{name}>")
-        number += bool(closing)
-        out.append(f"{placeholder}_{number}{rest}" if closing else piece)
-    return "".join(out)
+def _quotes(text: str) -> str:
+    if "''" not in text and '""' not in text:
+        return text
+    text = re.sub(r"'''''(.*?)'''''", r"\1", text)
+    text = re.sub(r"'''(.*?)'''", r"\1", text)
+    text = re.sub(r"''\"([^\"]*)\"''", r'"\1"', text)
+    text = re.sub(r"''(.*?)''", r'"\1"', text)
+    text = re.sub(r'""([^"]*)""', r'"\1"', text)
+    return text.replace("'''", "").replace("''", '"')
 
 
-def _compact(lines: list[str]) -> Iterator[str]:
-    """Running text only: no titles, lists, indents, rests of tables."""
-    is_first_of_section = False
+def _pairs(text: str, start: int, end: int) -> Iterator[Span]:
+    """Where outermost double square brackets open and close; none from one on that is never closed."""
+    depth, begin = 0, 0
+    for found in re.compile(r"\[\[|\]\]").finditer(text, start, end):
+        if found[0] == "[[":
+            begin = begin if depth else found.start()
+            depth += 1
+        elif depth:
+            depth -= 1
+            if not depth:
+                yield begin, found.end()
+
+
+def _internal_links(text: str) -> str:
+    """Labels of outermost links, with the brackets of those within; links whose target holds a colon go with them."""
+    parts, position = [], 0
+    for start, end in _pairs(text, 0, len(text)):
+        parts += (text[position:start], _label(text[start + 2 : end - 2]))
+        position = end
+    return "".join([*parts, text[position:]])
+
+
+def _label(link: str) -> str:
+    bar = link.find("|")
+    target = label = link
+    if bar >= 0:
+        target = link[:bar].rstrip()
+        position = bar + 1
+        for start, end in _pairs(link, 0, len(link)):
+            bar = max(bar, link.rfind("|", position, start))
+            position = end
+        label = link[bar + 1 :].strip()
+    prefix, colon, _ = target.removeprefix(":").partition(":")
+    return label if not colon or not prefix or prefix in _KEPT_PREFIXES else ""
+
+
+def _unescape(text: str) -> str:
+    """Entities of HTML 4, with a semicolon."""
+    return _ENTITY.sub(_character, text) if "&" in text else text
+
+
+def _character(found: re.Match[str]) -> str:
+    code = found[1]
+    try:
+        if found[0][1] != "#":
+            return chr(name2codepoint[code])
+        return chr(int(code[1:], 16) if code[0] == "x" else int(code))
+    except (KeyError, ValueError, OverflowError):
+        return found[0]
+
+
+def _unescape_but_code(text: str) -> str:
+    parts, position = [], 0
+    last = text.rfind("&lt;/syntaxhighlight&gt;")
+    for found in _CODE.finditer(text, 0, last + 24 if last >= 0 else 0):
+        parts += (_unescape(text[position : found.start()]), found[1])
+        position = found.end()
+    return "".join([*parts, _unescape(text[position:])])
+
+
+def _clean(text: str) -> str:
+    """HTML, formulas and spaces."""
+    if "<" in text:
+        text = _without_spans(text, list(_marked_up(text)))
+        names = {name.lower() for name in _OPENED.findall(text)}
+        for name, patterns in _DISCARDED.items():
+            if name in names:
+                text = _without_nested(text, *patterns)
+    text = _unescape(text)
+    if "<" in text:
+        for name in _PLACEHOLDERS:
+            text = _numbered(text, *_PLACEHOLDERS[name])
+    text = text.replace("<<", "«").replace(">>", "»").replace("\t", " ")
+    text = re.sub("  +", " ", text)
+    text = re.sub(r"\.{4,}", "...", text)
+    text = _NOT_WORDS.sub("\n", text)
+    return text.replace(",,", ",").replace(",.", ".")
+
+
+def _marked_up(text: str) -> Iterator[Span]:
+    """Comments, tags that close themselves, and tags that go without their content."""
+    position, has_end = 0, True
+    for found in _MARKUP.finditer(text, 0, text.rfind(">") + 1):
+        start, end = found.span()
+        if start < position:
+            continue
+        if found[0] == "<!--":
+            end = text.find("-->", end) + 3 if has_end else 2
+            has_end = end > 2
+            if not has_end:
+                continue
+        position = end
+        yield start, end
+
+
+def _numbered(text: str, element: re.Pattern[str], closing: re.Pattern[str], placeholder: str) -> str:
+    """Elements to `placeholder_1` and so on; equal ones have the number of the first, and count."""
+    last = max((found.end() for found in closing.finditer(text)), default=0)
+    numbers: dict[str, int] = {}
+    for number, found in enumerate(element.finditer(text, 0, last), 1):
+        numbers.setdefault(found[0], number)
+    return element.sub(lambda found: f"{placeholder}_{numbers[found[0]]}", text) if numbers else text
+
+
+def _heading(line: str) -> tuple[int, str] | None:
+    """Level and title of a line that begins with signs of a heading and holds as many again."""
+    if not line.startswith("=="):
+        return None
+    rest = line.lstrip("=")
+    num = len(line) - len(rest)
+    level = max(min(num, max(map(len, re.findall("=+", rest)), default=0)), num // 2)
+    if level < 2:
+        return None
+    start = level + len(line[level:]) - len(line[level:].lstrip())
+    return level, line[start : line.index("=" * level, start)].strip()
+
+
+class _ListState:
+    """Signs and counts of the levels of a list, with the original's way of reading them."""
+
+    def __init__(self) -> None:
+        self.signs: list[str] = []
+        self.counts: list[int] = []
+
+    def read(self, line: str) -> tuple[str, str]:
+        """(Marks before an item, the item); the item may be empty."""
+        depth = 0
+        for known, sign in zip_longest(list(self.signs), line, fillvalue=""):
+            if not sign or sign not in "*#;:":
+                if not known:
+                    break
+                self.signs, self.counts = self.signs[:-1], self.counts[:-1]
+                continue
+            if known != sign and (not known or (known not in ";:" and sign not in ";:")):
+                if known:
+                    self.signs, self.counts = self.signs[:-1], self.counts[:-1]
+                self.signs.append(sign)
+                self.counts.append(0)
+            depth += 1
+        item = line[depth:].strip()
+        if not item:
+            return "", ""
+        if depth <= len(self.counts):
+            self.counts[depth - 1] += 1
+        is_numbered = line[depth - 1] == "#"
+        marks = f"BULLET::::{self.counts[depth - 1]}. " if is_numbered else "BULLET::::- "
+        return marks.ljust(len(self.signs)), item
+
+
+def _compact(lines: list[str], kept: Kept) -> Iterator[str]:
+    """Running text only: no titles, lists, indents, rests of tables; what is kept of these has a mark."""
+    titles: dict[int, str] = {}
+    state = _ListState()
+    is_empty_section = False
     last = ""
+
+    def open_titles() -> Iterator[str]:
+        if kept.sections:
+            yield from (f"Section::::{title}" for _, title in sorted(titles.items()))
+        titles.clear()
+
     for line in lines:
+        given: list[str] = []
         if not line:
-            if last:
-                yield line
-                last = line
-            continue
-        if line.startswith("==") and "==" in line[2:]:
-            is_first_of_section = True
-            continue
-        if line[0] in "*#;:{|" or line[-1] == "}" or _IN_PARENTHESES.fullmatch(line):
-            continue
-        if line[0] == " " and not is_first_of_section:
-            continue
-        is_first_of_section = False
-        yield line
-        last = line
+            if state.signs:
+                state, is_empty_section = _ListState(), False
+                given = [""]
+            elif last:
+                given = [""]
+        elif heading := _heading(line):
+            level, title = heading
+            titles = {known: other for known, other in titles.items() if known < level}
+            titles[level] = title if not title or title[-1] in "!?" else f"{title}."
+            state, is_empty_section = _ListState(), True
+        elif line.startswith("++"):
+            if title := line[2:-2]:
+                given = [title if title[-1] in "!?" else f"{title}."]
+        elif line[0] == ":":
+            pass
+        elif line[0] in "*#;":
+            marks, item = state.read(line)
+            if item and kept.lists:
+                given = [*open_titles(), marks + item]
+        elif state.signs:
+            state = _ListState()
+            given = [line]
+        elif line[0] in "{|" or line[-1] == "}" or (line[0] == "(" and line[-1] == ")") or not line.strip(".-"):
+            pass
+        elif titles:
+            given = [*open_titles(), line]
+            is_empty_section = False
+        elif not is_empty_section and line[0] != " ":
+            given = [line]
+        yield from given
+        last = given[-1] if given else last

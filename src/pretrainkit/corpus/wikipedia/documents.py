@@ -8,7 +8,7 @@ from typing import Any
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import OnBytes, SourceFile
 from pretrainkit.corpus.wikipedia.clean import Cleaner
-from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
+from pretrainkit.corpus.wikipedia.compat import Kept, wikiextractor_text
 from pretrainkit.corpus.wikipedia.dump import read_pages, read_site
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.redirects import kept_redirects
@@ -36,6 +36,7 @@ def _articles(
     source: SourceFile, options: Extraction, skips: Skips, on_bytes: OnBytes, on_redirect: Callable[[str, str], None]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     cleaner = Cleaner(read_site(source), options)
+    kept = Kept(options.sections, options.lists, options.tables)
     last_id = None
     for page in read_pages(source, skips, on_bytes):
         if page.namespace != 0:
@@ -53,7 +54,7 @@ def _articles(
             skips.leave_out("disambiguation", source.address, f"page {page.title!r}")
             continue
         if options.compat == "wikiextractor":
-            text = wikiextractor_text(page.text, page.title)
+            text = wikiextractor_text(page.text, page.title, kept)
         else:
             text = cleaner.clean(page.text, page.title)
         if not text and options.compat == "none":

@@ -34,19 +34,26 @@ _BREAKS = {
 }
 _KEPT = frozenset(
     words(
-        "abbr b bdi bdo big cite code del dfn em font h1 h2 h3 h4 h5 h6 i ins kbd mark nobr nowiki onlyinclude "
+        "abbr b bdi bdo big cite code del dfn em font h1 h2 h3 h4 h5 h6 i ins kbd mark nobr onlyinclude "
         "includeonly q rb rp rt ruby s samp small span strike strong sub sup tt u var wbr noindex tr td th caption "
         "thead tbody tfoot col colgroup main article time data a"
     )
 )
 """Whose tags go and whose content stays."""
+_KNOWN = _DROPPED | _KEPT | _BREAKS.keys() | {"nowiki"}
+_LISTED = frozenset("*#:;|!")
+"""What lines of lists and tables begin with: a line break in them ends no line of wikitext."""
 _SHIFT = 0xF0000 - 0x20
 _GUARDED = {ord(sign): _SHIFT + ord(sign) for sign in "{}[]|'<>=&*#:;!_-~\n "}
 _GUARD = chr(0xF0101)
 """Says that something is guarded."""
-_UNGUARDED = {guard: chr(sign) for sign, guard in _GUARDED.items()} | {ord(_GUARD): ""}
+ERROR = chr(0xF0103) + _GUARD
+"""What a function that fails gives; `unguard` takes it away."""
+_UNGUARDED = {guard: chr(sign) for sign, guard in _GUARDED.items()} | dict.fromkeys(map(ord, ERROR), "")
 BAR = chr(0xF0100)
 """At the start of a line that is kept as it is."""
+PREFORMATTED = chr(0xF0102)
+"""At the start of a line that began with a space in the wikitext."""
 
 _SUPERSCRIPTS = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
 _SUBSCRIPTS = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
@@ -78,24 +85,35 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
         text = _RAISED.sub(_raised, text)
     parts: list[str] = []
     missing: set[str] = set()
-    position = 0
+    position, line = 0, 0
+    begins_line = False  # no character but those of tags stands between the beginning of the line and `position`
     for found in _TAG.finditer(text):
         start = found.start()
         if start < position:
             continue
         name = found[1]
-        if name is None:
-            end = _end_of(text, "-->", found.end(), missing)
-            parts.append(text[position:start])
-            position = found.end() if end is None else _behind_comment(text, start, end)
-            continue
-        name = name.lower()
-        tag = found[0]
-        if name in _DROPPED or name == "nowiki":
-            parts.append(text[position:start])
-            position = found.end()
-            if tag[1] == "/" or tag[-2] == "/":
+        if name is not None:
+            name = name.lower()
+            if name not in _KNOWN:
                 continue
+        line = max(line, text.rfind("\n", position, start) + 1)
+        if begins_line:
+            position = _behind_spaces(text, position, start)
+        begins_line = start == line or (begins_line and start == position)
+        parts.append(text[position:start])
+        position = found.end()
+        if name is None:
+            end = _end_of(text, "-->", position, missing)
+            position = position if end is None else _behind_comment(text, start, end)
+            continue
+        tag = found[0]
+        if name in _BREAKS:
+            if name == "br" and text[line] in _LISTED:
+                parts.append(" ")
+            elif tag[1] != "/" or name != "li":
+                parts.append(_BREAKS[name])
+                begins_line = True
+        elif name not in _KEPT and tag[1] != "/" and tag[-2] != "/":
             end = _end_of(text, f"</{name}", position, missing)
             if end is None:
                 continue
@@ -103,16 +121,17 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
                 parts.append(guard(text[position:end]))
             elif name == "math":
                 parts.append(guard(on_formula(text[position:end])))
+            begins_line = begins_line and name in _DROPPED and name != "math"
             closing = text.find(">", end)
             position = len(text) if closing < 0 else closing + 1
-        elif name in _BREAKS:
-            parts += (text[position:start], _BREAKS[name] if tag[1] != "/" or name != "li" else "")
-            position = found.end()
-        elif name in _KEPT:
-            parts.append(text[position:start])
-            position = found.end()
-    parts.append(text[position:])
+    parts.append(text[_behind_spaces(text, position, len(text)) if begins_line else position :])
     return "".join(parts)
+
+
+def _behind_spaces(text: str, position: int, end: int) -> int:
+    while position < end and text[position] == " ":
+        position += 1
+    return position
 
 
 def _end_of(text: str, closing: str, position: int, missing: set[str]) -> int | None:

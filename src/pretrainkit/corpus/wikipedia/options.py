@@ -19,7 +19,8 @@ class Extraction:
     disambiguations: bool = True
     """Keep pages that only tell apart what has the same name."""
     compat: Compat = "none"
-    """wikiextractor: the text that WikiExtractor 2.75 gives without options, losses included."""
+    """wikiextractor: the text that WikiExtractor 2.75 gives, losses included; without options, or with its options
+    --sections, --lists and --keep_tables for the first three here."""
     redirects: str | None = None
     """Folder in which every stretch of a dump that was read leaves a file of its redirects; None: they are not kept."""
 

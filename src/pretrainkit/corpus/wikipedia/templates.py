@@ -7,9 +7,10 @@ clock: `{{CURRENTYEAR}}` and ages give nothing.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import quote_plus
 
 from pretrainkit.corpus.wikipedia.arithmetic import evaluate
-from pretrainkit.corpus.wikipedia.elements import guard
+from pretrainkit.corpus.wikipedia.elements import ERROR, guard
 from pretrainkit.corpus.wikipedia.measures import convert
 from pretrainkit.corpus.wikipedia.numerals import group_digits
 from pretrainkit.corpus.wikipedia.site import Site
@@ -223,8 +224,52 @@ def _if(call: Call) -> str:
     return call.get("2") if call.get("1") else call.get("3")
 
 
+def _are_equal(first: str, second: str) -> bool:
+    """As texts or as numbers."""
+    if first == second:
+        return True
+    try:
+        return float(first) == float(second)
+    except ValueError:
+        return False
+
+
 def _if_equal(call: Call) -> str:
-    return call.get("3") if call.get("1") == call.get("2") else call.get("4")
+    return call.get("3") if _are_equal(call.get("1"), call.get("2")) else call.get("4")
+
+
+def _if_error(call: Call) -> str:
+    if ERROR in call.get("1"):
+        return call.get("2")
+    return call.get("3") if "3" in call.arguments else call.get("1")
+
+
+def _if_exists(call: Call) -> str:
+    """Which pages there are is not known here: the text for none, or else the other."""
+    return call.get("3", "2")
+
+
+def _switch(call: Call) -> str:
+    """The first case that is equal or falls through to the next; `#default`; or a last case without `=`."""
+    value, *cases = call.places()
+    default, falls_through = "", False
+    for number, case in enumerate(cases, 1):
+        name, equals, result = (part.strip() for part in case.partition("="))
+        falls_through = falls_through or _are_equal(value, name)
+        if not equals and number == len(cases):
+            return name
+        if equals and falls_through:
+            return result
+        if equals and name == "#default":
+            default = result
+    return default
+
+
+def _expression(call: Call) -> str:
+    try:
+        return evaluate(call.get("1"))
+    except ZeroDivisionError:
+        return ERROR
 
 
 _BY_FUNCTION: list[tuple[Expansion, str]] = [
@@ -275,12 +320,18 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_sound, "ipa; ipablink; ipaslink"),
     (_if, "#if:"),
     (_if_equal, "#ifeq:"),
-    (lambda call: evaluate(call.get("1")), "#expr:"),
+    (_if_error, "#iferror:"),
+    (_if_exists, "#ifexist:"),
+    (_switch, "#switch:"),
+    (_expression, "#expr:"),
+    (lambda call: quote_plus(call.get("1")), "urlencode:"),
+    (lambda call: number if (number := call.get("1")).isdecimal() else "", "int:"),
     (lambda call: call.get("1").lower(), "lc:"),
     (lambda call: call.get("1").upper(), "uc:"),
     (lambda call: call.get("1")[:1].lower() + call.get("1")[1:], "lcfirst:"),
     (lambda call: call.get("1")[:1].upper() + call.get("1")[1:], "ucfirst:"),
     (lambda call: call.title, "pagename; fullpagename; basepagename; subpagename; rootpagename"),
+    (_said("0"), "namespacenumber"),
     (_said(guard("|")), "!; pipe; vertical bar"),
     (_said(guard("=")), "=; equals"),
     (_said(guard("[")), "!(; bracket left"),
@@ -306,33 +357,33 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
 _EXPANSIONS: dict[str, Expansion] = {name: expansion for expansion, names in _BY_FUNCTION for name in names.split("; ")}
 
 
+def _normal(name: str) -> str:
+    return " ".join(name.replace("_", " ").split()).casefold()
+
+
 class Templates:
     """Expands the templates of one page."""
 
     def __init__(self, site: Site) -> None:
         self._language = site.language.partition("-")[0]
-        self._prefixes = site.template_prefixes
+        self._prefixes = site.template_prefixes | {"subst", "safesubst"}
         self.title = ""
 
     def expand(self, content: str) -> str:
         """What stands between the braces, to text; "" for a template that is not known."""
         head, *parts = content.split("|")
-        name = " ".join(head.replace("_", " ").split()).casefold()
-        expansion = _EXPANSIONS.get(name)
-        if expansion is None:
-            before, colon, after = name.partition(":")
-            if not colon:
-                expansion = self._of_a_language(name)
-            elif before in self._prefixes or before in ("subst", "safesubst"):
-                name = after.strip()
-                expansion = _EXPANSIONS.get(name)
-            elif f"{before}:" in _EXPANSIONS:
-                name = f"{before}:"
-                expansion = _EXPANSIONS[name]
-                parts.insert(0, head.partition(":")[2])
-            if expansion is None:
-                return ""
-        return expansion(Call(name, read_arguments(parts), self._language, self.title))
+        name, colon, first = _normal(head).partition(":")
+        for _ in range(2):  # such as {{subst:Template:Name}}
+            if colon and name in self._prefixes:
+                head = head.partition(":")[2]
+                name, colon, first = _normal(head).partition(":")
+        if colon and (function := _EXPANSIONS.get(f"{name}:")):
+            places = enumerate([head.partition(":")[2], *parts], 1)
+            arguments = {str(place): text.strip() for place, text in places}  # no sign of equality makes a name there
+            return function(Call(f"{name}:", arguments, self._language, self.title))
+        name += colon + first
+        expansion = _EXPANSIONS.get(name) or self._of_a_language(name)
+        return expansion(Call(name, read_arguments(parts), self._language, self.title)) if expansion else ""
 
     def _of_a_language(self, name: str) -> Expansion | None:
         """`lang-fr` and its like hold the words in that language."""
