@@ -10,6 +10,7 @@ import torch
 from command_line import pretrainkit, refused, succeed
 
 import pretrainkit as pk
+from whole_runs import assert_exports_are_the_run
 
 
 def evaluation(*words: object) -> dict[str, float]:
@@ -85,20 +86,17 @@ def test_an_import_of_an_export_evaluates_as_the_run(
     finished: Path, exports: dict[str, Path], tokens: Path, tmp_path: Path
 ) -> None:
     succeed("import", exports["huggingface"], "--out", tmp_path / "back")
-    data = f"{tokens}/valid"
-    # An import knows neither the length nor the precision of the training: both sides take those of bert/base.
-    long = tmp_path / "long"
-    shutil.copytree(exports["safetensors"], long)
-    config = (long / "config.yaml").read_text()
-    assert "max_seq_length: 32" in config
-    assert "compute: float32" in config
-    config = config.replace("max_seq_length: 32", "max_seq_length: 128").replace("compute: float32", "compute: auto")
-    (long / "config.yaml").write_text(config)
-    of_run = evaluation(long, "--data", data, "--num-examples", 20)
-    of_import = evaluation(tmp_path / "back", "--data", data, "--num-examples", 20)
-    assert of_import.keys() == of_run.keys()
-    for name, value in of_run.items():
-        assert of_import[name] == pytest.approx(value, rel=1e-6), name
+    words = ("--data", f"{tokens}/valid", "--num-examples", 20)
+    of_run = evaluation(finished, *words)
+    assert evaluation(exports["huggingface"], *words) == of_run
+    assert evaluation(tmp_path / "back", *words) == of_run
+    other = ("data.max_seq_length=24", "objective.valid_masking_rate=0.3", *words)
+    assert evaluation(exports["huggingface"], *other) == evaluation(finished, *other) != of_run
+
+
+@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
+def test_an_export_is_the_run(finished_without_dropout: Path, tmp_path: Path, format: str) -> None:
+    assert_exports_are_the_run(finished_without_dropout, tmp_path, "bert", format)
 
 
 def test_load_model_gives_equal_outputs_for_run_checkpoint_and_exports(

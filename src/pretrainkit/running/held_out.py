@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     from pretrainkit.dist.env import World
 
-EVALUATED = ("data", "evaluate", "precision")
+EVALUATED = ("data", "evaluate", "objective", "precision")
 """Parts of a config that held-out metrics depend on, besides the model."""
+_USED = ("data", "evaluate", "precision")
+"""Parts of a config that a model is used with, for whatever purpose."""
 
 
 def evaluation_config(
@@ -33,7 +35,7 @@ def evaluation_config(
         ConfigError, DataError: There is no held-out data, or it does not fit the model.
     """
     overrides = list(overrides)
-    config = _only_held_out(opened.recipe, overridden(opened, overrides), overrides)
+    config = _only_held_out(opened.recipe, overridden(opened, overrides, EVALUATED), overrides)
     if data is not None:
         config = _with_held_out(opened.recipe, config, data, overrides)
     if not config.has_held_out_data:
@@ -65,17 +67,34 @@ def evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> 
     return found
 
 
-def overridden(opened: Opened, overrides: Iterable[str]) -> Any:
-    """The config of a trained model with other settings of what it is used on."""
+def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = _USED) -> Any:
+    """The config of a trained model with other settings of what it is used on, all of them in `parts` of the config.
+
+    Raises:
+        ConfigError: Settings of other parts, or such that the model would be another one.
+    """
     overrides, config = list(overrides), opened.config
-    if fixed := [word for word in overrides if word.split(".")[0] not in ("evaluate", "data", "precision")]:
+    if fixed := [word for word in overrides if word.split(".")[0] not in parts]:
         raise ConfigError(
             f"{', '.join(fixed)}: a trained model is what it is\n"
-            "  evaluation can change settings of evaluate, data and precision"
+            f"  what can be changed: settings of {', '.join(parts[:-1])} and {parts[-1]}"
         )
     if overrides:
         config = load_config(config.model_dump(mode="json"), overrides)
+        if any(word.startswith("objective.") for word in overrides):
+            _require_same_model(opened, config, overrides)
     return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
+
+
+def _require_same_model(opened: Opened, config: Any, overrides: Iterable[str]) -> None:
+    """Raises ConfigError where objectives are for models with other parts."""
+    import torch
+
+    with torch.device("meta"):
+        wanted = opened.recipe.build_model(config).state_dict().keys()
+    if wanted != opened.model.state_dict().keys():
+        words = ", ".join(word for word in overrides if word.startswith("objective."))
+        raise ConfigError(f"{words}: that objective needs a model with other parts than this one\n  leave it out")
 
 
 def refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,10 @@ from pretrainkit.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from pretrainkit.exporting.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 _CLASSIFIER = "ForSequenceClassification"
 """How transformers calls such a model in every family."""
@@ -50,7 +55,11 @@ class Opened:
 
     def _tokenizer(self) -> Path | None:
         if self.tokenizer is None and not self.recipe.has_own_vocabulary(self.config):
-            raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
+            raise DataError(
+                "there is no tokenizer beside the model\n"
+                "  its ids mean the pieces of the tokenizer that it was trained with: a run keeps that in RUN/tokenizer,"
+                " and an import takes it by pretrainkit import ... --tokenizer FOLDER"
+            )
         return self.tokenizer
 
 
@@ -72,7 +81,7 @@ def open_model(
     config, weights, tokenizer = read_model(path, step, recipe, averaged)
     found = find_recipe(config.recipe)
     model = with_weights(found, config, weights, path)
-    return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
+    return Opened(model, config, found, tokenizer)
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -80,11 +89,15 @@ def load_model(path: str | Path) -> nn.Module:
     return open_model(path).model
 
 
-def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool) -> tuple[Any, Mapping[str, Any], Path]:
-    """(config, weights, folder where the tokenizer would be)."""
+def read_model(
+    path: Path, step: int | None, recipe: str | None, averaged: bool
+) -> tuple[Any, Mapping[str, Any], Path | None]:
+    """(config, weights, folder of the tokenizer or renderer where there is one)."""
     from pretrainkit.dist.weights import require_same_architecture
+    from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
+    from pretrainkit.exporting.settings import SETTINGS, read_settings
     from pretrainkit.training.checkpoint import read_weights
     from pretrainkit.training.checkpoint_files import read_checkpoint
 
@@ -92,11 +105,15 @@ def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool)
     if averaged and is_export:
         raise CheckpointError(f"{path} is an export: it holds one set of weights\n  ask the run it came from")
     if (path / "config.json").is_file():  # Hugging Face
-        reader = find_recipe(recipe or _recipe_of_export(path))
+        settings = read_settings(path / SETTINGS)
+        own = None if settings is None else settings.config.get("recipe")
+        reader = find_recipe(recipe or own or _recipe_of_export(path))
         config, weights = reader.import_huggingface(path)
-        return config, weights, path
+        if settings is not None and reader.name == own:
+            config = _carried(reader, settings, config, path)
+        return config, weights, tokenizer_beside(path)
     if (path / WEIGHTS).is_file():  # our own export
-        return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
+        return load_config(RunFolder(path).config_tree()), read_tensors(path), _existing(path / "tokenizer")
     run, checkpoint = checkpoint_of(path, step)
     config = load_config(run.config_tree())
     weights = read_weights(checkpoint)
@@ -104,7 +121,25 @@ def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool)
     require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
     if averaged:
         weights |= read_weights(checkpoint, "ema.")
-    return config, weights, run.path / "tokenizer"
+    return config, weights, _existing(run.path / "tokenizer")
+
+
+def _existing(folder: Path) -> Path | None:
+    """The folder; None: it is not there, or empty."""
+    return folder if folder.is_dir() and any(folder.iterdir()) else None
+
+
+def _carried(recipe: Recipe, settings: Settings, found: Any, path: Path) -> Any:
+    """The config that an export carries, for the model in it, which was read as `found`."""
+    carried = load_config(settings.config)
+    if settings.has_own_model:
+        return recipe.carried_config(carried, found)
+    _log.warning(
+        "%s/config.json was changed since it was exported: the model is what it says, and other settings are those of "
+        "the run in pretrainkit.json",
+        path,
+    )
+    return carried.model_copy(update={"model": found.model})
 
 
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:

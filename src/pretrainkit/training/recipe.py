@@ -92,6 +92,8 @@ class ImportedModel:
     """Our name of each tensor to that in the file, where they are one by one the same."""
     step: int | None = None
     """Updates it was trained for, where the file says."""
+    trained_length: int | None = None
+    """Most tokens of an example in training, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -356,6 +358,26 @@ class Recipe(ABC):
         """Weights of a fine-tuned text encoder of config `given` for one of config `config`, whose fresh weights are
         `fresh`: for texts of another length, or with what is new in it as it was drawn. Default: as they are."""
         return weights
+
+    def trained_length(self, config: Any) -> int | None:
+        """Most tokens of an example in training, which is how far positions were trained; None: it is not counted in
+        tokens, or positions have no end. Default: None."""
+        return None
+
+    def input_ids(self, config: Any, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
+        """What the model reads of each text, control tokens included, to be compared with what transformers makes of
+        an export; None: it does not read ids of texts. Default: None."""
+        return None
+
+    def own_tokenizer(self, config: Any, out: Path) -> bool:
+        """Write the tokenizer of a model that was trained with none beside it, such as one of bytes, to the new folder
+        `out`; returns False where there is none to write. Default: there is none."""
+        return False
+
+    def carried_config(self, carried: Any, found: Any) -> Any:
+        """The config of a model that `import_huggingface` read as `found`, where the export carries that of its run.
+        Default: the carried one; a recipe whose export says something in another way takes that from `found`."""
+        return carried
 
     def has_own_vocabulary(self, config: Any) -> bool:
         """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -169,6 +169,15 @@ class Glue(Recipe):
         return config.model_copy(
             update={"data": config.data.model_copy(update={"tokenizer": str(Path(tokenizer).resolve())})}
         )
+
+    def trained_length(self, config: GlueRun) -> int:
+        return config.data.max_seq_length
+
+    def input_ids(self, config: GlueRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
+        from pretrainkit.recipes.glue.model import encoder_of
+
+        recipe, encoder_config = encoder_of(config.model)
+        return recipe.input_ids(encoder_config, tokenizer, texts)
 
     def build_model(self, config: GlueRun) -> nn.Module:
         from pretrainkit.recipes.glue.heads.by_kind import build_model

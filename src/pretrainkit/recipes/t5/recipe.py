@@ -186,6 +186,24 @@ class T5(Recipe):
             encode_with_offsets=vocabulary.encode_with_offsets,
         )
 
+    def trained_length(self, config: T5Run) -> int:
+        return max(config.data.input_length, config.data.target_length)
+
+    def input_ids(self, config: T5Run, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
+        from pretrainkit.training.token_reader import ids_of_singles
+
+        return ids_of_singles(self.text_reader(config, tokenizer), texts)
+
+    def own_tokenizer(self, config: T5Run, out: Path) -> bool:
+        """Of bytes, or that of the tasks."""
+        from pretrainkit.data.vocabulary_folder import save_vocabulary
+        from pretrainkit.recipes.t5.texts import vocabulary_of
+
+        if not self.has_own_vocabulary(config):
+            return False
+        vocabulary = vocabulary_of(config, None)
+        return save_vocabulary(vocabulary, out) and vocabulary_of(config, out) == vocabulary
+
     def build_text_encoder(self, config: T5Run, model: Any) -> TextEncoder:
         from pretrainkit.recipes.t5.text_encoder import T5TextEncoder
 
