@@ -17,9 +17,7 @@ from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from pretrainkit.exporting.settings import Settings
+    from torch import Tensor, nn
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +108,16 @@ def read_model(
         reader = find_recipe(recipe or own or _recipe_of_export(path))
         config, weights = reader.import_huggingface(path)
         if settings is not None and reader.name == own:
-            config = _carried(reader, settings, config, path)
+            carried = load_config(settings.config)
+            if settings.has_own_model:
+                config, weights = carried, _with_digits(reader.carried_weights(carried, weights), settings.rounded)
+            else:
+                _log.warning(
+                    "%s/config.json was changed after the export: the model is what it says, all other settings are "
+                    "those of the run, in %s",
+                    *(path, SETTINGS),
+                )
+                config = carried.model_copy(update={"model": config.model})
         return config, weights, tokenizer_beside(path)
     if (path / WEIGHTS).is_file():  # our own export
         return load_config(RunFolder(path).config_tree()), read_tensors(path), _existing(path / "tokenizer")
@@ -129,17 +136,16 @@ def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() and any(folder.iterdir()) else None
 
 
-def _carried(recipe: Recipe, settings: Settings, found: Any, path: Path) -> Any:
-    """The config that an export carries, for the model in it, which was read as `found`."""
-    carried = load_config(settings.config)
-    if settings.has_own_model:
-        return recipe.carried_config(carried, found)
-    _log.warning(
-        "%s/config.json was changed since it was exported: the model is what it says, and other settings are those of "
-        "the run in pretrainkit.json",
-        path,
-    )
-    return carried.model_copy(update={"model": found.model})
+def _with_digits(weights: Mapping[str, Tensor], rounded: Mapping[str, list[Any]]) -> dict[str, Tensor]:
+    """Weights with the last digits that their format has no place for; tensors that were trained since stay."""
+    import torch
+
+    found = dict(weights)
+    for name, values in rounded.items():
+        exact = torch.tensor(values, dtype=torch.float32)
+        if name in found and found[name].shape == exact.shape and torch.allclose(found[name], exact, atol=1e-6):
+            found[name] = exact
+    return found
 
 
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:

@@ -374,10 +374,10 @@ class Recipe(ABC):
         `out`; returns False where there is none to write. Default: there is none."""
         return False
 
-    def carried_config(self, carried: Any, found: Any) -> Any:
-        """The config of a model that `import_huggingface` read as `found`, where the export carries that of its run.
-        Default: the carried one; a recipe whose export says something in another way takes that from `found`."""
-        return carried
+    def carried_weights(self, carried: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What `import_huggingface` read from an export, as the model of the `carried` config of the run has it.
+        Default: as they are; a recipe that writes something in another form turns it back."""
+        return weights
 
     def has_own_vocabulary(self, config: Any) -> bool:
         """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""

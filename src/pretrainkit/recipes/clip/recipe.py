@@ -108,12 +108,14 @@ class Clip(Recipe):
         words = CaptionTokenizer(tokenizer)
         return [[*words.prefix, *ids, *words.suffix] for ids in words.encode_bare(texts)]
 
-    def carried_config(self, carried: ClipRun, found: ClipRun) -> ClipRun:
-        """transformers learns the logarithm of the scale, whatever was learned here."""
-        if carried.model.temperature.kind == "log_parameter":
-            return carried
-        model = carried.model.model_copy(update={"temperature": found.model.temperature})
-        return carried.model_copy(update={"model": model})
+    def carried_weights(self, carried: ClipRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        """transformers has the logarithm of the scale, whatever was learned here."""
+        kind = carried.model.temperature.kind
+        found = dict(weights)
+        if kind != "log_parameter":
+            log_scale = found.pop("temperature.log_scale")
+            found |= {"temperature.temperature": (-log_scale).exp()} if kind == "parameter" else {}
+        return found
 
     @property
     def generate_options(self) -> tuple[str, ...]:

@@ -232,6 +232,13 @@ class Glue(Recipe):
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate, reads)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
 
+    def carried_weights(self, carried: GlueRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Encoders have the names here that they have in models of their own."""
+        from pretrainkit.recipes.glue.model import encoder_of
+
+        recipe, encoder_config = encoder_of(carried.model)
+        return recipe.carried_weights(encoder_config, weights)
+
     def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:
         from pretrainkit.recipes.glue.sample import sample
 

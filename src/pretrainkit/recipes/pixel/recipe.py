@@ -193,10 +193,11 @@ class Pixel(Recipe):
         objective = config.objective.model_copy(update=scored)
         return config.model_copy(update={"model": model, "data": data, "objective": objective}), state
 
-    def carried_config(self, carried: PixelRun, found: PixelRun) -> PixelRun:
+    def carried_weights(self, carried: PixelRun, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Published weights are for black zeros, whatever they were trained for."""
-        model = carried.model.model_copy(update={"pixel_zero": found.model.pixel_zero})
-        return carried.model_copy(update={"model": model})
+        from pretrainkit.recipes.pixel.convert import patch_for_zero
+
+        return patch_for_zero(weights, carried.model.pixel_zero)
 
     def difference_from_huggingface(self, config: PixelRun, model: Any, folder: Path) -> float:
         from pretrainkit.recipes.pixel.convert import difference_from_huggingface
