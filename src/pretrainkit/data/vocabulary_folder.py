@@ -40,6 +40,8 @@ def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Voca
     plain = kind(path)
     if num_sentinels is None:
         return plain if plain.sentinel_ids else kind(path, NUM_SENTINELS)
+    if is_json and plain.sentinel_ids == tuple(range(plain.size - 1, plain.size - 1 - num_sentinels, -1)):
+        return plain  # an export has them in its file
     return kind(path, num_sentinels)
 
 

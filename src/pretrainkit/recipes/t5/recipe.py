@@ -224,19 +224,17 @@ class T5(Recipe):
 
     def export_huggingface(self, config: T5Run, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.t5.convert import write_huggingface
-        from pretrainkit.recipes.t5.decode import END_ID
         from pretrainkit.recipes.t5.texts import vocabulary_of
 
-        end_id = END_ID if tokenizer is None else vocabulary_of(config, tokenizer).eos_id
-        write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, end_id=end_id)
+        vocabulary = None if tokenizer is None else vocabulary_of(config, tokenizer)
+        write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, vocabulary=vocabulary)
 
     def export_text_classifier(self, config: T5Run, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.t5.convert_encoder import write_encoder
-        from pretrainkit.recipes.t5.decode import END_ID
         from pretrainkit.recipes.t5.texts import vocabulary_of
 
-        end_id = END_ID if tokenizer is None else vocabulary_of(config, tokenizer).eos_id
-        write_encoder(model, config.model, out, tokenizer=tokenizer, end_id=end_id)
+        vocabulary = None if tokenizer is None else vocabulary_of(config, tokenizer)
+        write_encoder(model, config.model, out, tokenizer=tokenizer, vocabulary=vocabulary)
 
     def import_huggingface(self, folder: Path) -> tuple[T5Run, Mapping[str, Any]]:
         """The config is that of t5/1.1-base with the model of the folder; the data is missing."""
