@@ -5,7 +5,6 @@ It holds the resolved config of the run without data and without paths of the ma
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,9 @@ from pretrainkit.errors import CheckpointError
 from pretrainkit.training.run import InitConfig
 
 SETTINGS = "pretrainkit.json"
+REST = "pretrainkit"
+"""Name, without `.safetensors`, of a file beside it with the tensors that the format of the weights has no place for,
+or holds in another form, rounded."""
 _FORMAT = "pretrainkit settings 1"
 
 
@@ -26,22 +28,17 @@ class Settings:
     """The run's config as nested plain values; `data.train` and `data.valid` are empty."""
     trained_length: int | None
     """Most tokens of an example in training; None: not known, or not counted in tokens."""
-    rounded: dict[str, list[Any]]
-    """Values, as nested lists, of tensors that the format of the weights holds in another form, rounded."""
     has_own_model: bool
     """Whether the model in `config` is that of the weights: nobody has changed `config.json` since."""
 
 
-def write_settings(
-    path: Path, config: Any, trained_length: int | None, rounded: Mapping[str, list[Any]] | None = None
-) -> None:
+def write_settings(path: Path, config: Any, trained_length: int | None) -> None:
     """Write the settings of a run.
 
     Args:
         path: The file, in the folder of an export or beside the file of one.
         config: Of the run, bound.
         trained_length: Of `Settings`.
-        rounded: Of `Settings`; None: no tensors.
     """
     data = config.data.model_copy(update={"train": (), "valid": ()})
     start = {"init_from": None, "init": InitConfig(), "first_step": 0}
@@ -49,7 +46,6 @@ def write_settings(
     values = {
         "format": _FORMAT,
         "trained_length": trained_length,
-        "rounded": dict(rounded or {}),
         "config.json": _digest(path.with_name("config.json")),
         "config": kept.model_dump(mode="json"),
     }
@@ -69,7 +65,7 @@ def read_settings(path: Path) -> Settings | None:
         if values["format"] != _FORMAT:
             raise ValueError(f"its format is {values['format']!r}, not {_FORMAT!r}")
         is_same = values["config.json"] == _digest(path.with_name("config.json"))
-        return Settings(dict(values["config"]), values["trained_length"], dict(values["rounded"]), is_same)
+        return Settings(dict(values["config"]), values["trained_length"], is_same)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}\n  copy the export again; without that file it is read as a foreign one"

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import entries, find_recipe
@@ -110,7 +109,8 @@ def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int 
     from pretrainkit.exporting.foreign_tokenizer import difference_of_ids
     from pretrainkit.exporting.settings import SETTINGS, write_settings
 
-    write_settings(folder / SETTINGS, opened.config, length, _rounded(opened, folder))
+    write_settings(folder / SETTINGS, opened.config, length)
+    _write_rest(opened, folder)
     about = folder / "tokenizer_config.json"
     if length is not None and about.is_file():
         settings = json.loads(about.read_bytes()) | {"model_max_length": length}
@@ -128,19 +128,22 @@ def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int 
         _log.warning("%s\n  read texts with pretrainkit, or the model gets other tokens than it was trained on", difference)
 
 
-def _rounded(opened: Opened, folder: Path) -> dict[str, list[Any]]:
-    """Values of tensors that are not read back from an export bit for bit."""
+def _write_rest(opened: Opened, folder: Path) -> None:
+    """Write the tensors that are not read back from an export bit for bit."""
     import torch
 
+    from pretrainkit.exporting.safetensors import write_tensors
+    from pretrainkit.exporting.settings import REST
+
     try:
-        weights = opened.recipe.carried_weights(opened.config, opened.recipe.import_huggingface(folder)[1])
+        found = opened.recipe.carried_weights(opened.config, opened.recipe.import_huggingface(folder)[1])
     except InputError as error:
         _log.warning("the export cannot be imported again: %s", str(error).splitlines()[0])
-        return {}
+        return
     own = opened.model.state_dict()
-    return {
-        name: own[name].tolist() for name, found in weights.items() if name in own and not torch.equal(found, own[name])
-    }
+    rest = {name: own[name] for name in own if name not in found or not torch.equal(found[name], own[name])}
+    if rest:
+        write_tensors(folder / f"{REST}.safetensors", rest)
 
 
 def import_model(

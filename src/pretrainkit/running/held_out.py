@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.config.loader import Origins
+from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
 from pretrainkit.running.opened import Opened
+from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.recipe import Evaluation, Recipe
 from pretrainkit.training.run import RunConfig
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.dist.env import World
+
+_log = logging.getLogger(__name__)
 
 EVALUATED = ("data", "evaluate", "objective", "precision")
 """Parts of a config that held-out metrics depend on, besides the model."""
@@ -35,6 +40,7 @@ def evaluation_config(
         ConfigError, DataError: There is no held-out data, or it does not fit the model.
     """
     overrides = list(overrides)
+    _state_defaults(opened, Path(path))
     config = _only_held_out(opened.recipe, overridden(opened, overrides, EVALUATED), overrides)
     if data is not None:
         config = _with_held_out(opened.recipe, config, data, overrides)
@@ -84,6 +90,22 @@ def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = 
         if any(word.startswith("objective.") for word in overrides):
             _require_same_model(opened, config, overrides)
     return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
+
+
+def _state_defaults(opened: Opened, path: Path) -> None:
+    """Say with which settings a model of others is evaluated, as it says nothing of them itself."""
+    from pretrainkit.exporting.settings import SETTINGS
+
+    if (path / SETTINGS).is_file() or not (path / "config.json").is_file():
+        return
+    tree, usual = opened.config.model_dump(mode="json"), DataConfig.model_fields
+    own = {name: value for name, value in tree["data"].items() if name not in usual}
+    leaves = flatten({"data": own, "objective": tree["objective"]})
+    stated = " ".join(f"{name}={json.dumps(leaf, separators=(',', ':'))}" for name, leaf in leaves.items())
+    _log.warning(
+        "%s says nothing of its training. It is evaluated with these settings, in whose place others can be given:\n  %s",
+        *(path, stated),
+    )
 
 
 def _require_same_model(opened: Opened, config: Any, overrides: Iterable[str]) -> None:

@@ -110,7 +110,7 @@ def read_model(
         if settings is not None and reader.name == own:
             carried = load_config(settings.config)
             if settings.has_own_model:
-                config, weights = carried, _with_digits(reader.carried_weights(carried, weights), settings.rounded)
+                config, weights = carried, reader.carried_weights(carried, weights)
             else:
                 _log.warning(
                     "%s/config.json was changed after the export: the model is what it says, all other settings are "
@@ -118,6 +118,7 @@ def read_model(
                     *(path, SETTINGS),
                 )
                 config = carried.model_copy(update={"model": config.model})
+            weights = _with_rest(weights, path)
         return config, weights, tokenizer_beside(path)
     if (path / WEIGHTS).is_file():  # our own export
         return load_config(RunFolder(path).config_tree()), read_tensors(path), _existing(path / "tokenizer")
@@ -136,16 +137,20 @@ def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() and any(folder.iterdir()) else None
 
 
-def _with_digits(weights: Mapping[str, Tensor], rounded: Mapping[str, list[Any]]) -> dict[str, Tensor]:
-    """Weights with the last digits that their format has no place for; tensors that were trained since stay."""
+def _with_rest(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Weights with what their format has no place for: tensors, and last digits. What was trained since stays."""
     import torch
 
-    found = dict(weights)
-    for name, values in rounded.items():
-        exact = torch.tensor(values, dtype=torch.float32)
-        if name in found and found[name].shape == exact.shape and torch.allclose(found[name], exact, atol=1e-6):
-            found[name] = exact
-    return found
+    from pretrainkit.exporting.safetensors import read_tensors
+    from pretrainkit.exporting.settings import REST
+
+    rest = read_tensors(path, REST) if (path / f"{REST}.safetensors").is_file() else {}
+    return dict(weights) | {
+        name: tensor
+        for name, tensor in rest.items()
+        if name not in weights
+        or (weights[name].shape == tensor.shape and torch.allclose(weights[name], tensor, atol=1e-6))
+    }
 
 
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:

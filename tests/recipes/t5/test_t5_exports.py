@@ -5,8 +5,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from t5_runs import task_run
-
 import pretrainkit
 from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.data.vocabulary_folder import open_vocabulary, save_vocabulary
@@ -73,9 +71,8 @@ def test_a_run_on_tasks_of_bytes_is_exported_with_the_tokenizer_of_bytes(
     module: str, tmp_path: Path, transformers, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That transformers reads garbage by none, or by another one, was silent."""
-    config = task_run(module, "t5_source_copy")
-    config = config.model_copy(update={"num_steps": 2})
-    pretrainkit.train(config, tmp_path / "run")
+    task = [f"data.modules={module}", "data.task=t5_source_copy", "evaluate.infer=null"]
+    pretrainkit.train(pretrainkit.load_config("t5/byt5-small", [*SHAPE, *task]), tmp_path / "run")
     exported = assert_exports_are_the_run(tmp_path / "run", tmp_path, "t5")
     theirs = transformers.AutoTokenizer.from_pretrained(exported)
     assert type(theirs).__name__ == "ByT5Tokenizer"
