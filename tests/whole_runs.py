@@ -1,14 +1,18 @@
-"""What whole runs of every recipe are held to: they go on exactly, and two processes train as one.
+"""What whole runs of every recipe are held to: they go on exactly, two processes train as one, and exports are the run.
 
 A run here writes a checkpoint at its last step, at least one before it, and none in the background.
 """
 
+import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import pretrainkit
+from pretrainkit.config.loader import flatten
 from pretrainkit.training.checkpoint import read_weights
 from pretrainkit.training.checkpoint_files import step_folders
 from two_processes import run_two
@@ -45,3 +49,54 @@ def assert_two_processes_train_as_one(run: Path, place: Path, *changes: str) -> 
             torch.testing.assert_close(
                 found[name], tensor, rtol=1e-4, atol=1e-5, msg=lambda text, at=name: f"{at}: {text}"
             )
+
+
+def assert_exports_are_the_run(
+    run: Path, place: Path, recipe: str, format: str = "huggingface", *words: str, name: str = "export"
+) -> Path:
+    """An export, and the import of it, evaluate as the run to the last digit, and train on as the run does, once they
+    are told where the data are: nothing else is lost. Returns the export, in `place`.
+
+    Args:
+        run: Its folder.
+        place: An empty folder.
+        recipe: Of the run.
+        format: Of the export.
+        words: Settings of evaluation.
+        name: Of the export, where the format is a file.
+    """
+    exported = pretrainkit.export(run, format, place / name)
+    reads = "huggingface" if format == "safetensors" else format
+    given = {"tokenizer": run / "tokenizer"} if reads != "huggingface" and (run / "tokenizer").is_dir() else {}
+    if format == "safetensors":
+        imported = exported
+    else:
+        imported = pretrainkit.import_model(exported, recipe, place / "imported", format=reads, **given)
+    data = _lost(run, imported)
+    expected = pretrainkit.evaluate(run, overrides=words)
+    for path in {exported, imported} if exported.is_dir() else {imported}:
+        assert pretrainkit.evaluate(path, overrides=[*data, *words]) == expected
+    short = ["num_steps=1", "schedule.num_warmup_steps=0", "checkpoint.asynchronous=false", "evaluate.every_steps=null"]
+    for origin in (run, imported):
+        config = pretrainkit.load_config(origin / "config.yaml", [*data, *short, f"init_from={origin}"])
+        pretrainkit.train(config, place / f"on-{origin.name}")
+    after, found = weights(place / f"on-{run.name}"), weights(place / f"on-{imported.name}")
+    assert found.keys() == after.keys()
+    assert [name for name, tensor in after.items() if not torch.equal(tensor, found[name])] == []
+    return exported
+
+
+def _lost(run: Path, imported: Path) -> list[str]:
+    """Settings of data that an import lacks, all of which name paths of this machine."""
+    trees = [flatten(pretrainkit.load_config(path / "config.yaml").model_dump(mode="json")) for path in (run, imported)]
+    names = [name for name in trees[0] | trees[1] if trees[0].get(name) != trees[1].get(name)]
+    lost = {name: trees[0].get(name) for name in names if name.split(".")[0] not in ("init", "init_from", "first_step")}
+    assert [name for name, value in lost.items() if not _has_path(value)] == []
+    # A mapping of paths that became empty is a leaf of its own.
+    return [f"{name}={json.dumps(value)}" for name, value in lost.items() if name.startswith("data.")]
+
+
+def _has_path(value: Any) -> bool:
+    if isinstance(value, (list, dict)):
+        return any(map(_has_path, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and os.path.isabs(value)

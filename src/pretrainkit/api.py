@@ -255,6 +255,8 @@ def evaluate_checkpoints(
     first = open_model(next(iter(folders.values())), averaged=averaged)
     config = evaluation_config(first, run, data, overrides, num_examples)
     parts = {name: value for name, value in config.model_dump(mode="json").items() if name in EVALUATED}
+    if config.objective == first.config.objective:
+        del parts["objective"]  # which logs of earlier versions do not know
     default = RunFolder(run).path / "evaluations" / "checkpoints.jsonl"
     log = EvaluationLog(default if out is None else Path(out), fingerprint([parts, averaged])[:16])
     world = init_world(device)

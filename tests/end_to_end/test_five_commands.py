@@ -10,6 +10,8 @@ import torch
 from command_line import pretrainkit, refused, succeed
 
 import pretrainkit as pk
+from pretrainkit.tokenizers.load import load_tokenizer
+from whole_runs import assert_exports_are_the_run
 
 
 def evaluation(*words: object) -> dict[str, float]:
@@ -85,20 +87,102 @@ def test_an_import_of_an_export_evaluates_as_the_run(
     finished: Path, exports: dict[str, Path], tokens: Path, tmp_path: Path
 ) -> None:
     succeed("import", exports["huggingface"], "--out", tmp_path / "back")
-    data = f"{tokens}/valid"
-    # An import knows neither the length nor the precision of the training: both sides take those of bert/base.
-    long = tmp_path / "long"
-    shutil.copytree(exports["safetensors"], long)
-    config = (long / "config.yaml").read_text()
-    assert "max_seq_length: 32" in config
-    assert "compute: float32" in config
-    config = config.replace("max_seq_length: 32", "max_seq_length: 128").replace("compute: float32", "compute: auto")
-    (long / "config.yaml").write_text(config)
-    of_run = evaluation(long, "--data", data, "--num-examples", 20)
-    of_import = evaluation(tmp_path / "back", "--data", data, "--num-examples", 20)
-    assert of_import.keys() == of_run.keys()
-    for name, value in of_run.items():
-        assert of_import[name] == pytest.approx(value, rel=1e-6), name
+    words = ("--data", f"{tokens}/valid", "--num-examples", 20)
+    of_run = evaluation(finished, *words)
+    assert evaluation(exports["huggingface"], *words) == of_run
+    assert evaluation(tmp_path / "back", *words) == of_run
+    other = ("data.max_seq_length=24", "objective.valid_masking_rate=0.3", *words)
+    assert evaluation(exports["huggingface"], *other) == evaluation(finished, *other) != of_run
+
+
+@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
+def test_an_export_is_the_run(finished_without_dropout: Path, tmp_path: Path, format: str) -> None:
+    assert_exports_are_the_run(finished_without_dropout, tmp_path, "bert", format)
+
+
+OTHER_BERTS = {
+    "bert/modern-tiny": ["objective.masking_rate=0.3", "objective.valid_masking_rate=0.3", "model.local_window=8"],
+    "bert/tiny": ["objective.sentence_pair=next", "objective.mask_unit=whole_word", "objective.max_predictions=null"],
+    "bert/recipe-a": ["data.microbatch_tokens=null", "model.vocab_size=700"],
+    "bert/recipe-b": ["data.microbatch_tokens=null", "model.vocab_size=700", "objective.mask_share=0.7", "objective.keep_share=0.2"],
+}
+"""Presets of each family, with settings that held-out losses depend on."""
+
+
+@pytest.mark.parametrize("preset", OTHER_BERTS)
+def test_an_export_of_another_objective_is_the_run(
+    settings: list[str], tmp_path: Path, preset: str, transformers
+) -> None:
+    short = ["num_steps=2", "evaluate.every_steps=null", "checkpoint.asynchronous=false", "data.microbatch_size=null"]
+    pk.train(pk.load_config(preset, [*settings[1:], *short, *OTHER_BERTS[preset]]), tmp_path / "run")
+    exported = assert_exports_are_the_run(tmp_path / "run", tmp_path, "bert")
+    theirs = transformers.AutoTokenizer.from_pretrained(exported)
+    own = load_tokenizer(tmp_path / "run" / "tokenizer")
+    texts = ["Bada koli, bada.", "Über naïve  東京 🙂"]
+    expected = [[own.special.cls, *own.encode(text), own.special.sep] for text in texts]
+    assert [theirs(text)["input_ids"] for text in texts] == expected
+    assert theirs.model_max_length == 32
+
+
+def test_an_export_says_which_positions_were_trained(
+    settings: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The table has more rows than the run had tokens; an import of another's model says nothing of the kind."""
+    pk.train(pk.load_config(settings[0], [*settings[1:], "num_steps=2"]), tmp_path / "run")
+    exported = pk.export(tmp_path / "run", "huggingface", tmp_path / "export")
+    message = "positions from 32 to 511 were not trained by this run: give the model at most 32 tokens"
+    assert message in caplog.text
+    assert json.loads((exported / "pretrainkit.json").read_text())["trained_length"] == 32
+    imported = pk.import_model(exported, "bert", tmp_path / "imported")
+    caplog.clear()
+    again = pk.export(imported, "huggingface", tmp_path / "again")
+    assert message in caplog.text
+    assert json.loads((again / "tokenizer_config.json").read_text())["model_max_length"] == 32
+    (exported / "pretrainkit.json").unlink()
+    about = json.loads((exported / "tokenizer_config.json").read_text()) | {"model_max_length": 77}
+    (exported / "tokenizer_config.json").write_text(json.dumps(about))
+    caplog.clear()
+    pk.export(pk.import_model(exported, "bert", tmp_path / "foreign"), "huggingface", tmp_path / "third")
+    assert "not trained" not in caplog.text
+    assert json.loads((tmp_path / "third" / "tokenizer_config.json").read_text())["model_max_length"] == 77
+    assert json.loads((tmp_path / "third" / "pretrainkit.json").read_text())["trained_length"] is None
+
+
+def test_a_folder_whose_config_was_changed_is_what_that_says(
+    exports: dict[str, Path], tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed = shutil.copytree(exports["huggingface"], tmp_path / "changed")
+    path = changed / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "relu"}))
+    opened = pk.open_model(changed)
+    assert opened.config.model.activation == "relu"
+    assert opened.config.data.max_seq_length == 32
+    assert "was changed after the export" in caplog.text
+    (changed / "pretrainkit.json").write_text("{")
+    assert "pretrainkit.json cannot be read" in refused("evaluate", changed, "--data", f"{tokens}/valid")
+
+
+def test_evaluating_a_foreign_folder_states_the_settings_that_it_takes(
+    exports: dict[str, Path], tokens: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And those that are given come in their place: what is stated, given back, changes nothing."""
+    foreign = shutil.copytree(exports["huggingface"], tmp_path / "foreign")
+    (foreign / "pretrainkit.json").unlink()
+    words = [f"data.valid={tokens}/valid"]
+    found = pk.evaluate(foreign, overrides=words)
+    stated = next(record.getMessage() for record in caplog.records if "says nothing of its training" in record.msg)
+    assert "data.max_seq_length=128" in stated
+    assert "objective.valid_masking_rate=0.15" in stated
+    settings = [word for word in stated.split() if word.startswith(("data.", "objective."))]
+    assert pk.evaluate(foreign, overrides=[*words, *settings]) == found
+    changed = ["data.max_seq_length=32", "objective.valid_masking_rate=0.5", "precision.compute=float32"]
+    assert pk.evaluate(foreign, overrides=[*words, *changed]) != found
+
+
+def test_an_objective_of_another_model_is_refused_in_evaluation(exports: dict[str, Path], tokens: Path) -> None:
+    words = ("evaluate", exports["huggingface"], f"data.valid={tokens}/valid")
+    assert "needs a model with other parts" in refused(*words, "objective.sentence_order=false")
+    assert "a trained model is what it is" in refused(*words, "model.hidden_dropout=0.3")
 
 
 def test_load_model_gives_equal_outputs_for_run_checkpoint_and_exports(

@@ -54,6 +54,57 @@ def paths_here(config: Config, prefix: str = "") -> Iterator[tuple[str, str]]:
                     yield from paths_here(one, f"{prefix}{name}.")
 
 
+def without_paths(config: C) -> C:
+    """The config as it can be handed on: without paths of this machine, at any depth.
+
+    A field marked `IsPath` that names one gets its default; an entry of a list that cannot be without it is left out.
+    Names, such as those on a hub or of modules, stay.
+    """
+    changed = {}
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name)
+        is_marked = any(isinstance(mark, IsPath) for mark in info.metadata)
+        if is_marked and isinstance(value, str) and _is_local(value):
+            changed[name] = info.get_default(call_default_factory=True, validated_data={})
+        elif is_marked and isinstance(value, (tuple, dict)):
+            changed[name] = _without_local(value)
+        elif isinstance(value, Config):
+            changed[name] = without_paths(value)
+        elif isinstance(value, tuple) and any(isinstance(one, Config) for one in value):
+            changed[name] = tuple(without_paths(one) for one in value if not _needs_path(one))
+        elif isinstance(value, dict):  # settings of another recipe
+            changed[name] = _without_local(value)
+    return config.model_copy(update=changed)
+
+
+def _needs_path(config: Any) -> bool:
+    """Whether a field that must be given names a path of this machine."""
+    return isinstance(config, Config) and any(
+        info.is_required()
+        and any(isinstance(mark, IsPath) for mark in info.metadata)
+        and isinstance(value := getattr(config, name), str)
+        and _is_local(value)
+        for name, info in type(config).model_fields.items()
+    )
+
+
+def _without_local(value: Any) -> Any:
+    """Plain values without paths of this machine; a mapping in a list that had one is left out."""
+    if isinstance(value, dict):
+        return {key: _without_local(item) for key, item in value.items() if not _is_local(item)}
+    if isinstance(value, (list, tuple)):
+        return type(value)(
+            _without_local(item)
+            for item in value
+            if not _is_local(item) and not (isinstance(item, dict) and any(map(_is_local, item.values())))
+        )
+    return value
+
+
+def _is_local(value: Any) -> bool:
+    return isinstance(value, str) and os.path.isabs(value)
+
+
 def _absolute(value: Any, ending: str) -> Any:
     if isinstance(value, tuple):
         return tuple(_absolute(item, ending) for item in value)

@@ -1,7 +1,8 @@
 """Output folders and files that are complete or absent."""
 
+import secrets
 import shutil
-import tempfile
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,17 +21,17 @@ def new_folder(out: Path) -> Iterator[Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is not an empty folder\n  give another place, or remove it first")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        aside = _folder_beside(out)
     except OSError as error:
         raise InputError(
             f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
         ) from None
     try:
+        mode = stat.S_IMODE(aside.stat().st_mode)
         yield aside
         for path in [*aside.rglob("*"), aside]:
+            _follow_umask(path, mode)
             sync(path)
-        aside.chmod(0o755)  # mkdtemp makes it private
         if out.exists():
             out.rmdir()
         aside.rename(out)
@@ -56,14 +57,14 @@ def new_file(out: Path) -> Iterator[Path]:
     if out.exists():
         raise InputError(f"{out} exists\n  give another place, or remove it first")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{out.stem}-", dir=out.parent))
+        aside = _folder_beside(out)
     except OSError as error:
         raise InputError(
             f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
         ) from None
     try:
         yield aside / out.name
+        _follow_umask(aside / out.name, stat.S_IMODE(aside.stat().st_mode))
         sync(aside / out.name)
         (aside / out.name).rename(out)
         sync(out.parent)
@@ -71,3 +72,17 @@ def new_file(out: Path) -> Iterator[Path]:
         raise InputError(f"cannot write {out}: {error.strerror or error}\n  make room, or give another place") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _folder_beside(out: Path) -> Path:
+    """A new folder of a name of its own in that of `out`, with the mode that the umask gives to folders."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = out.with_name(f".{out.name}-{secrets.token_hex(4)}")
+    aside.mkdir()
+    return aside
+
+
+def _follow_umask(path: Path, folder_mode: int) -> None:
+    """Give a file or folder the mode that the umask says, whatever wrote it: safetensors makes private files, and
+    copies may be as private as their origin."""
+    path.chmod(folder_mode if path.is_dir() else folder_mode & 0o666)

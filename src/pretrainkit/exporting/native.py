@@ -1,4 +1,4 @@
-"""Our own export: config.yaml, model.safetensors and tokenizer/, which may be a renderer, in one folder. No pickle."""
+"""Our own export: config.yaml, pretrainkit.json, model.safetensors and tokenizer/, which may be a renderer, in one folder. No pickle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.settings import SETTINGS, write_settings
 from pretrainkit.rendering.folder import copy_renderer, is_renderer
 from pretrainkit.tokenizers.folder import copy_tokenizer
 
@@ -17,8 +18,17 @@ if TYPE_CHECKING:
 WEIGHTS = "model.safetensors"
 
 
-def write_native(config: Any, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+def write_native(
+    config: Any, model: nn.Module, tokenizer: Path | None, out: Path, trained_length: int | None = None
+) -> None:
     """Write a model with its config and tokenizer into the new folder `out`, complete or absent.
+
+    Args:
+        config: Of the run.
+        model: With its weights.
+        tokenizer: Folder of its tokenizer, or renderer; None: it has none.
+        out: The new folder.
+        trained_length: As of `pretrainkit.exporting.settings.Settings`.
 
     Raises:
         InputError: `out` exists or cannot be written.
@@ -26,6 +36,7 @@ def write_native(config: Any, model: nn.Module, tokenizer: Path | None, out: Pat
     with new_folder(out) as folder:
         (folder / "config.yaml").write_text(dump_yaml(config.model_dump(mode="json")), encoding="utf-8")
         write_tensors(folder / WEIGHTS, model.state_dict())
+        write_settings(folder / SETTINGS, config, trained_length)
         if tokenizer is not None and is_renderer(tokenizer):
             copy_renderer(tokenizer, folder / "tokenizer")
         elif tokenizer is not None:

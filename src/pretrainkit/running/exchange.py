@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
 
-from pretrainkit.errors import DataError, InputError
+from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import entries, find_recipe
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import tokenizer_given
-from pretrainkit.running.opened import open_model, with_weights
+from pretrainkit.running.opened import Opened, open_model, with_weights
 from pretrainkit.training.recipe import ImportedConfig, ImportedModel
 
-if TYPE_CHECKING:
-    pass
+_log = logging.getLogger(__name__)
+
+PROBES = (
+    "The quick brown fox, it's 1,024 years old; isn't it? (No.)",
+    "Über naïve Ärzte: DON'T  panic\t– 東京 и Москва 🙂!",
+    "a",
+    "unbelievably antidisestablishmentarianism http://x.y/z_1#q @you",
+)
+"""Texts that an export's tokenizer has to read as the model's does."""
 
 
 def import_config(
@@ -45,21 +55,95 @@ def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = F
     Raises:
         InputError: Unknown format, `out` exists or cannot be written.
     """
-    from pretrainkit.exporting.folder import new_file
+    from pretrainkit.exporting.folder import new_file, new_folder
     from pretrainkit.exporting.native import write_native
+    from pretrainkit.exporting.settings import settings_beside, write_settings
 
-    opened = open_model(path, averaged=averaged)
-    if format in opened.recipe.export_formats:
-        with new_file(Path(out)) as aside:
-            opened.recipe.export_file(opened.config, opened.model, format, aside)
-    elif format == "huggingface":
-        opened.recipe.export_huggingface(opened.config, opened.model, opened.tokenizer, Path(out))
-    elif format == "safetensors":
-        write_native(opened.config, opened.model, opened.tokenizer, Path(out))
-    else:
+    opened, out = open_model(path, averaged=averaged), Path(out)
+    length = _trained_length(opened, Path(path))
+    if format not in ("huggingface", "safetensors", *opened.recipe.export_formats):
         known = ", ".join(("huggingface", "safetensors", *opened.recipe.export_formats))
         raise InputError(f"unknown export format {format!r} of recipe {opened.recipe.name!r}\n  formats: {known}")
-    return Path(out)
+    with TemporaryDirectory() as scratch:
+        tokenizer = opened.tokenizer or _own_tokenizer(opened, Path(scratch, "tokenizer"))
+        if format == "huggingface":
+            with new_folder(out) as aside:
+                opened.recipe.export_huggingface(opened.config, opened.model, tokenizer, aside)
+                _complete(opened, tokenizer, aside, length)
+        elif format == "safetensors":
+            write_native(opened.config, opened.model, tokenizer, out, length)
+        else:
+            with new_file(out) as aside:
+                opened.recipe.export_file(opened.config, opened.model, format, aside)
+                write_settings(settings_beside(out), opened.config, length)
+    return out
+
+
+def _trained_length(opened: Opened, path: Path) -> int | None:
+    """How long the examples of a model were; None: it came from elsewhere."""
+    from pretrainkit.exporting.native import WEIGHTS
+    from pretrainkit.exporting.settings import SETTINGS, read_settings
+
+    if (path / "config.json").is_file() or (path / WEIGHTS).is_file():
+        settings = read_settings(path / SETTINGS)
+        return None if settings is None else settings.trained_length
+    return opened.recipe.trained_length(opened.config)
+
+
+def _own_tokenizer(opened: Opened, out: Path) -> Path | None:
+    """That of a model that needs no files, in the new folder `out`; None, and a warning, where there is none."""
+    recipe = opened.recipe
+    try:
+        if recipe.own_tokenizer(opened.config, out):
+            return out
+    except (ConfigError, DataError) as error:
+        _log.warning("the tokenizer is not exported: %s", str(error).splitlines()[0])
+        return None
+    if recipe.trained_length(opened.config) is not None:
+        _log.warning("the export has no tokenizer, as there is none beside the model: ids mean what it was trained on")
+    return None
+
+
+def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int | None) -> None:
+    """Add to an export for transformers what it takes to use it as it was trained, and say what cannot be used."""
+    from pretrainkit.exporting.foreign_tokenizer import difference_of_ids
+    from pretrainkit.exporting.settings import SETTINGS, write_settings
+
+    write_settings(folder / SETTINGS, opened.config, length)
+    _write_rest(opened, folder)
+    about = folder / "tokenizer_config.json"
+    if length is not None and about.is_file():
+        settings = json.loads(about.read_bytes()) | {"model_max_length": length}
+        about.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    values = json.loads((folder / "config.json").read_bytes())
+    most = (values.get("text_config") or values).get("max_position_embeddings")
+    if length is not None and isinstance(most, int) and most > length:
+        _log.warning(
+            "positions from %d to %d were not trained by this run: give the model at most %d tokens, as model_max_length "
+            "of its tokenizer says",
+            *(length, most - 1, length),
+        )
+    expected = tokenizer and opened.recipe.input_ids(opened.config, tokenizer, PROBES)
+    if expected and (difference := difference_of_ids(folder, dict(zip(PROBES, expected, strict=True)))):
+        _log.warning("%s\n  read texts with pretrainkit, or the model gets other tokens than it was trained on", difference)
+
+
+def _write_rest(opened: Opened, folder: Path) -> None:
+    """Write the tensors that are not read back from an export bit for bit."""
+    import torch
+
+    from pretrainkit.exporting.safetensors import write_tensors
+    from pretrainkit.exporting.settings import REST
+
+    try:
+        found = opened.recipe.carried_weights(opened.config, opened.recipe.import_huggingface(folder)[1])
+    except InputError as error:
+        _log.warning("the export cannot be imported again: %s", str(error).splitlines()[0])
+        return
+    own = opened.model.state_dict()
+    rest = {name: own[name] for name in own if name not in found or not torch.equal(found[name], own[name])}
+    if rest:
+        write_tensors(folder / f"{REST}.safetensors", rest)
 
 
 def import_model(
@@ -93,7 +177,7 @@ def import_model(
         reader = find_recipe(recipe)
         found = read_foreign_model(path, recipe, format=format, config=config)
         model = with_weights(reader, found.config, found.state, path)
-        write_native(found.config, model, given, Path(out))
+        write_native(found.config, model, given, Path(out), found.trained_length)
         return Path(out)
     if config is not None:
         raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
@@ -103,7 +187,9 @@ def import_model(
             "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
         )
     opened = open_model(path, recipe=recipe)
-    write_native(opened.config, opened.model, given or opened.tokenizer, Path(out))
+    write_native(
+        opened.config, opened.model, given or opened.tokenizer, Path(out), _trained_length(opened, Path(path))
+    )
     return Path(out)
 
 
@@ -114,8 +200,6 @@ def difference_from_huggingface(path: str | Path) -> float:
     Raises:
         InputError: The recipe has no such comparison, or the model no Hugging Face form.
     """
-    from tempfile import TemporaryDirectory
-
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
     opened = open_model(path)
@@ -129,8 +213,13 @@ def read_foreign_model(
     path: str | Path, recipe: str, *, format: str, config: str | Path | None = None
 ) -> ImportedModel:
     """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
+    from pretrainkit.exporting.settings import read_settings, settings_beside
+
     reader = find_recipe(recipe)
     if format not in reader.file_formats:
         known = ", ".join(("huggingface", *reader.file_formats))
         raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
-    return reader.import_file(Path(path), format, None if config is None else load_config(config))
+    settings = read_settings(settings_beside(Path(path)))
+    source = config if config is not None or settings is None else settings.config
+    found = reader.import_file(Path(path), format, None if source is None else load_config(source))
+    return found if settings is None else replace(found, trained_length=settings.trained_length)

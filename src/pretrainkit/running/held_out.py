@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.config.loader import Origins
+from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
 from pretrainkit.running.opened import Opened
+from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.recipe import Evaluation, Recipe
 from pretrainkit.training.run import RunConfig
 
@@ -20,8 +23,12 @@ if TYPE_CHECKING:
 
     from pretrainkit.dist.env import World
 
-EVALUATED = ("data", "evaluate", "precision")
+_log = logging.getLogger(__name__)
+
+EVALUATED = ("data", "evaluate", "objective", "precision")
 """Parts of a config that held-out metrics depend on, besides the model."""
+_USED = ("data", "evaluate", "precision")
+"""Parts of a config that a model is used with, for whatever purpose."""
 
 
 def evaluation_config(
@@ -33,7 +40,8 @@ def evaluation_config(
         ConfigError, DataError: There is no held-out data, or it does not fit the model.
     """
     overrides = list(overrides)
-    config = _only_held_out(opened.recipe, overridden(opened, overrides), overrides)
+    _state_defaults(opened, Path(path))
+    config = _only_held_out(opened.recipe, overridden(opened, overrides, EVALUATED), overrides)
     if data is not None:
         config = _with_held_out(opened.recipe, config, data, overrides)
     if not config.has_held_out_data:
@@ -65,17 +73,50 @@ def evaluated(evaluations: Iterable[Evaluation], model: nn.Module, tag: str) -> 
     return found
 
 
-def overridden(opened: Opened, overrides: Iterable[str]) -> Any:
-    """The config of a trained model with other settings of what it is used on."""
+def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = _USED) -> Any:
+    """The config of a trained model with other settings of what it is used on, all of them in `parts` of the config.
+
+    Raises:
+        ConfigError: Settings of other parts, or such that the model would be another one.
+    """
     overrides, config = list(overrides), opened.config
-    if fixed := [word for word in overrides if word.split(".")[0] not in ("evaluate", "data", "precision")]:
+    if fixed := [word for word in overrides if word.split(".")[0] not in parts]:
         raise ConfigError(
             f"{', '.join(fixed)}: a trained model is what it is\n"
-            "  evaluation can change settings of evaluate, data and precision"
+            f"  what can be changed: settings of {', '.join(parts[:-1])} and {parts[-1]}"
         )
     if overrides:
         config = load_config(config.model_dump(mode="json"), overrides)
+        if any(word.startswith("objective.") for word in overrides):
+            _require_same_model(opened, config, overrides)
     return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
+
+
+def _state_defaults(opened: Opened, path: Path) -> None:
+    """Say with which settings a model of others is evaluated, as it says nothing of them itself."""
+    from pretrainkit.exporting.settings import SETTINGS
+
+    if (path / SETTINGS).is_file() or not (path / "config.json").is_file():
+        return
+    tree, usual = opened.config.model_dump(mode="json"), DataConfig.model_fields
+    own = {name: value for name, value in tree["data"].items() if name not in usual}
+    leaves = flatten({"data": own, "objective": tree["objective"]})
+    stated = " ".join(f"{name}={json.dumps(leaf, separators=(',', ':'))}" for name, leaf in leaves.items())
+    _log.warning(
+        "%s says nothing of its training. It is evaluated with these settings, in whose place others can be given:\n  %s",
+        *(path, stated),
+    )
+
+
+def _require_same_model(opened: Opened, config: Any, overrides: Iterable[str]) -> None:
+    """Raises ConfigError where objectives are for models with other parts."""
+    import torch
+
+    with torch.device("meta"):
+        wanted = opened.recipe.build_model(config).state_dict().keys()
+    if wanted != opened.model.state_dict().keys():
+        words = ", ".join(word for word in overrides if word.startswith("objective."))
+        raise ConfigError(f"{words}: that objective needs a model with other parts than this one\n  leave it out")
 
 
 def refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:

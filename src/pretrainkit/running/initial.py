@@ -26,7 +26,7 @@ def with_encoder(recipe: Recipe, config: Any) -> Any:
         return config
     init, path = config.init, existing_folder(config.init_from)
     found, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
-    return recipe.with_encoder(config, found.recipe, found, tokenizer if tokenizer.is_dir() else None)
+    return recipe.with_encoder(config, found.recipe, found, tokenizer)
 
 
 def fresh_model(recipe: Recipe, config: Any, world: World, *, filled_later: bool) -> nn.Module:

@@ -25,8 +25,9 @@ _NOT_OF_TOKENIZERS = (
     "*.ot",
     "onnx",
     "*.onnx",
+    "pretrainkit.json",
 )
-"""Files of weights, as they lie beside tokenizers."""
+"""Files of models, as they lie beside tokenizers."""
 
 
 def require_same_tokenizer(opened: Opened, path: str | Path, sources: Iterable[SourceConfig]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+_log = logging.getLogger(__name__)
 
 _CLASSIFIER = "ForSequenceClassification"
 """How transformers calls such a model in every family."""
@@ -50,7 +53,11 @@ class Opened:
 
     def _tokenizer(self) -> Path | None:
         if self.tokenizer is None and not self.recipe.has_own_vocabulary(self.config):
-            raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
+            raise DataError(
+                "there is no tokenizer beside the model\n"
+                "  its ids mean the pieces of the tokenizer that it was trained with: a run keeps that in RUN/tokenizer,"
+                " and an import takes it by pretrainkit import ... --tokenizer FOLDER"
+            )
         return self.tokenizer
 
 
@@ -72,7 +79,7 @@ def open_model(
     config, weights, tokenizer = read_model(path, step, recipe, averaged)
     found = find_recipe(config.recipe)
     model = with_weights(found, config, weights, path)
-    return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
+    return Opened(model, config, found, tokenizer)
 
 
 def load_model(path: str | Path) -> nn.Module:
@@ -80,11 +87,15 @@ def load_model(path: str | Path) -> nn.Module:
     return open_model(path).model
 
 
-def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool) -> tuple[Any, Mapping[str, Any], Path]:
-    """(config, weights, folder where the tokenizer would be)."""
+def read_model(
+    path: Path, step: int | None, recipe: str | None, averaged: bool
+) -> tuple[Any, Mapping[str, Any], Path | None]:
+    """(config, weights, folder of the tokenizer or renderer where there is one)."""
     from pretrainkit.dist.weights import require_same_architecture
+    from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
+    from pretrainkit.exporting.settings import SETTINGS, read_settings
     from pretrainkit.training.checkpoint import read_weights
     from pretrainkit.training.checkpoint_files import read_checkpoint
 
@@ -92,11 +103,25 @@ def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool)
     if averaged and is_export:
         raise CheckpointError(f"{path} is an export: it holds one set of weights\n  ask the run it came from")
     if (path / "config.json").is_file():  # Hugging Face
-        reader = find_recipe(recipe or _recipe_of_export(path))
+        settings = read_settings(path / SETTINGS)
+        own = None if settings is None else settings.config.get("recipe")
+        reader = find_recipe(recipe or own or _recipe_of_export(path))
         config, weights = reader.import_huggingface(path)
-        return config, weights, path
+        if settings is not None and reader.name == own:
+            carried = load_config(settings.config)
+            if settings.has_own_model:
+                config, weights = carried, reader.carried_weights(carried, weights)
+            else:
+                _log.warning(
+                    "%s/config.json was changed after the export: the model is what it says, all other settings are "
+                    "those of the run, in %s",
+                    *(path, SETTINGS),
+                )
+                config = carried.model_copy(update={"model": config.model})
+            weights = _with_rest(weights, path)
+        return config, weights, tokenizer_beside(path)
     if (path / WEIGHTS).is_file():  # our own export
-        return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
+        return load_config(RunFolder(path).config_tree()), read_tensors(path), _existing(path / "tokenizer")
     run, checkpoint = checkpoint_of(path, step)
     config = load_config(run.config_tree())
     weights = read_weights(checkpoint)
@@ -104,7 +129,28 @@ def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool)
     require_same_architecture(architecture(config.model), saved, f"checkpoint {checkpoint}")
     if averaged:
         weights |= read_weights(checkpoint, "ema.")
-    return config, weights, run.path / "tokenizer"
+    return config, weights, _existing(run.path / "tokenizer")
+
+
+def _existing(folder: Path) -> Path | None:
+    """The folder; None: it is not there, or empty."""
+    return folder if folder.is_dir() and any(folder.iterdir()) else None
+
+
+def _with_rest(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Weights with what their format has no place for: tensors, and last digits. What was trained since stays."""
+    import torch
+
+    from pretrainkit.exporting.safetensors import read_tensors
+    from pretrainkit.exporting.settings import REST
+
+    rest = read_tensors(path, REST) if (path / f"{REST}.safetensors").is_file() else {}
+    return dict(weights) | {
+        name: tensor
+        for name, tensor in rest.items()
+        if name not in weights
+        or (weights[name].shape == tensor.shape and torch.allclose(weights[name], tensor, atol=1e-6))
+    }
 
 
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:

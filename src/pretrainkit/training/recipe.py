@@ -92,6 +92,8 @@ class ImportedModel:
     """Our name of each tensor to that in the file, where they are one by one the same."""
     step: int | None = None
     """Updates it was trained for, where the file says."""
+    trained_length: int | None = None
+    """Most tokens of an example in training, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -355,6 +357,26 @@ class Recipe(ABC):
     ) -> Mapping[str, Tensor]:
         """Weights of a fine-tuned text encoder of config `given` for one of config `config`, whose fresh weights are
         `fresh`: for texts of another length, or with what is new in it as it was drawn. Default: as they are."""
+        return weights
+
+    def trained_length(self, config: Any) -> int | None:
+        """Most tokens of an example in training, which is how far positions were trained; None: it is not counted in
+        tokens, or positions have no end. Default: None."""
+        return None
+
+    def input_ids(self, config: Any, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
+        """What the model reads of each text, control tokens included, to be compared with what transformers makes of
+        an export; None: it does not read ids of texts. Default: None."""
+        return None
+
+    def own_tokenizer(self, config: Any, out: Path) -> bool:
+        """Write the tokenizer of a model that was trained with none beside it, such as one of bytes, to the new folder
+        `out`; returns False where there is none to write. Default: there is none."""
+        return False
+
+    def carried_weights(self, carried: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What `import_huggingface` read from an export, as the model of the `carried` config of the run has it.
+        Default: as they are; a recipe that writes something in another form turns it back."""
         return weights
 
     def has_own_vocabulary(self, config: Any) -> bool:

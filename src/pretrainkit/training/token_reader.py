@@ -103,6 +103,14 @@ class TokenReader(TextReader):
         return TokenPassages((question, context), self.control, offsets_M2, example_W, is_cut_N[example_W])
 
 
+def ids_of_singles(reader: TextReader, texts: Sequence[str]) -> list[list[int]]:
+    """What an encoder reads of each text alone, uncut: its ids with the control tokens around them."""
+    assert isinstance(reader, TokenReader)
+    ids, lengths = reader.encode(texts)
+    parts = np.split(ids, np.cumsum(lengths)[:-1])
+    return [[*reader.control.before, *part.tolist(), *reader.control.after] for part in parts]
+
+
 @dataclass(frozen=True)
 class TokenTexts:
     """One text of every example: a stretch of ids each, which may overlap."""

@@ -14,6 +14,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.training.checkpoint import read_weights
 from pretrainkit.training.checkpoint_files import newest_valid
 from pretrainkit.training.watch import Watcher
+from whole_runs import assert_exports_are_the_run
 
 SETTINGS = [
     "model.image.image_size=16",
@@ -47,6 +48,7 @@ def given(tmp_path_factory) -> list[str]:
     root = tmp_path_factory.mktemp("whole")
     for name, num_images in (("one", 12), ("two", 9)):
         write_csv_set(root / name, "train", rows(num_images, 2))
+        write_csv_set(root / name, "valid", rows(6, 2, first=100))
     return [f"data.train={root}/one,{root}/two", f"data.tokenizer={make_tokenizer(root / 'tokenizer')}"]
 
 
@@ -91,6 +93,22 @@ def test_fact_36_a_run_with_mixup_and_debias_that_was_killed_is_resumed_bit_for_
     resumed, straight = (saved_last(tmp_path / name) for name in ("killed", "straight"))
     assert resumed.keys() == straight.keys()
     assert [name for name in straight if not torch.equal(resumed[name], straight[name])] == []
+
+
+@pytest.mark.parametrize("temperature", ["log_parameter", "constant", "parameter"])
+@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
+def test_an_export_is_the_run(given, tmp_path, format, temperature, transformers):
+    """Also of a temperature that transformers knows in another form."""
+    more = ["data.valid_transforms=[{op: resize, size: 16}]", f"model.temperature.kind={temperature}"]
+    held_out = given[0].replace("data.train=", "data.valid=")
+    config = api.load_config("clip/tiny", [*SETTINGS, *given, held_out, *more, "evaluate.every_steps=null"])
+    api.train(config, tmp_path / "run", device="cpu")
+    exported = assert_exports_are_the_run(tmp_path / "run", tmp_path, "clip", format)
+    if format == "huggingface":
+        processor = transformers.AutoProcessor.from_pretrained(exported)
+        opened = api.open_model(exported)
+        own = opened.recipe.input_ids(opened.config, exported, ["a red dog", "the cat sits"])
+        assert processor(text=["a red dog", "the cat sits"])["input_ids"] == own
 
 
 def test_a_run_is_resumed_with_its_copy_of_a_tokenizer_that_is_gone(given, tmp_path):

@@ -9,7 +9,7 @@ from fourm_data import write_set, write_tokenizer
 
 import pretrainkit
 from pretrainkit.recipes.fourm.recipe import RECIPE
-from whole_runs import assert_goes_on_exactly, assert_two_processes_train_as_one, weights
+from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, assert_two_processes_train_as_one, weights
 
 STEPS = 4
 SETTINGS = (
@@ -84,6 +84,11 @@ def test_a_run_becomes_a_published_file_and_comes_back(run: Path, tmp_path: Path
     pretrainkit.export(run, "4m", tmp_path / "model.safetensors")
     imported = RECIPE.import_file(tmp_path / "model.safetensors", "4m", pretrainkit.load_config(run / "config.yaml"))
     assert all(torch.equal(imported.state[name], tensor) for name, tensor in weights(run).items())
+
+
+@pytest.mark.parametrize("format", ["4m", "safetensors"])
+def test_an_export_is_the_run(run: Path, tmp_path: Path, format: str) -> None:
+    assert_exports_are_the_run(run, tmp_path, "fourm", format, name="export.safetensors")
 
 
 def test_two_processes_train_as_one(run: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pretrainkit.api import decode_tokens, open_image_tokenizer, tokenize_images
 from pretrainkit.cli.main import app
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.training.checkpoint import read_weights
-from whole_runs import assert_goes_on_exactly, assert_two_processes_train_as_one, weights
+from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, assert_two_processes_train_as_one, weights
 
 STEPS = 4
 SETTINGS = (
@@ -46,6 +46,8 @@ SETTINGS = (
     "log.every_steps=1",
 )
 
+PUBLISHED = ("hidden_size=512", "num_layers=8", "num_heads=8")
+
 
 def train(folder: Path, out: Path, *more: str) -> Path:
     data = [f"data.train={folder / 'train'}", f"data.valid={folder / 'valid'}"]
@@ -69,6 +71,17 @@ def run(images: Path) -> Path:
 
 def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights_and_codes(run: Path, tmp_path: Path) -> None:
     assert_goes_on_exactly(run, tmp_path / "copy")
+
+
+def test_an_export_is_the_run(run: Path, tmp_path: Path) -> None:
+    assert_exports_are_the_run(run, tmp_path, "image_tokenizer", "safetensors")
+
+
+def test_a_published_file_is_the_run(images: Path, tmp_path: Path) -> None:
+    """Of the smallest encoder and decoder that such files know."""
+    sizes = [f"model.{part}.{name}" for part in ("encoder", "decoder") for name in PUBLISHED]
+    run = train(images, tmp_path / "run", *sizes, "num_steps=1", "data.batch_size=4", "data.microbatch_size=null")
+    assert_exports_are_the_run(run, tmp_path, "image_tokenizer", "4m-tokenizer", name="export.safetensors")
 
 
 def test_everything_is_trained_and_codes_are_in_the_checkpoint(run: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 import pretrainkit
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.report.page import write_report
-from whole_runs import assert_goes_on_exactly, weights
+from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, weights
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -67,6 +67,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_a_run_that_goes_on_from_its_middle_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
     assert_goes_on_exactly(run, tmp_path / "half")
+
+
+@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
+def test_an_export_is_the_run(run: Path, tmp_path: Path, format: str) -> None:
+    assert_exports_are_the_run(run, tmp_path, "pixel", format)
+
+
+def test_an_export_of_a_run_with_white_zeros_is_that_run(run: Path, tmp_path: Path) -> None:
+    """transformers has none, and the bias is rounded on the way there: the digits are carried beside it."""
+    pretrainkit.train(
+        pretrainkit.load_config(run / "config.yaml", ["model.pixel_zero=white", "num_steps=1"]), tmp_path / "white"
+    )
+    assert_exports_are_the_run(tmp_path / "white", tmp_path, "pixel")
+    assert pretrainkit.open_model(tmp_path / "export").config.model.pixel_zero == "white"
 
 
 def test_positions_stay_as_they_are_and_all_else_is_trained(run: Path) -> None:

@@ -16,7 +16,7 @@ from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 Encode = Callable[[str], list[int]]
 
-MASK_WORD = re.compile(r"\s*(?:<mask>|\[MASK\])")
+MASK_WORD = re.compile(r"(\s*)(?:<mask>|\[MASK\])")
 """What a user writes in place of a word; the blank before it belongs to the word."""
 
 
@@ -45,10 +45,12 @@ def _fill(
     config: BertRun, model: BertForPretraining, tokenizer: Tokenizer, encode: Encode, prompt: str, top: int
 ) -> dict[str, Any]:
     special, pieces = tokenizer.special, tokenizer.pieces()
-    parts = MASK_WORD.split(prompt)
-    if len(parts) == 1:
+    text, *parts = MASK_WORD.split(prompt)  # parts: by turns the blank before a mask, and the text behind it
+    if not parts:
         raise InputError(f"there is nothing to fill in: {prompt!r}\n  write <mask> in place of a word")
-    ids = encode(MASK_WORD.sub(f" {pieces[special.mask]}", prompt))
+    # Byte-level pieces hold the blank before a word, so that it would be a token of its own before a mask.
+    blank = "" if tokenizer.word_prefix else " "
+    ids = encode(MASK_WORD.sub(lambda match: f"{blank}{pieces[special.mask]}", prompt))
     places = [place for place, token in enumerate(ids) if token == special.mask]
     if len(ids) > config.data.max_seq_length:
         raise InputError(
@@ -60,11 +62,29 @@ def _fill(
     logits_KV[:, [special.cls, special.sep, special.mask, special.pad]] = -torch.inf
     best = logits_KV.softmax(-1).topk(min(top, logits_KV.shape[1]), dim=-1)
     masks = [
-        [{"piece": pieces[i].replace("▁", " "), "probability": p} for p, i in zip(row_p, row_i, strict=True)]
+        [{"piece": _shown(tokenizer, i), "probability": p} for p, i in zip(row_p, row_i, strict=True)]
         for row_p, row_i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
-    text = parts[0] + "".join(answers[0]["piece"] + part for answers, part in zip(masks, parts[1:], strict=True))
+    for blank, behind, (index, *_) in zip(parts[::2], parts[1::2], best.indices.tolist(), strict=True):
+        text += _word(tokenizer, index, text, blank) + behind
     return {"prompt": prompt, "masks": masks, "text": text.strip()}
+
+
+def _shown(tokenizer: Tokenizer, index: int) -> str:
+    """A piece as people read it: blanks as blanks, bytes as text."""
+    piece = tokenizer.pieces()[index]
+    return tokenizer.decode([index]) if tokenizer.word_prefix else piece.replace("▁", " ")
+
+
+def _word(tokenizer: Tokenizer, index: int, before: str, blank: str) -> str:
+    """A piece behind the text `before`, from which a user parted it by `blank`: one that goes on with a word joins it,
+    one that begins a word stands apart."""
+    shown = _shown(tokenizer, index)
+    if not tokenizer.is_word_start()[index]:
+        return shown.removeprefix("##") if tokenizer.kind == "wordpiece" else shown
+    word = shown.removeprefix(" ")
+    has_blank = word != shown  # else it stands apart wherever it would be read otherwise
+    return (blank or " " * (has_blank or index not in tokenizer.encode(before[-1:] + word)[-1:])) + word
 
 
 def _as_batch(ids: list[int], places: list[int]) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,14 @@ class Bert(Recipe):
             unknown=found.special.unk,
             encode_with_offsets=found.encode_with_offsets,
         )
+
+    def trained_length(self, config: BertRun) -> int:
+        return config.data.max_seq_length
+
+    def input_ids(self, config: BertRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
+        from pretrainkit.training.token_reader import ids_of_singles
+
+        return ids_of_singles(self.text_reader(config, tokenizer), texts)
 
     def build_text_encoder(self, config: BertRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.bert.text_encoder import build_text_encoder

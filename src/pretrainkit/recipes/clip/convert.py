@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.images.ops import CenterCrop, ImageTransform, RandomResizeCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip import clip_layout as clip
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 State = Mapping[str, Tensor]
 
 _CLIP, _DUAL = "clip", "vision-text-dual-encoder"
-_OTHER_FILES = frozenset({"config.json", "model.safetensors", "preprocessor_config.json", "manifest.json"})
+_OTHER_FILES = frozenset({"config.json", "model.safetensors", "preprocessor_config.json", "manifest.json", SETTINGS})
 """Of a tokenizer's folder: not copied beside a model."""
 _RESAMPLING = {"bilinear": 2, "bicubic": 3}
 """Pillow's numbers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,24 @@ class Clip(Recipe):
 
     def with_tokenizer(self, config: ClipRun, tokenizer: Path) -> ClipRun:
         return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
+
+    def trained_length(self, config: ClipRun) -> int:
+        return config.data.max_length
+
+    def input_ids(self, config: ClipRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
+        from pretrainkit.recipes.clip.captions import CaptionTokenizer
+
+        words = CaptionTokenizer(tokenizer)
+        return [[*words.prefix, *ids, *words.suffix] for ids in words.encode_bare(texts)]
+
+    def carried_weights(self, carried: ClipRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        """transformers has the logarithm of the scale, whatever was learned here."""
+        kind = carried.model.temperature.kind
+        found = dict(weights)
+        if kind != "log_parameter":
+            log_scale = found.pop("temperature.log_scale")
+            found |= {"temperature.temperature": (-log_scale).exp()} if kind == "parameter" else {}
+        return found
 
     @property
     def generate_options(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -170,6 +170,15 @@ class Glue(Recipe):
             update={"data": config.data.model_copy(update={"tokenizer": str(Path(tokenizer).resolve())})}
         )
 
+    def trained_length(self, config: GlueRun) -> int:
+        return config.data.max_seq_length
+
+    def input_ids(self, config: GlueRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
+        from pretrainkit.recipes.glue.model import encoder_of
+
+        recipe, encoder_config = encoder_of(config.model)
+        return recipe.input_ids(encoder_config, tokenizer, texts)
+
     def build_model(self, config: GlueRun) -> nn.Module:
         from pretrainkit.recipes.glue.heads.by_kind import build_model
 
@@ -222,6 +231,13 @@ class Glue(Recipe):
             )
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate, reads)
         recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
+
+    def carried_weights(self, carried: GlueRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Encoders have the names here that they have in models of their own."""
+        from pretrainkit.recipes.glue.model import encoder_of
+
+        recipe, encoder_config = encoder_of(carried.model)
+        return recipe.carried_weights(encoder_config, weights)
 
     def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:
         from pretrainkit.recipes.glue.sample import sample

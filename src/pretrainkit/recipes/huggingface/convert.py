@@ -16,6 +16,7 @@ from pretrainkit.errors import CheckpointError, DataError
 from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.nn.initialise import initialise_layer
@@ -187,7 +188,7 @@ def _quiet() -> Iterator[None]:
 def _copy_tokenizer(origin: Path, folder: Path) -> None:
     """What lies beside weights, whatever the family calls it."""
     for path in origin.iterdir():
-        is_tokenizers = path.suffix not in _WEIGHTS and path.name not in ("config.json", "generation_config.json")
+        is_tokenizers = path.suffix not in _WEIGHTS and path.name not in ("config.json", "generation_config.json", SETTINGS)
         if path.is_file() and is_tokenizers and not path.name.startswith("."):
             shutil.copyfile(path, folder / path.name)
 

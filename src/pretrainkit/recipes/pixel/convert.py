@@ -22,7 +22,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.pixel.batch import pack
-from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun
+from pretrainkit.recipes.pixel.config import NUM_CHANNELS, Activation, PixelModelConfig, PixelRun, Zero
 from pretrainkit.recipes.pixel.inputs import read_batch
 from pretrainkit.recipes.pixel.positions import fitted_table, position_table
 from pretrainkit.rendering.folder import copy_renderer
@@ -143,6 +143,14 @@ def patch_to_huggingface(state: State, config: PixelModelConfig, prefix: str) ->
         weight, bias = -weight, bias + weight.sum(1)
     weight = weight.unflatten(1, (P, P, NUM_CHANNELS)).permute(0, 3, 1, 2)
     return {f"{_PATCH[1]}.weight": weight, f"{_PATCH[1]}.bias": bias}
+
+
+def patch_for_zero(state: State, zero: Zero) -> dict[str, Tensor]:
+    """Our state dict of a model that reads black as zero, for one that reads `zero` so and computes the same."""
+    weight, bias = (state[f"{_PATCH[0]}.{name}"] for name in ("weight", "bias"))
+    if zero == "white":
+        weight, bias = -weight, bias + weight.sum(1)
+    return {**state, f"{_PATCH[0]}.weight": weight, f"{_PATCH[0]}.bias": bias}
 
 
 def patch_from_huggingface(state: State) -> Tensor:

@@ -193,6 +193,12 @@ class Pixel(Recipe):
         objective = config.objective.model_copy(update=scored)
         return config.model_copy(update={"model": model, "data": data, "objective": objective}), state
 
+    def carried_weights(self, carried: PixelRun, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Published weights are for black zeros, whatever they were trained for."""
+        from pretrainkit.recipes.pixel.convert import patch_for_zero
+
+        return patch_for_zero(weights, carried.model.pixel_zero)
+
     def difference_from_huggingface(self, config: PixelRun, model: Any, folder: Path) -> float:
         from pretrainkit.recipes.pixel.convert import difference_from_huggingface
 

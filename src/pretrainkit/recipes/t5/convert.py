@@ -13,10 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
+from pretrainkit.recipes.t5.decode import END_ID
 
 State = Mapping[str, Tensor]
 HuggingFaceType = Literal["t5", "mt5", "umt5"]
@@ -209,7 +211,7 @@ def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | Non
 
 
 def write_huggingface(
-    state: State, config: T5ModelConfig, out: Path, *, tokenizer: Path | None = None, end_id: int = 1
+    state: State, config: T5ModelConfig, out: Path, *, tokenizer: Path | None = None, vocabulary: Vocabulary | None = None
 ) -> None:
     """Write a folder that `from_pretrained` loads.
 
@@ -218,20 +220,38 @@ def write_huggingface(
         config: Of the model.
         out: New folder.
         tokenizer: Folder whose files are copied into it.
-        end_id: Where answers end: the end mark of the vocabulary, 1 in those of T5.
+        vocabulary: What the run read from that folder.
 
     Raises:
         InputError: The model has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
     """
+    end_id = END_ID if vocabulary is None else vocabulary.eos_id
     values, tensors = to_huggingface_config(config, end_id=end_id), to_huggingface_state(state, config)
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", tensors)
         (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         generation = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": end_id}
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", "utf-8")
-        for name in TOKENIZER_FILES:
-            if tokenizer is not None and (tokenizer / name).is_file():
-                shutil.copyfile(tokenizer / name, folder / name)
+        if tokenizer is not None and vocabulary is not None:
+            write_tokenizer(tokenizer, vocabulary, folder)
+
+
+def write_tokenizer(origin: Path, vocabulary: Vocabulary, folder: Path) -> None:
+    """Copy the files of a tokenizer beside a model, with the sentinels that the run added behind its pieces."""
+    for name in TOKENIZER_FILES:
+        if (origin / name).is_file():
+            shutil.copyfile(origin / name, folder / name)
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        import tokenizers
+
+        model = tokenizers.Tokenizer.from_file(str(path))
+        named = {index: f"<extra_id_{number}>" for number, index in enumerate(vocabulary.sentinel_ids)}
+        missing = sorted(index for index, name in named.items() if model.token_to_id(name) is None)
+        if missing and missing[0] == model.get_vocab_size():
+            sentinels = [tokenizers.AddedToken(named[index], lstrip=True, normalized=False) for index in missing]
+            model.add_special_tokens(sentinels)
+            model.save(str(path))
 
 
 def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:

@@ -186,6 +186,24 @@ class T5(Recipe):
             encode_with_offsets=vocabulary.encode_with_offsets,
         )
 
+    def trained_length(self, config: T5Run) -> int:
+        return max(config.data.input_length, config.data.target_length)
+
+    def input_ids(self, config: T5Run, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
+        from pretrainkit.training.token_reader import ids_of_singles
+
+        return ids_of_singles(self.text_reader(config, tokenizer), texts)
+
+    def own_tokenizer(self, config: T5Run, out: Path) -> bool:
+        """Of bytes, or that of the tasks."""
+        from pretrainkit.data.vocabulary_folder import save_vocabulary
+        from pretrainkit.recipes.t5.texts import vocabulary_of
+
+        if not self.has_own_vocabulary(config):
+            return False
+        vocabulary = vocabulary_of(config, None)
+        return save_vocabulary(vocabulary, out) and vocabulary_of(config, out) == vocabulary
+
     def build_text_encoder(self, config: T5Run, model: Any) -> TextEncoder:
         from pretrainkit.recipes.t5.text_encoder import T5TextEncoder
 
@@ -206,19 +224,17 @@ class T5(Recipe):
 
     def export_huggingface(self, config: T5Run, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.t5.convert import write_huggingface
-        from pretrainkit.recipes.t5.decode import END_ID
         from pretrainkit.recipes.t5.texts import vocabulary_of
 
-        end_id = END_ID if tokenizer is None else vocabulary_of(config, tokenizer).eos_id
-        write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, end_id=end_id)
+        vocabulary = None if tokenizer is None else vocabulary_of(config, tokenizer)
+        write_huggingface(model.state_dict(), config.model, out, tokenizer=tokenizer, vocabulary=vocabulary)
 
     def export_text_classifier(self, config: T5Run, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.t5.convert_encoder import write_encoder
-        from pretrainkit.recipes.t5.decode import END_ID
         from pretrainkit.recipes.t5.texts import vocabulary_of
 
-        end_id = END_ID if tokenizer is None else vocabulary_of(config, tokenizer).eos_id
-        write_encoder(model, config.model, out, tokenizer=tokenizer, end_id=end_id)
+        vocabulary = None if tokenizer is None else vocabulary_of(config, tokenizer)
+        write_encoder(model, config.model, out, tokenizer=tokenizer, vocabulary=vocabulary)
 
     def import_huggingface(self, folder: Path) -> tuple[T5Run, Mapping[str, Any]]:
         """The config is that of t5/1.1-base with the model of the folder; the data is missing."""

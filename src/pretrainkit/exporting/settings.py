@@ -1,0 +1,81 @@
+"""`pretrainkit.json`: what an export carries beside its weights, to be evaluated and trained further as the run was.
+
+It holds the resolved config of the run without data and without paths of the machine it was trained on. Torch-free.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.config.paths import without_paths
+from pretrainkit.errors import CheckpointError
+from pretrainkit.training.run import InitConfig
+
+SETTINGS = "pretrainkit.json"
+REST = "pretrainkit"
+"""Name, without `.safetensors`, of a file beside it with the tensors that the format of the weights has no place for,
+or holds in another form, rounded."""
+_FORMAT = "pretrainkit settings 1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The contents of a `pretrainkit.json`."""
+
+    config: dict[str, Any]
+    """The run's config as nested plain values; `data.train` and `data.valid` are empty."""
+    trained_length: int | None
+    """Most tokens of an example in training; None: not known, or not counted in tokens."""
+    has_own_model: bool
+    """Whether the model in `config` is that of the weights: nobody has changed `config.json` since."""
+
+
+def write_settings(path: Path, config: Any, trained_length: int | None) -> None:
+    """Write the settings of a run.
+
+    Args:
+        path: The file, in the folder of an export or beside the file of one.
+        config: Of the run, bound.
+        trained_length: Of `Settings`.
+    """
+    data = config.data.model_copy(update={"train": (), "valid": ()})
+    start = {"init_from": None, "init": InitConfig(), "first_step": 0}
+    kept = without_paths(config.model_copy(update={"data": data, **start}))
+    values = {
+        "format": _FORMAT,
+        "trained_length": trained_length,
+        "config.json": _digest(path.with_name("config.json")),
+        "config": kept.model_dump(mode="json"),
+    }
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_settings(path: Path) -> Settings | None:
+    """What `write_settings` wrote to `path`; None: there is no such file.
+
+    Raises:
+        CheckpointError: It is damaged, or of a later version.
+    """
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_bytes())
+        if values["format"] != _FORMAT:
+            raise ValueError(f"its format is {values['format']!r}, not {_FORMAT!r}")
+        is_same = values["config.json"] == _digest(path.with_name("config.json"))
+        return Settings(dict(values["config"]), values["trained_length"], is_same)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error}\n  copy the export again; without that file it is read as a foreign one"
+        ) from None
+
+
+def settings_beside(file: Path) -> Path:
+    """Where the settings of an export are that is a single file."""
+    return file.with_name(f"{file.name}.{SETTINGS}")
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
