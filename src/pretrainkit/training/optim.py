@@ -83,7 +83,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         ConfigError: No parameter has a name that an entry of `config.groups` looks for.
     """
     if config.name == "adafactor":
-        config = config.model_copy(update={"weight_decay": config.adafactor.weight_decay_rate or 0.0})
+        config = config.model_copy(update={"weight_decay": config.adafactor.decay_rate_of_parameters})
     parameters = dict(model.named_parameters())
     stacked = stacked_parameters(model)
     groups = _parameter_groups(model, config, parameters, stacked)
@@ -121,7 +121,7 @@ def _parameter_groups(
         for group in config.groups:
             if re.search(group.pattern, plain_name(name)):
                 unused.discard(group.pattern)
-                lr_scale = group.lr_scale
+                lr_scale = lr_scale if group.lr_scale is None else group.lr_scale
                 weight_decay = weight_decay if group.weight_decay is None else group.weight_decay
         num_parts = matrices.get(id(parameters[name]), 0)
         members.setdefault((weight_decay, lr_scale, num_parts), []).append(parameters[name])
