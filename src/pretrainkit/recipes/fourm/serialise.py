@@ -15,6 +15,7 @@ from pretrainkit.data.aligned_crops import Part
 BoxOrder = Literal["distance", "area", "score", "random"]
 _TOP = 999
 _HALF = 512
+_SHORTEST_SIDE = 1e-9
 
 
 def box_words(box_4: NDArray[np.float64]) -> list[str]:
@@ -53,7 +54,9 @@ def boxes(
 
 
 def _area(boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
-    sides_N2 = (boxes_N4[:, 2:] - boxes_N4[:, :2]).clip(min=0)
+    """(N,) shares of the part; 0 where a side is only as long as rounding leaves it of a box that touches the part."""
+    sides_N2 = boxes_N4[:, 2:] - boxes_N4[:, :2]
+    sides_N2[sides_N2 < _SHORTEST_SIDE] = 0
     area_N: NDArray[np.float64] = sides_N2.prod(axis=1)
     return area_N
 
