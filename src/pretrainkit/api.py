@@ -83,22 +83,28 @@ __all__ = [
 ]
 
 
-def check_data(config: Any, *, num: int = 2) -> DataCheck:
+def check_data(config: Any, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
     """What the training data of a config are: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
     trained or written.
 
     Args:
         config: From `load_config`.
         num: Examples to show of each component.
+        deep: Read every file first, also of held-out data; where some cannot be used, return those alone.
+        progress: Told of files that are read.
 
     Raises:
         ConfigError, DataError: Config and data do not fit each other.
     """
+    from pretrainkit.corpus.parallel import Quiet
     from pretrainkit.data.shares import table
 
     recipe = find_recipe(config.recipe)
+    if deep and (problems := recipe.check_files(absolute_paths(config), progress or Quiet())):
+        return DataCheck({}, [], [], problems)
     config = checked(recipe, absolute_paths(config))
     source = recipe.open_data(config, "train")
+    recipe.check_new_run(config, source)
     loader = build_loader(config, source, rank=0, world_size=1)
     config = with_num_steps(config, loader)
     steps, size, summary = config.total_steps, config.data.batch_size, source.summary()

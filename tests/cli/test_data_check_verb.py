@@ -42,3 +42,17 @@ def test_what_training_would_refuse_exits_with_2(cli, tokens):
     result = cli("data", "check", "t5/tiny", f"data.train={tokens}", "data.target_length=5")
     assert result.code == 2
     assert "set data.target_length=" in result.err
+
+
+def test_a_deep_check_of_4m_prints_what_cannot_be_used_and_exits_with_2(cli, tmp_path):
+    for number in range(3):
+        for name, content in (("rgb", b"no image"), ("depth", b"")):
+            file = tmp_path / "set" / name / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    words = ["data", "check", "fourm/tiny", f"data.train={tmp_path / 'set'}", "model.modalities=rgb@64,map_depth@64"]
+    result = cli(*words, "--deep")
+    assert result.code == 2
+    assert f"problem: image {tmp_path / 'set' / 'rgb' / '1.png'} is broken" in result.out
+    assert result.out.endswith("problems: 6\n")
+    assert len(json.loads(cli(*words, "--deep", "--json").out)["problems"]) == 6

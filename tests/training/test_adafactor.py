@@ -66,6 +66,8 @@ CASES = {
     "absolute": ({"multiply_by_parameter_scale": False}, {"is_scaled": False}),
     "limited": ({"max_parameter_scale": 0.01}, {"limit": 0.01}),
     "decay": ({"weight_decay_rate": 0.02}, {"decay": 0.02}),
+    "decay with the square of the rate alone": ({"weight_decay_lr_exponent": 2.0}, {"decay": 0.05**2}),
+    "no decay with an exponent of 0": ({"weight_decay_lr_exponent": 0.0}, {}),
     "decay with the rate": ({"weight_decay_rate": 0.5, "weight_decay_lr_exponent": 2.0}, {"decay": 0.5 * 0.05**2}),
 }
 

@@ -21,6 +21,9 @@ class Net(nn.Module):
         self.block = nn.ModuleDict({"qkv": nn.Linear(8, 24), "down": nn.Linear(24, 8)})
         self.head = nn.Linear(8, 3)
 
+    def stacked_layers(self) -> dict[str, int]:
+        return {"block.qkv": 3}
+
     def blocks(self) -> list[nn.Module]:
         return [self.block]
 

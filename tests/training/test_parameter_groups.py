@@ -37,6 +37,21 @@ def test_groups_change_what_their_pattern_finds_and_the_last_one_counts():
     assert found["1.weight"] == (0.3, 1.0)
 
 
+def test_a_later_group_changes_only_what_it_sets():
+    """As ZeroVL's optim.param_group_rules: every rule that matches is merged, in order."""
+    groups = (
+        ParameterGroup(pattern=r"^0\.", lr_scale=0.1),
+        ParameterGroup(pattern="bias", weight_decay=0.0),
+        ParameterGroup(pattern=r"^0\.bias", lr_scale=0.5),
+    )
+    config = OptimizerConfig(peak_lr=1, weight_decay=0.3, decay_mask="all", groups=groups)
+    for order, lr_scale in ((groups, 0.5), (groups[:2], 0.1), (groups[1::-1], 0.1)):
+        found = settings_by_name(model(), config.model_copy(update={"groups": order}))
+        assert found["0.weight"] == (0.3, 0.1)
+        assert found["0.bias"] == (0.0, lr_scale)
+        assert found["2.bias"] == (0.0, 1.0)
+
+
 def test_equal_settings_share_one_group():
     config = OptimizerConfig(peak_lr=1, groups=(ParameterGroup(pattern="weight", lr_scale=1.0),))
     assert len(build_optimizer(model(), config).param_groups) == 2

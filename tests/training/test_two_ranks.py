@@ -15,6 +15,7 @@ CASES = [
     "coupled ddp adamw",
     "separable fsdp2 adamw",
     "separable fsdp2 lamb",
+    "separable fsdp2 lars",
     "separable fsdp2 lion",
     "separable fsdp2 muon",
     "separable fsdp2 relative adamw",

@@ -20,8 +20,10 @@ from pretrainkit.training.objective import (
 
 
 class TwoHeads(nn.Module):
-    def __init__(self, num_features: int = 6, width: int = 8, dropout: float = 0.0) -> None:
+    def __init__(self, num_features: int = 6, width: int = 8, dropout: float = 0.0, num_parts: int = 1) -> None:
+        """`num_parts`: matrices that `body` is said to hold."""
         super().__init__()
+        self.num_parts = num_parts
         self.body = nn.Linear(num_features, width)
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
@@ -34,6 +36,9 @@ class TwoHeads(nn.Module):
 
     def blocks(self) -> list[nn.Module]:
         return [self.body]
+
+    def stacked_layers(self) -> dict[str, int]:
+        return {"body": self.num_parts}
 
 
 class TwoTerms(SeparableObjective):

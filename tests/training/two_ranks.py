@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
     "lamb": {"name": "lamb"},
     "lion": {"name": "lion"},
     "muon": {"name": "muon", "momentum": 0.95},
+    "lars": {"name": "lars"},
     "relative adamw": {"scale_by_parameter_rms": True},
     "adafactor": {"name": "adafactor", "adafactor": AdafactorConfig(min_dim_size_to_factor=2, beta1=0.9)},
 }
@@ -40,7 +41,8 @@ OPTIMIZERS: dict[str, dict[str, object]] = {
 
 def model_of(kind: str) -> nn.Module:
     torch.manual_seed(1)
-    return TwoHeads() if kind == "separable" else TwoTowers()
+    # 3 matrices of 3 rows, one of them on two ranks.
+    return TwoHeads(width=9, num_parts=3) if kind == "separable" else TwoTowers()
 
 
 def one_step(kind: str, strategy: str, optimizer_name: str, world: World) -> dict[str, object]:
@@ -109,6 +111,7 @@ def checks(world: World) -> dict[str, object]:
             ("coupled", "ddp", "adamw"),
             ("separable", "fsdp2", "adamw"),
             ("separable", "fsdp2", "lamb"),
+            ("separable", "fsdp2", "lars"),
             ("separable", "fsdp2", "lion"),
             ("separable", "fsdp2", "muon"),
             ("separable", "fsdp2", "relative adamw"),

@@ -21,6 +21,9 @@ app = typer.Typer(
 )
 
 
+_MOST_PROBLEMS = 50
+
+
 class PairFormat(StrEnum):
     """What a set is stored in."""
 
@@ -73,6 +76,9 @@ def check(
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
     num: Annotated[int, typer.Option(min=1, help="Of a config: examples to show of each component.")] = 2,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Of a config of 4M: read every file. Sets of pairs are always read whole.")
+    ] = False,
     size: Annotated[int | None, typer.Option(min=1, help="Count images smaller than this.", show_default=False)] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="State whole batches and remainders.", show_default=False)
@@ -93,9 +99,11 @@ def check(
     Exit code 2 if a row cannot be used, or if held-out images are in the training data.
 
     Of a config: vocabulary, lengths, shares and epochs, how full rows are, the loss to expect, the first examples.
+    With --deep also absent modalities, broken and truncated files, NaN, ids out of range and shapes that do not fit;
+    exit code 2 if there is one.
     """
     if _is_config(sets[0]):
-        _check_config(sets[0], sets[1:], num, json_output)
+        _check_config(sets[0], sets[1:], num, json_output, deep)
         return
     from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
     from pretrainkit.recipes.clip.checks import check_held_out
@@ -145,14 +153,24 @@ def _is_config(name: str) -> bool:
     return name.count("/") == 1 and name.split("/")[0] in entries() and not Path(name).exists()
 
 
-def _check_config(source: str, settings: list[str], num: int, json_output: bool) -> None:
+def _check_config(source: str, settings: list[str], num: int, json_output: bool, is_deep: bool) -> None:
     from dataclasses import asdict
 
     from pretrainkit import api
 
-    found = api.check_data(api.load_config(source, settings), num=num)
+    config = api.load_config(source, settings)
+    with shown_stages() as progress:
+        found = api.check_data(config, num=num, deep=is_deep, progress=progress)
     if json_output:
         typer.echo(json.dumps(asdict(found), ensure_ascii=False))
+    elif found.problems:
+        for problem in found.problems[:_MOST_PROBLEMS]:
+            typer.echo(f"problem: {problem}")
+        num, hint = len(found.problems), f"; the first {_MOST_PROBLEMS} are shown, --json gives all"
+        typer.echo(f"problems: {num:,}{hint if num > _MOST_PROBLEMS else ''}")
+    if found.problems:
+        raise typer.Exit(2)
+    if json_output:
         return
     for name, value in found.figures.items():
         lines = (f"{value:,}" if isinstance(value, int) else str(value)).split("\n")

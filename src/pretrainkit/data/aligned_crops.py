@@ -75,9 +75,9 @@ class Part:
     def boxes(self, boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
         """(N, 4) xmin, ymin, xmax, ymax as shares of the whole image to shares of the part, not clipped."""
         height, width = self.size
-        scale = np.array([width, height, width, height]) / np.array([self.width, self.height] * 2)
-        shift = np.array([self.left, self.top] * 2) / np.array([self.width, self.height] * 2)
-        moved_N4 = boxes_N4 * scale - shift
+        # In pixels of the whole first, as albumentations does: an edge on the border of the part is 0 or 1 there.
+        pixels_N4 = boxes_N4 * np.array([width, height, width, height])
+        moved_N4 = (pixels_N4 - np.array([self.left, self.top] * 2)) / np.array([self.width, self.height] * 2)
         if self.is_flipped:
             moved_N4 = np.stack([1 - moved_N4[:, 2], moved_N4[:, 1], 1 - moved_N4[:, 0], moved_N4[:, 3]], axis=1)
         return moved_N4

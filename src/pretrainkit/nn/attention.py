@@ -367,6 +367,9 @@ class SelfAttention(nn.Module):
         self.qkv = linear(width, 3 * width, bias=has_bias)
         self.out = linear(width, width, bias=has_bias)
 
+    def stacked_layers(self) -> dict[str, int]:
+        return {"qkv": 3}
+
     def forward(
         self,
         x_TD: Tensor,

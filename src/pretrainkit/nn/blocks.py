@@ -45,6 +45,9 @@ class GatedFeedForward(nn.Module):
         self.up = nn.Linear(width, 2 * inner_width, bias=False)
         self.down = nn.Linear(inner_width, width, bias=False)
 
+    def stacked_layers(self) -> dict[str, int]:
+        return {"up": 2}
+
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
         gate_TF, value_TF = self.up(x_TD).chunk(2, dim=-1)

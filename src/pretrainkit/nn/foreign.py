@@ -1,4 +1,5 @@
-"""Encoders of other libraries: how to build them without memory, and where their blocks are."""
+"""Encoders of other libraries: how to build them without memory, where their blocks are, and which of their layers hold
+several matrices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,21 @@ def without_weights(make: Callable[[], Any]) -> Any:
                 emptied[parameter] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
             setattr(owner, name, emptied[parameter])
     return module
+
+
+_STACKED = {"qkv": 3, "kv": 2, "Wqkv": 3, "Wi": 2}
+"""Names that timm and transformers give to layers of several matrices, to their number; Wi is ModernBERT's gate and
+value."""
+
+
+def stacked_layers(model: nn.Module) -> dict[str, int]:
+    """See `pretrainkit.training.parameters.StacksTensors`; names are seen from `model`."""
+    parts_by_name = {
+        name: _STACKED.get(name.rpartition(".")[2], 1)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear)
+    }
+    return {name: parts for name, parts in parts_by_name.items() if parts > 1}
 
 
 def repeated_modules(model: nn.Module) -> list[nn.Module]:

@@ -57,6 +57,8 @@ def run_training(
     world = init_world(device)
     try:
         source = recipe.open_data(config, "train")
+        if not resuming:
+            recipe.check_new_run(config, source)
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
         if resuming and (complete := world.on_main(lambda: _complete(folder, config, watcher))) is not None:

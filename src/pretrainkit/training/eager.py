@@ -9,11 +9,12 @@ such guards is served as well.
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 
 class EagerOptimizer(torch.optim.Optimizer):
@@ -27,6 +28,11 @@ class EagerOptimizer(torch.optim.Optimizer):
 
 class GroupOptimizer(EagerOptimizer, ABC):
     """An optimizer of our own: a subclass says what happens to the parameters of one group."""
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any], stacked: Mapping[Tensor, int] | None = None) -> None:
+        """`stacked`: see `pretrainkit.training.parameters.stacked_parameters`."""
+        super().__init__(params, defaults)
+        self.stacked = stacked or {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -4,6 +4,7 @@ Source: You et al. 2019, https://arxiv.org/abs/1904.00962. The paper's phi clamp
 Sabertooth (specification 12.1) we do not clamp, and the ratio is 1 where either norm is 0.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from pretrainkit.training.eager import GroupOptimizer
-from pretrainkit.training.parameters import local_tensors, tensor_norms
+from pretrainkit.training.parameters import in_parts, local_tensors, repeated, tensor_norms
 
 
 class Lamb(GroupOptimizer):
     """u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p;  p -= lr * (|p| / |u|) * u, per tensor.
 
-    Norms are of the whole tensor, also where FSDP2 keeps a shard of it per rank.
+    Queries, keys and values that are stored as one tensor count as three (`stacked`). Norms are of the whole
+    tensor, also where FSDP2 keeps a shard of it per rank.
     """
 
     def __init__(
@@ -27,8 +29,10 @@ class Lamb(GroupOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.01,
+        stacked: Mapping[Tensor, int] | None = None,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, settings, stacked)
 
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         states = self._states(params, "exp_avg", "exp_avg_sq", has_step=True)
@@ -52,8 +56,10 @@ class Lamb(GroupOptimizer):
         if group["weight_decay"]:
             torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
 
-        weight_norms, update_norms = tensor_norms(weights, params), tensor_norms(updates, params)
+        layout, update_parts = repeated(params, self.stacked), in_parts(updates, params, self.stacked)
+        weight_norms = tensor_norms(in_parts(weights, params, self.stacked), layout)
+        update_norms = tensor_norms(update_parts, layout)
         has_ratio = (weight_norms > 0) & (update_norms > 0)
         ratios = torch.where(has_ratio, weight_norms / update_norms, 1.0) * -group["lr"]
-        torch._foreach_mul_(updates, list(ratios.unbind()))
+        torch._foreach_mul_(update_parts, list(ratios.unbind()))
         torch._foreach_add_(weights, updates)

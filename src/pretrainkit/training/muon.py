@@ -47,7 +47,8 @@ class Muon(GroupOptimizer):
     p -= lr * (weight_decay * p + ADAMW_RMS * sqrt(max(rows, columns)) * u)
 
     for the parameters of groups that have `num_parts`: so many matrices of equal height lie in each of their tensors
-    below each other (3 where query, key and value are one layer). The others are updated by AdamW.
+    below each other (3 where query, key and value are one layer), and each is made orthogonal by itself, as Jordan et
+    al. advise. The others are updated by AdamW.
 
     Where FSDP2 keeps a shard of a matrix per rank, every rank gathers the whole of its momentum and keeps its own rows
     of the update: the numbers are those of one process.

@@ -20,7 +20,7 @@ from pretrainkit.training.lars import Lars
 from pretrainkit.training.lion import Lion
 from pretrainkit.training.muon import Muon
 from pretrainkit.training.optimizer_config import OptimizerConfig
-from pretrainkit.training.parameters import local_tensors, plain_name, tensor_norms
+from pretrainkit.training.parameters import local_tensors, plain_name, stacked_parameters, tensor_norms
 from pretrainkit.training.precision import Precision, has_fast_bfloat16
 from pretrainkit.training.scaled_adamw import ScaledAdamW
 
@@ -83,16 +83,17 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         ConfigError: No parameter has a name that an entry of `config.groups` looks for.
     """
     if config.name == "adafactor":
-        config = config.model_copy(update={"weight_decay": config.adafactor.weight_decay_rate or 0.0})
+        config = config.model_copy(update={"weight_decay": config.adafactor.decay_rate_of_parameters})
     parameters = dict(model.named_parameters())
-    groups = _parameter_groups(model, config, parameters)
+    stacked = stacked_parameters(model)
+    groups = _parameter_groups(model, config, parameters, stacked)
     settings: dict[str, Any] = {"lr": config.peak_lr}
     if config.name == "adafactor":
-        return Adafactor(groups, **settings, config=config.adafactor)
+        return Adafactor(groups, **settings, config=config.adafactor, stacked=stacked)
     if config.name == "sgd":
         return EagerSGD(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
     if config.name == "lars":
-        return Lars(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
+        return Lars(groups, **settings, momentum=config.momentum, nesterov=config.nesterov, stacked=stacked)
     settings["betas"] = (config.beta1, config.beta2)
     if config.name == "lion":
         return Lion(groups, **settings)
@@ -102,17 +103,17 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         dtype = torch.bfloat16 if is_fast else torch.float32
         return Muon(groups, **settings, momentum=config.momentum, dtype=dtype)
     if config.name == "lamb":
-        return Lamb(groups, **settings)
+        return Lamb(groups, **settings, stacked=stacked)
     if config.scale_by_parameter_rms:
-        return ScaledAdamW(groups, **settings)
+        return ScaledAdamW(groups, **settings, stacked=stacked)
     is_fused = all(p.device.type in _FUSED_DEVICES for p in parameters.values() if p.requires_grad)
     return EagerAdamW(groups, **settings, fused=is_fused)
 
 
 def _parameter_groups(
-    model: nn.Module, config: OptimizerConfig, parameters: Mapping[str, Tensor]
+    model: nn.Module, config: OptimizerConfig, parameters: Mapping[str, Tensor], stacked: Mapping[Tensor, int]
 ) -> list[dict[str, Any]]:
-    matrices = _hidden_matrices(model) if config.name == "muon" else {}
+    matrices = _hidden_matrices(model, stacked) if config.name == "muon" else {}
     members: dict[tuple[float, float, int], list[Tensor]] = {}
     unused = {group.pattern for group in config.groups}
     for name, is_decayed in decayed_names(model, config).items():
@@ -120,7 +121,7 @@ def _parameter_groups(
         for group in config.groups:
             if re.search(group.pattern, plain_name(name)):
                 unused.discard(group.pattern)
-                lr_scale = group.lr_scale
+                lr_scale = lr_scale if group.lr_scale is None else group.lr_scale
                 weight_decay = weight_decay if group.weight_decay is None else group.weight_decay
         num_parts = matrices.get(id(parameters[name]), 0)
         members.setdefault((weight_decay, lr_scale, num_parts), []).append(parameters[name])
@@ -139,15 +140,15 @@ def _parameter_groups(
     ]
 
 
-def _hidden_matrices(model: nn.Module) -> dict[int, int]:
+def _hidden_matrices(model: nn.Module, stacked: Mapping[Tensor, int]) -> dict[int, int]:
     """The id of each weight of a linear layer in one of the model's blocks: how many matrices it holds.
 
     Embeddings and heads, whose rows or columns are words and classes, are none of these.
     """
     return {
-        id(layer.weight): 3 if name.rpartition(".")[2] == _FUSED_QUERY_KEY_VALUE else 1
+        id(layer.weight): stacked.get(layer.weight, 1)
         for block in cast(HasBlocks, unwrap(model)).blocks()
-        for name, layer in block.named_modules()
+        for layer in block.modules()
         if isinstance(layer, nn.Linear)
     }
 

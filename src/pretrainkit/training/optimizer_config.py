@@ -13,8 +13,8 @@ class ParameterGroup(Config):
 
     pattern: Pattern
     """Regular expression that is found in their names, such as bias|pos_embed; at least one parameter must fit."""
-    lr_scale: NonNegativeFloat = 1.0
-    """Factor of the learning rate."""
+    lr_scale: NonNegativeFloat | None = None
+    """Factor of the learning rate; null: as without this group, which is 1 or that of an earlier group."""
     weight_decay: NonNegativeFloat | None = None
     """In place of optimizer.weight_decay or of none; null: as without this group."""
 
@@ -43,13 +43,21 @@ class AdafactorConfig(Config):
     epsilon2: PositiveFloat = 1e-3
     """Smaller root mean squares of a parameter count as this, so that one of zeros can move."""
     weight_decay_rate: Rate | None = None
-    """Share of the parameters that decay which each step takes away, whatever the learning rate; null: none. It stands
-    in for optimizer.weight_decay. T5X lets all parameters decay: decay_mask=all."""
+    """Share of the parameters that decay which each step takes away, whatever the learning rate; null: none, or 1 where
+    weight_decay_lr_exponent is positive. It stands in for optimizer.weight_decay. T5X lets all parameters decay:
+    decay_mask=all."""
     weight_decay_lr_exponent: NonNegativeFloat | None = None
     """That share is weight_decay_rate x learning rate to this power; null: weight_decay_rate itself."""
     skip_nan_updates: bool = False
     """Leave elements as they were whose update is no number. The loop already skips whole steps: see
     max_skipped_steps."""
+
+    @property
+    def decay_rate_of_parameters(self) -> float:
+        """weight_decay_rate, or what it is where only the exponent is given."""
+        if self.weight_decay_rate is not None:
+            return self.weight_decay_rate
+        return 1.0 if self.weight_decay_lr_exponent else 0.0
 
 
 class OptimizerConfig(Config):
@@ -83,7 +91,7 @@ class OptimizerConfig(Config):
     decay. by_ndim_compat: Sabertooth of 2022, where query, key and value
     biases decay too. all: every parameter, as in ZeroVL."""
     groups: tuple[ParameterGroup, ...] = ()
-    """Exceptions by name; where several fit a parameter, the last one counts."""
+    """Exceptions by name; where several fit a parameter they are merged, and of each field the last value counts."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Clip the global gradient norm to this; 0: no clipping."""
     clip: Literal["norm", "squared_norm_legacy"] = "norm"

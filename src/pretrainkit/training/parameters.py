@@ -1,12 +1,18 @@
-"""Parameters whatever wraps them: plain names, local shards, norms over all shards."""
+"""Parameters whatever wraps them: plain names, local shards, norms over all shards, several tensors stored as one."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretrainkit.dist.weights import is_dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
@@ -21,6 +27,73 @@ def plain_name(name: str) -> str:
 def local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     """What of each tensor lies on this rank (FSDP2's shard, or the tensor itself); shares its memory."""
     return [cast(Any, tensor).to_local() if is_dtensor(tensor) else tensor for tensor in tensors]
+
+
+@runtime_checkable
+class StacksTensors(Protocol):
+    """A module some of whose layers store several matrices as one, such as those of queries, keys and values."""
+
+    def stacked_layers(self) -> Mapping[str, int]:
+        """Dotted names of these layers, seen from the module, to the number of matrices that each holds, of equal
+        height and one below another. The biases of such a layer are stacked alike."""
+
+
+def stacked_parameters(model: nn.Module) -> dict[Tensor, int]:
+    """Each parameter that holds several tensors of equal height below each other: how many.
+
+    What an optimizer does per tensor (a norm, a mean, an orthogonal matrix) it does for each of them, so that its
+    updates do not depend on how a model stores its weights.
+    """
+    found: dict[Tensor, int] = {}
+    for module in model.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            packed = (module.in_proj_weight, module.in_proj_bias)
+            found |= {parameter: 3 for parameter in packed if parameter is not None}
+        elif isinstance(module, StacksTensors):
+            for name, num_parts in module.stacked_layers().items():
+                found |= dict.fromkeys(module.get_submodule(name).parameters(recurse=False), num_parts)
+    return found
+
+
+def part_rows(param: Tensor, num_parts: int) -> list[slice]:
+    """The rows of this rank's shard that belong to each of the tensors in `param`; maybe none."""
+    first, num_rows = row_offset(param), len(local_tensors([param])[0])
+    height = len(param) // num_parts
+    ends = [min(max(part * height - first, 0), num_rows) for part in range(num_parts + 1)]
+    return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def in_parts(shards: Sequence[Tensor], params: Sequence[Tensor], stacked: Mapping[Tensor, int]) -> list[Tensor]:
+    """The local shards of `params`, or of tensors shaped alike, with views of each part in place of those in
+    `stacked`."""
+    parts: list[Tensor] = []
+    for shard, param in zip(shards, params, strict=True):
+        num_parts = stacked.get(param, 1)
+        parts += [shard] if num_parts == 1 else [shard[rows] for rows in part_rows(param, num_parts)]
+    return parts
+
+
+def repeated(params: Sequence[Tensor], stacked: Mapping[Tensor, int]) -> list[Tensor]:
+    """The parameter that each of `in_parts` belongs to."""
+    return [param for param in params for _ in range(stacked.get(param, 1))]
+
+
+def row_offset(param: Tensor) -> int:
+    """The first row of this rank's shard."""
+    if not is_dtensor(param):
+        return 0
+    mesh, axis = sharding(param)
+    rows_per_rank = -(-param.shape[0] // mesh.size(axis))
+    return min(mesh.get_local_rank(axis) * rows_per_rank, param.shape[0])
+
+
+def sharding(param: Tensor) -> tuple[DeviceMesh, int]:
+    """The mesh of a sharded parameter, and its axis that the rows are spread over; along any other there are copies."""
+    sharded = cast(Any, param)
+    axes = [axis for axis, placement in enumerate(sharded.placements) if not placement.is_replicate()]
+    if len(axes) != 1 or not sharded.placements[axes[0]].is_shard(0):
+        raise ValueError(f"expected shards of rows on one mesh axis, not {sharded.placements}")
+    return sharded.device_mesh, axes[0]
 
 
 def tensor_norms(shards: Sequence[Tensor], layout: Sequence[Tensor]) -> Tensor:

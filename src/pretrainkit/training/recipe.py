@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pretrainkit.errors import InputError
+from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.training.run import RunConfig
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
+    from pretrainkit.corpus.parallel import Progress
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.data.task_sources import TaskSource
@@ -78,6 +79,8 @@ class DataCheck:
     """What may not be meant, each with what to do."""
     examples: list[dict[str, str]]
     """The first ones, by name of what is shown."""
+    problems: list[str] = field(default_factory=list)
+    """What cannot be used, of a check of every file; then there is nothing else."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,32 @@ class Recipe(ABC):
         Default: nothing.
         """
         return DataCheck({}, [], [])
+
+    def check_new_run(self, config: Any, source: BatchSource) -> None:
+        """Refuse training data that a new run must not be started with, though an older run may be resumed with them.
+
+        Args:
+            config: Bound.
+            source: Of the training examples.
+
+        Raises:
+            ConfigError, DataError: Something is wrong. Default: nothing is.
+        """
+        return
+
+    def check_files(self, config: Any, progress: Progress) -> list[str]:
+        """Read every file of the data, training and held out, and return what cannot be used, each with its file.
+
+        Args:
+            config: Not bound: data that do not fit it are reported, too.
+            progress: Told how far it is.
+
+        Raises:
+            ConfigError: Unless overridden: the recipe has no such check.
+        """
+        raise ConfigError(
+            f"recipe {self.name} reads no separate files, so --deep has nothing to check\n  leave out --deep"
+        )
 
     def build_order(self, config: Any, source: BatchSource) -> Order:
         """In which order training goes over the examples of `source`. Default: as `data.order` says."""

@@ -114,7 +114,7 @@ def test_steps_of_an_epoch_may_be_fixed():
 def test_rules_for_parameters_become_groups():
     rules = "optim.param_group_rules={no_decay: {regex: 'bias|cls_token', param: {weight_decay: 0.0}}}"
     config = config_of(DGA, [rules])
-    assert [(g.pattern, g.weight_decay, g.lr_scale) for g in config.optimizer.groups] == [("bias|cls_token", 0.0, 1.0)]
+    assert [(g.pattern, g.weight_decay, g.lr_scale) for g in config.optimizer.groups] == [("bias|cls_token", 0.0, None)]
 
 
 def test_no_other_python_tag_is_read(tmp_path):

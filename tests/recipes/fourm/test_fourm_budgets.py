@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from pretrainkit import rng
 from pretrainkit.errors import ConfigError
@@ -15,6 +16,17 @@ NO_LIMIT = 10**6
 
 def keys(num, seed=0):
     return rng.fold(rng.stream_key(seed, "test"), np.arange(num))
+
+
+def torch_budgets(alphas, num_tokens, num):
+    """(num, D) as 4M draws them, with torch's Dirichlet, whose largest share is below 1."""
+    torch.manual_seed(0)
+    law = torch.distributions.Dirichlet(torch.tensor(alphas).clamp(min=1e-9))
+    found = (law.sample((num,)) * num_tokens).floor().long()
+    for row in range(num):
+        for _ in range(num_tokens - int(found[row].sum())):
+            found[row, law.sample().argmax()] += 1
+    return found.numpy()
 
 
 def original_budgets(generator, alphas, num_tokens, num):
@@ -51,6 +63,17 @@ def test_small_concentrations_give_few_modalities(alpha, tokens, nonempty):
     drawn = shares.draw(keys(num), np.zeros(num, np.int64), np.full(num, tokens), np.full((num, 8), NO_LIMIT))
     np.testing.assert_allclose(drawn.mean(axis=0) / tokens, 1 / 8, atol=0.025)
     assert (drawn > 0).sum(axis=1).mean() == pytest.approx(nonempty, abs=0.1)
+
+
+@pytest.mark.parametrize("alphas", [[0.01] * 8, [0.01] * 5 + [0.05, 0.0]])
+def test_small_concentrations_hand_out_a_remainder_as_torchs_dirichlet_does(alphas):
+    expected = torch_budgets(alphas, 128, 6000)
+    num = 40_000
+    shares = Shares(np.array([alphas]))
+    drawn = shares.draw(keys(num), np.zeros(num, np.int64), np.full(num, 128), np.full((num, len(alphas)), NO_LIMIT))
+    found, true = ((budgets > 0).sum(axis=1) for budgets in (drawn, expected))
+    assert abs(found.mean() - true.mean()) < 4 * true.std() / 6000**0.5
+    np.testing.assert_allclose(drawn.mean(axis=0), expected.mean(axis=0), atol=3)
 
 
 def test_the_chance_of_being_largest_is_that_of_draws():

@@ -131,6 +131,42 @@ def test_a_point_is_inside_by_the_sides_to_its_right():
     assert not any(serialise.contains(corner, *point) for point in outside)
 
 
+def touching_boxes(num):
+    """A part of an image and a box beside it that shares an edge with it."""
+    drawn = np.random.default_rng(0)
+    for _ in range(num):
+        height, width = drawn.integers(40, 700, 2).tolist()
+        top, left = int(drawn.integers(1, height // 2)), int(drawn.integers(1, width // 2))
+        h, w = int(drawn.integers(8, height - top)), int(drawn.integers(8, width - left))
+        part = Part(top, left, h, w, bool(drawn.integers(2)), (height, width))
+        edge = drawn.integers(4)
+        box_4 = [
+            (0, top, left, top + h),
+            (left + w, top, width, top + h),
+            (left, 0, left + w, top),
+            (left, top + h, left + w, height),
+        ][edge]
+        yield part, (box_4[0] / width, box_4[1] / height, box_4[2] / width, box_4[3] / height)
+
+
+def test_a_box_that_only_touches_the_part_is_left_out():
+    ghosts = [
+        (part, corners)
+        for part, corners in touching_boxes(3000)
+        if serialise.boxes([box(corners)], part, rng=generator())
+    ]
+    assert not ghosts, f"{len(ghosts)} of 3000, such as {ghosts[0]}"
+
+
+def test_people_who_only_touch_the_part_are_left_out():
+    for part, corners in touching_boxes(300):
+        height, width = part.size
+        pixels = [value * side for value, side in zip(corners, (width, height, width, height), strict=True)]
+        shapes = {"global_orient": [[0.0]], "betas": [[0.0]]}
+        people = {"bbox_xyxy": [pixels], "pred_smpl_params": shapes, "pred_cam": [[0.0]], "pose_tokenized": [[1]]}
+        assert serialise.poses(people, part, generator()) == ["none"]
+
+
 def test_parts_move_boxes_as_they_move_pixels():
     part = Part(20, 40, 60, 50, True, (100, 200))
     image = np.zeros((100, 200), np.uint8)

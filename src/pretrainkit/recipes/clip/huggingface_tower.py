@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.exporting.torchvision_shim import import_transformers
-from pretrainkit.nn.foreign import repeated_modules, without_weights
+from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
 from pretrainkit.recipes.clip.architecture import read_architecture
 from pretrainkit.recipes.clip.base_tower import TextTower
 from pretrainkit.recipes.clip.config import HuggingFaceTextConfig
@@ -38,6 +38,9 @@ class HuggingFaceTower(TextTower):
 
     def blocks(self) -> list[nn.Module]:
         return repeated_modules(self.encoder)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return stacked_layers(self)
 
     def forward(self, ids_BT: Tensor, num_tokens_B: Tensor | None = None) -> Tensor:
         ids_BT = ids_BT.long()

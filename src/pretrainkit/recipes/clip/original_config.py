@@ -455,7 +455,7 @@ def _group(name: str, rule: Mapping[str, Any], peak_lr: float) -> ParameterGroup
     group = ParameterGroup(
         pattern=rule["regex"],
         weight_decay=param.pop("weight_decay", None),
-        lr_scale=param.pop("lr", peak_lr) / peak_lr,
+        lr_scale=param.pop("lr") / peak_lr if "lr" in param else None,
     )
     if param:
         raise ConfigError(f"optim.param_group_rules.{name}.param has {sorted(param)}, which have no counterpart")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.exporting.torchvision_shim import import_timm
-from pretrainkit.nn.foreign import repeated_modules, without_weights
+from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
 from pretrainkit.recipes.clip.architecture import bind_timm
 from pretrainkit.recipes.clip.base_tower import ImageTower
 from pretrainkit.recipes.clip.config import TimmConfig
@@ -49,6 +49,9 @@ class TimmTower(ImageTower):
 
     def blocks(self) -> list[nn.Module]:
         return repeated_modules(self.encoder)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return stacked_layers(self)
 
     def train(self, mode: bool = True) -> "TimmTower":
         super().train(mode)

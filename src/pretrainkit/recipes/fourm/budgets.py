@@ -19,6 +19,9 @@ from pretrainkit import rng
 _GRID = 4096
 """Points of the integral for the probability of being largest."""
 _SMALLEST_LOG = 1e-300
+_LARGEST_SHARE = 1 - 2**-24
+"""The largest float32 below 1. Torch's Dirichlet, with which 4M draws, never gives more, so rounding down always leaves
+a token to hand out."""
 
 
 def component_of(keys_R: rng.Keys, weights_K: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -57,7 +60,7 @@ class Shares:
     ) -> NDArray[np.int64]:
         """(R, D) tokens of each modality; what exceeds `limits_RD` is lost."""
         alphas_RD = self.alphas_KD[component_R]
-        shares_RD = dirichlet(rng.fold(keys_R, 0), alphas_RD)
+        shares_RD = dirichlet(rng.fold(keys_R, 0), alphas_RD).clip(max=_LARGEST_SHARE)
         budget_RD = np.floor(shares_RD * num_tokens_R[:, None]).astype(np.int64)
         short_R = num_tokens_R - budget_RD.sum(axis=1)
         most = int(short_R.max(initial=0))

@@ -6,7 +6,9 @@ modalities and appendix on tokenizers. Vocabularies, lengths and names are those
 `human_poses` has fewer positions than tokens is theirs, too.
 """
 
-from typing import Annotated
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -115,6 +117,19 @@ def published(name: str) -> Modality:
         raise ConfigError(
             f"modality {name!r} cannot be: {error}\n  take a multiple of {found.patch_size} pixels"
         ) from error
+
+
+def as_setting(modalities: Sequence[Modality]) -> str:
+    """A value of `model.modalities` that stands for these, but for the vocabulary of sequences, which is that of the
+    tokenizer: names of published ones, and objects."""
+    items: list[Any] = []
+    for one in modalities:
+        try:
+            is_published = published(one.name).model_copy(update={"vocab_size": one.vocab_size}) == one
+        except ConfigError:
+            is_published = False
+        items.append(one.name if is_published else one.model_dump(mode="json", exclude_defaults=True))
+    return json.dumps(items, ensure_ascii=False)
 
 
 def named(name: str) -> Modality:

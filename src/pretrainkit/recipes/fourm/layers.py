@@ -45,6 +45,9 @@ class Attention(nn.Module):
         self.out = PlainLinear(width, width, bias=config.biases)
         self.query_norm, self.key_norm = _head_norms(config)
 
+    def stacked_layers(self) -> dict[str, int]:
+        return {"qkv": 3}
+
     def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None) -> Tensor:
         """(T, D) to (T, D)."""
         qkv_T3HK = self.qkv(x_TD).unflatten(-1, (3, *self.heads))
@@ -70,6 +73,9 @@ class CrossAttention(nn.Module):
         self.out = PlainLinear(width, width, bias=config.biases)
         self.query_norm, self.key_norm = _head_norms(config)
 
+    def stacked_layers(self) -> dict[str, int]:
+        return {"key_value": 2}
+
     def forward(self, x_TD: Tensor, asked_SD: Tensor, layout: PairLayout, prepared: Tensor | None) -> Tensor:
         """(T, D) to (T, D)."""
         q_THK = self.query(x_TD).unflatten(-1, self.heads)
@@ -92,6 +98,9 @@ class FeedForward(nn.Module):
         num_halves = 2 if config.gated else 1
         self.up = PlainLinear(config.hidden_size, num_halves * config.intermediate_size, bias=config.biases)
         self.down = PlainLinear(config.intermediate_size, config.hidden_size, bias=config.biases)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return {"up": 2} if self.gated else {}
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""

@@ -22,6 +22,7 @@ from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
 from pretrainkit.recipes.fourm.inputs import FourMInputs
 from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, PlainLinear, norm
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.training.parameters import stacked_parameters
 
 _DEVIATION = 0.02
 """Of tables and single vectors."""
@@ -127,9 +128,10 @@ class FourM(nn.Module):
     def initialise(self) -> None:
         """Fresh weights from torch's global generator: Xavier's uniform for matrices, with queries, keys and values
         counted apart; tables and single vectors normal; tables that are also heads uniform."""
-        for name, module in self.named_modules():
+        stacked = stacked_parameters(self)
+        for module in self.modules():
             if isinstance(module, nn.Linear):
-                _xavier(module.weight, num_parts=_parts(name, self.config))
+                _xavier(module.weight, num_parts=stacked.get(module.weight, 1))
                 if module.bias is not None:
                     module.bias.zero_()
             elif isinstance(module, nn.LayerNorm):
@@ -143,11 +145,6 @@ class FourM(nn.Module):
         singles += [] if self.registers is None else [self.registers]
         for vector in singles:
             vector.normal_(std=_DEVIATION)
-
-
-def _parts(name: str, config: FourMModelConfig) -> int:
-    """Matrices that lie one above another in a linear layer, which are drawn as if they were alone."""
-    return {"qkv": 3, "key_value": 2, "up": 2 if config.gated else 1}.get(name.rpartition(".")[2], 1)
 
 
 def _xavier(weight: Tensor, *, num_parts: int = 1) -> None:

@@ -49,7 +49,7 @@ def tiny() -> FourMRun:
     """4 + 4 layers x 192 for pictures of 64 x 64 pixels: for tests and try-outs on a CPU.
 
     4.2 M parameters in encoder and decoder. Reads pixels, reads and writes colours, depth and classes of patches,
-    captions and boxes; data need not have them all. 1 500 steps of 32 examples of 64 + 64 tokens.
+    captions and boxes; a data set need not have them all. 1 500 steps of 32 examples of 64 + 64 tokens.
     """
     width, num_layers = 192, 4
     return FourMRun(

@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.aligned_crops import Part
-from pretrainkit.data.aligned_values import IMAGE_SUFFIXES, read_array, read_map, standardised
+from pretrainkit.data.aligned_values import (
+    IMAGE_SUFFIXES,
+    map_size,
+    read_array,
+    read_map,
+    require_numbers,
+    standardised,
+)
 from pretrainkit.data.user_modules import user_object
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
@@ -160,15 +167,20 @@ class DepthMap(Reader):
     reach = 2.5
 
     def image_size(self, content: bytes, name: str) -> tuple[int, int]:
-        height, width = read_map(content, name).shape
-        return height, width
+        return map_size(content, name)
 
     def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
         depth_HW, modality = read_map(content, request.name), request.modality
         rows, columns = modality.grid
         assert modality.vocab_size is not None
         found_HW = request.part.nearest(depth_HW.astype(np.float32), rows * self._samples, columns * self._samples)
-        means_P = _patches(standardised(found_HW), rows, columns).mean(axis=1)
+        with np.errstate(invalid="ignore"):  # what is infinite is looked at below
+            means_P = _patches(standardised(found_HW), rows, columns).mean(axis=1)
+        if not np.isfinite(means_P).all():
+            raise DataError(
+                f"{request.name} has infinite depth in the middle 80 % of its values, so they have no scale\n"
+                "  write the largest depth there, or leave its sample out"
+            )
         steps = np.floor((means_P + self.reach) / (2 * self.reach) * modality.vocab_size)
         return steps.clip(0, modality.vocab_size - 1).astype(np.int32)
 
@@ -224,7 +236,8 @@ class Boxes(Reader):
                 rng=request.rng,
             )
         except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise _unfit(request, 'instances of {"boxes": [4 numbers], "class_name": text, "score": number}') from error
+            what = 'instances of {"boxes": [4 shares of the image], "class_name": text, "score": number}'
+            raise _unfit(request, what) from error
 
 
 class Metadata(Reader):
@@ -297,6 +310,7 @@ class Vectors(Reader):
                 f"{request.name} holds vectors of {found_LE.shape[1:]} numbers, but {request.modality.name} has "
                 f"{request.modality.vector_width}\n  set its vector_width, or give other files"
             )
+        require_numbers(found_LE, request.name)
         return found_LE[: request.modality.max_tokens]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretrainkit.errors import DataError
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.presets import PRESETS
 from pretrainkit.training.recipe import ImageEncoder, ImportedConfig, ImportedModel, Recipe, Split
@@ -13,6 +14,7 @@ from pretrainkit.training.recipe import ImageEncoder, ImportedConfig, ImportedMo
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.corpus.parallel import Progress
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.fourm.objective import FourMObjective
 
@@ -40,6 +42,19 @@ class FourM(Recipe):
         from pretrainkit.recipes.fourm.source import open_source
 
         return open_source(config, split)
+
+    def check_new_run(self, config: FourMRun, source: BatchSource) -> None:
+        """Every modality must be in the data, but for those of a model that is trained further."""
+        from pretrainkit.recipes.fourm.source import FourMSource, absent_modalities
+
+        assert isinstance(source, FourMSource)
+        if config.init_from is None and (absent := absent_modalities(source)):
+            raise DataError(absent)
+
+    def check_files(self, config: FourMRun, progress: Progress) -> list[str]:
+        from pretrainkit.recipes.fourm.data_check import check_files
+
+        return check_files(config, progress)
 
     def tokenizer_folder(self, config: FourMRun) -> Path | None:
         """That of the sequences; none without them."""

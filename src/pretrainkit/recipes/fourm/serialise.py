@@ -15,6 +15,9 @@ from pretrainkit.data.aligned_crops import Part
 BoxOrder = Literal["distance", "area", "score", "random"]
 _TOP = 999
 _HALF = 512
+_SHORTEST_SIDE = 1e-9
+_FARTHEST_SHARE = 2.0
+"""Boxes may reach beyond the image, as those of detectors do. Larger numbers are pixels, and NaN is not one."""
 
 
 def box_words(box_4: NDArray[np.float64]) -> list[str]:
@@ -38,7 +41,10 @@ def boxes(
         found = sorted(found, key=lambda one: -one["score"])[:max_boxes]
     if not found:
         return []
-    moved_N4 = part.boxes(np.array([one["boxes"] for one in found], np.float64))
+    boxes_N4 = np.array([one["boxes"] for one in found], np.float64)
+    if not (np.abs(boxes_N4) < _FARTHEST_SHARE).all():
+        raise ValueError("a box is not in shares of the image")
+    moved_N4 = part.boxes(boxes_N4)
     clipped_N4 = moved_N4.clip(0, 1)
     area_N, whole_N = _area(clipped_N4), _area(moved_N4)
     kept = np.flatnonzero((area_N > 0) & (area_N >= min_visibility * whole_N))
@@ -53,7 +59,9 @@ def boxes(
 
 
 def _area(boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:
-    sides_N2 = (boxes_N4[:, 2:] - boxes_N4[:, :2]).clip(min=0)
+    """(N,) shares of the part; 0 where a side is only as long as rounding leaves it of a box that touches the part."""
+    sides_N2 = boxes_N4[:, 2:] - boxes_N4[:, :2]
+    sides_N2[sides_N2 < _SHORTEST_SIDE] = 0
     area_N: NDArray[np.float64] = sides_N2.prod(axis=1)
     return area_N
 
@@ -149,7 +157,10 @@ def poses(people: Mapping[str, Any], part: Part, rng: np.random.Generator) -> li
     if not people:
         return ["none"]
     height, width = part.size
-    moved_N4 = part.boxes(np.asarray(people["bbox_xyxy"], np.float64) / np.array([width, height, width, height]))
+    boxes_N4 = np.asarray(people["bbox_xyxy"], np.float64)
+    if not np.isfinite(boxes_N4).all():
+        raise ValueError("a box has values that are not numbers")
+    moved_N4 = part.boxes(boxes_N4 / np.array([width, height, width, height]))
     clipped_N4 = moved_N4.clip(0, 1)
     smpl = people["pred_smpl_params"]
     words: list[str] = []

@@ -33,6 +33,7 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.batch import with_places
 from pretrainkit.recipes.fourm.bound_mixture import Bound
+from pretrainkit.recipes.fourm.catalogue import as_setting
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
 from pretrainkit.recipes.fourm.masking import Contents, Masking
 from pretrainkit.recipes.fourm.modality import Modality
@@ -112,27 +113,47 @@ class SampleSet:
         """
         files = {number: self.samples.read(folder, index) for number, folder in self.folders.items()}
         part = self._part(index, files, rng.fold_one(key, _PART), data, is_training=is_training)
-        contents = {}
-        for number, content in files.items():
-            request = Request(
-                modality=self.modalities[number],
-                part=part,
-                rng=rng.generator(rng.fold_one(rng.fold_one(key, _READERS), number)),
-                is_training=is_training,
-                data=data,
-                name=self.samples.name(self.folders[number], index),
-            )
-            contents[number] = self._readers[number].read(content, request)
+        contents = {
+            number: self.read_file(number, index, content, part, key, data, is_training=is_training)
+            for number, content in files.items()
+        }
         return Sample(self.samples.keys[index], part, contents)
+
+    def read_file(
+        self, number: int, index: int, content: bytes, part: Part, key: int, data: FourMDataConfig, *, is_training: bool
+    ) -> Content:
+        """What modality `number` of a sample is, of its file.
+
+        Raises:
+            DataError: The file is broken.
+        """
+        request = Request(
+            modality=self.modalities[number],
+            part=part,
+            rng=rng.generator(rng.fold_one(rng.fold_one(key, _READERS), number)),
+            is_training=is_training,
+            data=data,
+            name=self.samples.name(self.folders[number], index),
+        )
+        return self._readers[number].read(content, request)
+
+    def parts(self, index: int, files: Mapping[int, bytes]) -> list[Part]:
+        """All that tokens of a sample were made of; without such, the one of evaluation.
+
+        Raises:
+            DataError: A file is broken, or shows another view.
+        """
+        size = self._size(index, files)
+        if not self._has_parts:
+            return [centre_square(*(size or (_UNKNOWN_SIZE, _UNKNOWN_SIZE)))]
+        name = self.samples.name(CROP_SETTINGS, index)
+        table = crop_table(self.samples.read(CROP_SETTINGS, index), name)
+        return [stored_part(table, number, size, name) for number in range(max(len(table), 1) if table.ndim else 1)]
 
     def _part(
         self, index: int, files: Mapping[int, bytes], key: int, data: FourMDataConfig, *, is_training: bool
     ) -> Part:
-        sizes = (
-            self._readers[number].image_size(content, self.samples.name(self.folders[number], index))
-            for number, content in files.items()
-        )
-        size = next((found for found in sizes if found is not None), None)
+        size = self._size(index, files)
         if self._has_parts:
             name = self.samples.name(CROP_SETTINGS, index)
             table = crop_table(self.samples.read(CROP_SETTINGS, index), name)
@@ -143,6 +164,34 @@ class SampleSet:
         if not is_training or self._is_of_parts:
             return centre_square(*size)
         return draw_part(data.crop, *size, rng.generator(key))
+
+    def _size(self, index: int, files: Mapping[int, bytes]) -> tuple[int, int] | None:
+        """(height, width) of the first image of a sample, whose view all other images and maps show.
+
+        Raises:
+            DataError: One of another shape does not show the same view. Its resolution may be another.
+        """
+        size, first = None, ""
+        for number, content in files.items():
+            name = self.samples.name(self.folders[number], index)
+            found = self._readers[number].image_size(content, name)
+            if found is None:
+                continue
+            if size is None:
+                size, first = found, name
+            elif not _is_same_view(size, found):
+                raise DataError(
+                    f"{name} is {found[1]} x {found[0]}, but {first} is {size[1]} x {size[0]}: another shape\n"
+                    "  all images and maps of a sample show the same view: cut them alike, or leave the sample out"
+                )
+        return size
+
+
+def _is_same_view(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether one size is the other at another scale, up to rounding of the smaller to whole pixels."""
+    small, large = sorted((one, other))
+    height, width = large[0] * small[1] / large[1], large[1] * small[0] / large[0]
+    return abs(height - small[0]) < 1 or abs(width - small[1]) < 1
 
 
 def _drawn_row(table: NDArray[np.integer], drawn_from: np.random.Generator, *, may_flip: bool) -> int:
@@ -246,12 +295,12 @@ class FourMSource(BatchSource):
         for number, modality in enumerate(self.modalities):
             found = [sample.contents.get(number) for sample in samples]
             if modality.kind == "image":
-                images[number] = _images(found, modality)
+                images[number] = _images(found, modality, samples)
             elif modality.kind == "vectors":
                 lengths = np.array([0 if one is None else len(np.asarray(one)) for one in found], np.int64)
                 sequences[number] = Ragged(_counted(lengths), lengths)
             elif modality.kind == "sequence":
-                sequences[number] = self._sequences(found, modality)
+                sequences[number] = self._sequences(found, modality, samples)
         return Contents(num, images, sequences)
 
     def keys(self, records: Records) -> rng.Keys:
@@ -279,7 +328,7 @@ class FourMSource(BatchSource):
             out[f"{modality.kind}/{modality.name}"] = values
         return out
 
-    def _sequences(self, found: Sequence[Content | None], modality: Modality) -> Ragged:
+    def _sequences(self, found: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ragged:
         vocabulary = self.vocabulary
         assert vocabulary is not None
         strings = [one for one in found if isinstance(one, str)]
@@ -296,7 +345,8 @@ class FourMSource(BatchSource):
                 if isinstance(one, str):
                     own = next(texts)
                 else:
-                    own = vocabulary.encode_words(one) if isinstance(one, list) else np.asarray(one).tolist()
+                    is_words = isinstance(one, list)
+                    own = vocabulary.encode_words(one) if is_words else _ids(one, modality, vocabulary, samples[row])
                 ids += [*own, vocabulary.eos][: modality.max_tokens]
                 if is_chunked:
                     units += range(len(ids) - begin)
@@ -458,7 +508,36 @@ def bind(config: Any) -> Any:
     return config
 
 
-def _images(found: Sequence[Content | None], modality: Modality) -> Ids:
+def _ids(values: Content, modality: Modality, vocabulary: TextVocabulary, sample: Sample) -> list[int]:
+    """Ids that a reader gave."""
+    ids = np.asarray(values)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or (len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary.size):
+        bounds = f" from {ids.min()} to {ids.max()}" if ids.size else ""
+        raise DataError(
+            f"the reader of {modality.name} gave {ids.dtype} {ids.shape}{bounds} of sample {sample.key}; "
+            f"the vocabulary has the ids 0 to {vocabulary.size - 1}\n"
+            f"  correct the reader {modality.reader}, or the sample"
+        )
+    found: list[int] = ids.tolist()
+    return found
+
+
+def absent_modalities(source: FourMSource) -> str | None:
+    """What is wrong where no set of the training data has a modality of the model, and how to fix it; None: nothing."""
+    present = {number for one in source.sets for number in one.present}
+    absent = [modality for number, modality in enumerate(source.modalities) if number not in present]
+    if not absent:
+        return None
+    others = [source.modalities[number] for number in sorted(present)]
+    looked_for = ", ".join(f"{one.name} (folder {one.path})" for one in absent)
+    return (
+        f"no data set of data.train has {looked_for}, so nothing would be learned of it\n"
+        f"  name its folder: 'data.train=[{{path: FOLDER, folders: {{{absent[0].name}: NAME}}}}]'\n"
+        f"  or leave it out of the model: 'model.modalities={as_setting(others)}'"
+    )
+
+
+def _images(found: Sequence[Content | None], modality: Modality, samples: Sequence[Sample]) -> Ids:
     """(B, P) tokens; zeros where a sample has none."""
     assert modality.vocab_size is not None
     nothing = np.zeros(modality.max_tokens, np.int32)
@@ -467,10 +546,14 @@ def _images(found: Sequence[Content | None], modality: Modality) -> Ids:
         stacked = np.stack(rows) if rows else np.zeros((0, modality.max_tokens), np.int32)
         if not stacked.size or (stacked.min() >= 0 and stacked.max() < modality.vocab_size):
             return stacked.astype(np.int32, copy=False)
-    wrong = next(row for row in rows if not _is_image(row, modality))
+    wrong, key = next(
+        (row, sample.key) for row, sample in zip(rows, samples, strict=True) if not _is_image(row, modality)
+    )
+    bounds = f" from {wrong.min()} to {wrong.max()}" if wrong.size else ""
     raise DataError(
-        f"the reader of {modality.name} gave {wrong.shape} from {wrong.min()} to {wrong.max()}; it has "
-        f"({modality.max_tokens},) tokens from 0 to {modality.vocab_size - 1}\n  mend the reader {modality.reader}"
+        f"the reader of {modality.name} gave {wrong.shape}{bounds} of sample {key}; it has "
+        f"({modality.max_tokens},) tokens from 0 to {modality.vocab_size - 1}\n"
+        f"  correct the reader {modality.reader}, or the sample"
     )
 
 

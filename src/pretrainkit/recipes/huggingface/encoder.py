@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.torchvision_shim import import_transformers
-from pretrainkit.nn.foreign import repeated_modules
+from pretrainkit.nn.foreign import repeated_modules, stacked_layers
 from pretrainkit.training.objective import Batch
 from pretrainkit.training.text_encoder import TextEncoder
 
@@ -43,6 +43,9 @@ class HuggingFaceEncoder(TextEncoder):
 
     def blocks(self) -> list[nn.Module]:
         return repeated_modules(self.model.base_model)
+
+    def stacked_layers(self) -> dict[str, int]:
+        return stacked_layers(self)
 
     def forward(self, batch: Batch, max_length: int) -> Tensor:
         return self.model(**self._padded(batch)).logits[: len(batch["cu_seqlens"]) - 1]

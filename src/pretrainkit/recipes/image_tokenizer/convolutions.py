@@ -25,6 +25,9 @@ class PlaceAttention(nn.Module):
         self.qkv = nn.Conv1d(width, 3 * width, 1)
         self.out = nn.Conv1d(width, width, 1)
 
+    def stacked_layers(self) -> dict[str, int]:
+        return {"qkv": 3}
+
     def forward(self, x_BCHW: Tensor) -> Tensor:
         x_BCP = x_BCHW.flatten(2)
         q_BPC, k_BPC, v_BPC = self.qkv(self.norm(x_BCP)).transpose(1, 2).chunk(3, dim=-1)

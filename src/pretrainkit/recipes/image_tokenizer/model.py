@@ -30,6 +30,7 @@ from pretrainkit.recipes.image_tokenizer.quantizer import Quantized
 from pretrainkit.recipes.image_tokenizer.unet import UNet
 from pretrainkit.recipes.image_tokenizer.uvit import UViT
 from pretrainkit.recipes.image_tokenizer.vit_coder import ViTDecoder, ViTEncoder
+from pretrainkit.training.parameters import stacked_parameters
 
 _FROZEN = ("encoder", "to_latents", "quantizer", "class_table")
 
@@ -181,9 +182,10 @@ def build(config: ImageTokenizerModelConfig) -> ImageTokenizer:
     model = ImageTokenizer(config)
     if model.to_latents.weight.is_meta:
         return model
-    for name, module in model.named_modules():
+    stacked = stacked_parameters(model)
+    for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
-            _initialise_layer(module, num_parts=3 if name.endswith("qkv") else 1)
+            _initialise_layer(module, num_parts=stacked.get(module.weight, 1))
     if model.class_table is not None:
         nn.init.normal_(model.class_table.weight)
     model.quantizer.initialise()

@@ -35,6 +35,9 @@ class TimedLayer(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.modulation, self.gate = nn.Linear(time_width, 4 * width), nn.Linear(time_width, 2 * width)
 
+    def stacked_layers(self) -> dict[str, int]:
+        return {"qkv": 3}
+
     def forward(self, x_BPM: Tensor, time_BE: Tensor) -> Tensor:
         time_BE = F.silu(time_BE)
         shift_1, scale_1, shift_2, scale_2 = self.modulation(time_BE)[:, None].chunk(4, dim=-1)

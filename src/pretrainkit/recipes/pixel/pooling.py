@@ -78,6 +78,9 @@ class AttentionPooling(nn.Module):
         self.keys_and_values = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
 
+    def stacked_layers(self) -> dict[str, int]:
+        return {"keys_and_values": 2}
+
     def forward(self, x_TD: Tensor, is_class_token_T1: Tensor, lengths_B: Tensor) -> Tensor:
         """(T, D) to (B, D)."""
         heads = (self.num_heads, x_TD.shape[1] // self.num_heads)

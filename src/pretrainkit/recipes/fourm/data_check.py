@@ -1,0 +1,98 @@
+"""Every file of the data of a run, read once before anything is trained."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from pretrainkit import rng
+from pretrainkit.corpus.parallel import Progress, available_cores
+from pretrainkit.data.aligned_crops import centre_square
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.fourm.config import FourMRun
+from pretrainkit.recipes.fourm.source import (
+    FourMSource,
+    Sample,
+    Split,
+    absent_modalities,
+    open_set,
+    open_vocabulary,
+    set_name,
+)
+
+_KEY = rng.stream_key(0, "fourm", "data check")
+_SAMPLES_AT_ONCE = 64
+_ANY_SIZE = (224, 224)
+"""(height, width) where a sample does not say; parts are scaled to each file."""
+
+
+def check_files(config: FourMRun, progress: Progress) -> list[str]:
+    """Read every file of all data sets as training and evaluation do, with all stored parts.
+
+    Args:
+        config: Not bound: data that do not fit it are reported, too.
+        progress: Told of samples.
+
+    Returns:
+        What cannot be used: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not
+        fit each other. Each names its file.
+
+    Raises:
+        ConfigError, DataError: The text tokenizer is missing or does not fit.
+    """
+    data, modalities = config.data, config.model.modalities
+    vocabulary = open_vocabulary(data, modalities)
+    if vocabulary is not None:
+        modalities = tuple(
+            one.model_copy(update={"vocab_size": vocabulary.size}) if one.kind == "sequence" else one
+            for one in modalities
+        )
+    problems: list[str] = []
+    splits: tuple[Split, ...] = ("train", "valid")
+    for split in splits:
+        sets = []
+        for one in data.train if split == "train" else data.valid:
+            try:
+                sets.append(open_set(one, modalities, config.masking, vocabulary))
+            except (ConfigError, DataError) as error:
+                problems.append(f"{set_name(one)} of data.{split}: {error}")
+        if not sets:
+            continue
+        source = FourMSource(data, config.masking, split, sets, vocabulary)
+        if split == "train" and (absent := absent_modalities(source)):
+            problems.append(absent)
+        problems += _problems(source, progress)
+    return problems
+
+
+def _problems(source: FourMSource, progress: Progress) -> Iterator[str]:
+    with ThreadPoolExecutor(available_cores()) as pool:
+        for number, one in enumerate(source.sets):
+            progress.stage(f"reading {set_name(one.config)} of data.{source.split}", len(one.samples), "sample")
+            for start in range(0, len(one.samples), _SAMPLES_AT_ONCE):
+                indices = range(start, min(start + _SAMPLES_AT_ONCE, len(one.samples)))
+                for found in pool.map(lambda index, number=number: _of_sample(source, number, index), indices):
+                    yield from found
+                progress.advance(len(indices))
+
+
+def _of_sample(source: FourMSource, number: int, index: int) -> list[str]:
+    """What is wrong with the files of a sample."""
+    one, problems = source.sets[number], dict[str, None]()
+    files: dict[int, bytes] = {}
+    for modality, folder in one.folders.items():
+        try:
+            files[modality] = one.samples.read(folder, index)
+        except DataError as error:
+            problems[str(error)] = None
+    try:
+        parts = one.parts(index, files)
+    except DataError as error:
+        problems[str(error)] = None
+        parts = [centre_square(*_ANY_SIZE)]
+    for modality, content in files.items():
+        try:
+            for part in parts:
+                found = one.read_file(modality, index, content, part, _KEY, source.data, is_training=False)
+                source.contents([Sample(one.samples.keys[index], part, {modality: found})])
+        except DataError as error:
+            problems[str(error)] = None
+    return list(problems)
