@@ -1,5 +1,6 @@
 """Pairs as the loader uses them: slices of batches, bad rows, and what is refused before a run."""
 
+import io
 import logging
 import re
 import zlib
@@ -124,6 +125,53 @@ def test_groups_are_equal_for_rows_of_one_image_or_caption_and_for_no_others(tok
         numbers = {value: n for n, value in enumerate(dict.fromkeys(values))}
         wanted = np.array([numbers[value] for value in values])
         np.testing.assert_array_equal(groups[:, None] == groups, wanted[:, None] == wanted)
+
+
+def jpeg(number, size=(431, 320)):
+    """A photograph's spectrum, and large enough that training decodes a part of it."""
+    from PIL import Image
+
+    small = np.random.default_rng(number).integers(0, 256, (40, 54, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(small).resize(size, Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+@pytest.mark.usefixtures("timm")
+def test_evaluation_sees_what_torchvision_makes_of_the_files_bit_for_bit(tokenizer, two_sets, tmp_path, kernel):
+    import torch
+    import torchvision.transforms as reference
+    from PIL import Image
+
+    from pretrainkit.recipes.clip.held_out import image_batches, pair_sets
+    from pretrainkit.recipes.clip.model import build
+
+    folder = write_csv_set(tmp_path / "photos", "valid", rows(4, 1, first=40))
+    files = sorted((folder / "valid").iterdir())
+    for number, file in enumerate(files):
+        file.write_bytes(jpeg(number))
+    shorter = {"op": "resize_shorter", "size": 16, "interpolation": kernel}
+    ops = [shorter, {"op": "center_crop", "size": 16}]
+    color = ((0.481, 0.458, 0.408), (0.269, 0.261, 0.276))
+    run = bind(run_of(tokenizer, two_sets, [folder], valid_transforms=ops, normalize=color))
+    theirs = reference.Compose(
+        [
+            reference.Resize(16, reference.InterpolationMode(kernel)),
+            reference.CenterCrop(16),
+            reference.ToTensor(),
+            reference.Normalize(*color),
+        ]
+    )
+    expected = torch.stack([theirs(Image.open(file).convert("RGB")) for file in files])
+    source = open_source(run, "valid")
+    model, every = build(run).eval(), np.arange(4)
+    for batch in (
+        source.build(Order(source.sizes, seed=0, mode="sequential").records(every)),
+        pair_sets(run)[0].images(every),
+        image_batches(run, files)(every),
+    ):
+        assert torch.equal(model.normalized(torch.from_numpy(batch["image"])), expected)
 
 
 def test_held_out_batches_have_the_ids_of_the_set_beyond_32_bits(tokenizer, two_sets):

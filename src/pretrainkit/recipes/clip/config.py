@@ -351,7 +351,7 @@ class ClipDataConfig(DataConfig):
     """Applied in this order in evaluation."""
     fast_decoding: bool = True
     """Let libjpeg-turbo round coarsely in training: a tenth faster, and 1 to 2 of 255 off on average, less than any
-    augmentation. Evaluation is always exact."""
+    augmentation. Evaluation is always exact: decoded whole and resized by Pillow."""
     normalize: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None
     """Mean and deviation of red, green and blue in [0, 1]; null: those of the image tower."""
     text_augment: TextAugmentConfig | None = None

@@ -106,8 +106,11 @@ def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
 
 def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
     """Rows of `files` to a batch with `image`."""
-    pixels = PixelReader(config.data.valid_transforms, config.data.normalize)
-    return every_image(pixels, lambda row: read_file(files[row]), lambda row: str(files[row]))
+    return every_image(_exact_pixels(config), lambda row: read_file(files[row]), lambda row: str(files[row]))
+
+
+def _exact_pixels(config: ClipRun) -> PixelReader:
+    return PixelReader(config.data.valid_transforms, config.data.normalize, is_exact=True)
 
 
 def every_image(pixels: PixelReader, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
@@ -136,9 +139,7 @@ def _pair_set(config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequen
     return PairSet(
         name=name,
         image_ids_N=pairs.image_ids,
-        images=every_image(
-            PixelReader(config.data.valid_transforms, config.data.normalize), pairs.read_image, pairs.describe
-        ),
+        images=every_image(_exact_pixels(config), pairs.read_image, pairs.describe),
         captions=lambda rows: encode(texts(rows)),
         texts=texts,
     )

@@ -64,7 +64,7 @@ class ClipSource(BatchSource):
         self.config, self.split, self.sets, self.tokenizer = config, split, tuple(sets), tokenizer
         self._ops = data.train_transforms if split == "train" else data.valid_transforms
         self._is_fast = data.fast_decoding and split == "train"
-        self._pixels = PixelReader(self._ops, data.normalize, is_fast=self._is_fast)
+        self._pixels = PixelReader(self._ops, data.normalize, is_exact=split == "valid", is_fast=self._is_fast)
         augment = data.text_augment if split == "train" else None
         self._augment = None if augment is None else CaptionAugment(augment, tokenizer)
         self._is_strict = split == "valid" or data.on_bad_sample == "error"
