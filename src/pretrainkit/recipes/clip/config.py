@@ -358,9 +358,9 @@ class ClipDataConfig(DataConfig):
     """Changes captions in training; null: off."""
     on_bad_sample: Literal["error", "replace"] = "replace"
     """A row with a missing or broken image or an empty caption in training: stop, or take another row of the same set.
-    In evaluation it is always an error."""
+    An archive that breaks off: stop, or use what can be read. In evaluation both are errors, before training."""
     max_bad_fraction: Rate = 0.01
-    """replace only: stop when more than this share of the rows was bad."""
+    """replace only: stop when more than this share of the images, and of the captions, was bad."""
     cache_frozen: bool = False
     """Before training, compute the features of each tower that does not learn, keep them in the run folder, and train
     on those. Only where the tower's inputs never change: no random transforms or mixed images, no changed captions.

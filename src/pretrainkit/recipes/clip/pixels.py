@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.images.decode import ImageError
+from pretrainkit.images.decode import EncodedImage, ImageError, open_image
 from pretrainkit.images.erasing import erase, normalize
 from pretrainkit.images.ops import ImageTransform
 from pretrainkit.images.transforms import compose
@@ -24,6 +24,18 @@ def explained() -> Iterator[None]:
     except ImageError as error:
         kind = OversizedImage if error.reason == "too large" else BrokenImage
         raise kind(str(error).splitlines()[0]) from error
+
+
+def look_at(data: bytes) -> EncodedImage:
+    """The image in the file content `data`, which was read to its end: a JPEG at an eighth of its size.
+
+    Raises:
+        BrokenImage, OversizedImage: It cannot be decoded.
+    """
+    with explained():
+        image = open_image(data)
+        image.decode((1, 1))
+    return image
 
 
 class PixelReader:

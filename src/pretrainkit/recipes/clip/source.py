@@ -254,6 +254,10 @@ def bind(config: ClipRun) -> ClipRun:
         raise ConfigError(problems)
     train = [open_pairs(source, "train") for source in data.train]
     valid = [open_pairs(source, "valid") for source in data.valid]
+    for pairs in train:
+        checks.check_torn(pairs, "train", data.on_bad_sample)
+    for pairs in valid:
+        checks.check_torn(pairs, "valid", data.on_bad_sample)
     if problems := checks.size_problems(data, train):
         raise ConfigError(problems)
     checks.check_held_out(train, valid)
