@@ -172,6 +172,11 @@ class TemperatureConfig(Config):
     project_back: bool = True
     """A learned temperature beyond a limit is set to it after each update, or its gradient would vanish for good."""
 
+    def neutral(self) -> frozenset[str]:
+        """A learned temperature is in the weights: where it starts and where it may go to belong to the training."""
+        limits = {"smallest", "largest"}
+        return self.neutral_fields | (set() if self.kind == "constant" else {"value", *limits})
+
     def problems(self) -> list[str]:
         """Limits in the wrong order, or a first temperature beyond them, which would be used as the limit."""
         has_largest = self.kind != "log_parameter"
