@@ -43,6 +43,39 @@ def test_what_is_no_whole_archive_is_refused_by_name(tmp_path, damage):
         list(members(path))
 
 
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
+def test_of_an_archive_that_breaks_off_every_whole_file_is_read(tmp_path, format):
+    files = {"a.jpg": b"1" * 700, "a.txt": b"2" * 20, "é.jpg": b"3" * 1024, "é.txt": b"", "c.jpg": b"4" * 511}
+    path = write_tar(tmp_path / "a.tar", files, format)
+    content, whole = path.read_bytes(), list(members(path))
+    last = whole[-1].offset + 512
+    for end in range(0, last + 512, 73):
+        path.write_bytes(content[:end])
+        reasons: list[str] = []
+        found = list(members(path, reasons.append))
+        assert found == [member for member in whole if member.offset + member.num_bytes <= end and member.offset <= end]
+        assert len(reasons) == 1
+    path.write_bytes(content[: last + 1024])
+    assert list(members(path, reasons.append)) == whole
+    assert len(reasons) == 1, "two blocks of zeros end an archive; one is enough"
+
+
+@pytest.mark.parametrize("damage", ["hole", "never written", "two archives in one file"])
+def test_zeros_before_the_end_of_the_file_are_not_the_end_of_the_archive(tmp_path, damage):
+    path = write_tar(tmp_path / "a.tar", {"a": b"1" * 700, "b": b"2" * 700, "c": b"3" * 700})
+    content, (first, second, *_) = path.read_bytes(), list(members(path))
+    header = second.offset - 512
+    hole = content[:header] + bytes(512) + content[header + 512 :]
+    kept = content[:header]
+    path.write_bytes({"hole": hole, "never written": kept + bytes(2**21)}.get(damage, content * 2))
+    reasons: list[str] = []
+    found = list(members(path, reasons.append))
+    assert found[0] == first
+    assert len(reasons) == 1
+    with pytest.raises(DataError, match=r"it breaks off or is damaged at byte [\d,]+ of "):
+        list(members(path))
+
+
 def test_more_archives_than_are_kept_open_are_read_from_many_threads(tmp_path):
     paths = [write_tar(tmp_path / f"{n}.tar", {"a": str(n).encode() * 100}) for n in range(90)]
     reader = TarReader(paths)

@@ -1,8 +1,10 @@
-"""What torchvision defines too gives the same pixels, up to rounding where images are resized."""
+"""What torchvision defines too gives the same pixels, in training up to rounding where images are resized."""
+
+import io
 
 import numpy as np
 import pytest
-from pictures import smooth_image
+from pictures import encoded, noise_image, smooth_image
 
 pytest.importorskip("torchvision_beside_cpu_torch", reason="torchvision is not installed")
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -43,9 +45,50 @@ def rng() -> np.random.Generator:
 def test_evaluation_transforms_are_torchvisions(size, ops, theirs):
     image = smooth_image(*size)
     expected = np.asarray(theirs(Image.fromarray(image))).astype(int)
+    assert (compose(ops, is_exact=True)(image, rng()) == expected).all()
     # As torch resizes: bilinear is off by 1 at most, bicubic by 2.
     tolerance = 2 if isinstance(ops[0], ResizeShorter) else 1
     assert np.abs(compose(ops)(image, rng()) - expected).max() <= tolerance
+
+
+def _turned() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(smooth_image(401, 300), exif=exif)
+
+
+def _with_alpha(format: str, **options) -> bytes:
+    image, file = Image.fromarray(smooth_image(401, 300)).convert("RGBA"), io.BytesIO()
+    image.putalpha(Image.fromarray(noise_image(401, 300)[:, :, 0]))
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+FILES = {
+    "photograph": encoded(smooth_image(1203, 901), quality=90),
+    "noise": encoded(noise_image(640, 481), quality=95, subsampling=0),
+    "small": encoded(noise_image(90, 70), quality=50),
+    "progressive": encoded(smooth_image(801, 603), progressive=True),
+    "grey": encoded(smooth_image(801, 603), mode="L"),
+    "CMYK": encoded(smooth_image(801, 603), mode="CMYK"),
+    "turned by EXIF": _turned(),
+    "RGBA PNG": _with_alpha("PNG"),
+    "RGBA WebP": _with_alpha("WEBP", lossless=True),
+    "palette PNG": encoded(smooth_image(401, 300), "PNG", "P"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+def test_exact_pixels_of_files_are_torchvisions_bit_for_bit(name, kernel):
+    """As open_clip and timm evaluate: Image.open, RGB, shorter side, centre."""
+    opened = Image.open(io.BytesIO(FILES[name])).convert("RGB")
+    theirs = reference.Compose([reference.Resize(64, reference.InterpolationMode(kernel)), reference.CenterCrop(56)])
+    ours = compose([ResizeShorter(size=64, interpolation=kernel), CenterCrop(size=56)], is_exact=True)
+    assert (ours.load(FILES[name], rng()) == np.asarray(theirs(opened))).all()
+    squashed = compose([Resize(size=64), CenterCrop(size=56)], is_exact=True)
+    theirs = reference.Compose([reference.Resize((64, 64)), reference.CenterCrop(56)])
+    assert (squashed.load(FILES[name], rng()) == np.asarray(theirs(opened))).all()
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,8 +1,12 @@
 """What a new model takes over from a checkpoint: everything by default, or what the config lets differ."""
 
+import re
+
 import pytest
 
+from pretrainkit.config.base import architecture
 from pretrainkit.errors import CheckpointError
+from pretrainkit.recipes.registry import entries, find_recipe
 from pretrainkit.training.initial import plan_initial
 from pretrainkit.training.run import InitConfig
 
@@ -87,3 +91,28 @@ def test_equal_shapes_that_compute_other_things_are_refused_unless_tensors_may_d
     with pytest.raises(CheckpointError, match=r"model\.num_heads: 2 there, 4 here"):
         plan_initial(MODEL, MODEL, InitConfig(), "init_from=x", architectures)
     plan_initial(MODEL, MODEL, InitConfig(missing="random"), "init_from=x", architectures)
+
+
+def test_what_belongs_to_a_training_or_to_files_is_not_compared_as_architecture():
+    """Rates of dropout, initial values and the names of folders, in every preset of every recipe."""
+    training_only = re.compile(r"drop|initial|init_|folder|reader|guidance|temperature\.value|quantizer\.temperature")
+    for name, entry in entries().items():
+        for preset, make in entry.load().presets.items():
+            model = make().model
+            if getattr(getattr(model, "temperature", None), "kind", None) == "constant":
+                continue
+            found = [path for path in architecture(model) if training_only.search(path)]
+            assert found == [], f"{name}/{preset}"
+
+
+def test_modalities_are_compared_one_by_one_without_where_their_files_are():
+    model = find_recipe("fourm").presets["tiny"]().model
+
+    def changed(**update):
+        first, *others = model.modalities
+        return architecture(model.model_copy(update={"modalities": (first.model_copy(update=update), *others)}))
+
+    own = architecture(model)
+    assert changed(folder="elsewhere", reader="mine.py:READER") == own
+    other = changed(vocab_size=12345)
+    assert [path for path, value in other.items() if own[path] != value] == ["modalities.0.vocab_size"]

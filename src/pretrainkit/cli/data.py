@@ -196,7 +196,7 @@ def pack(
     image_key: ImageKey = None,
     caption_key: CaptionKey = None,
     shard_size: Annotated[str, typer.Option(help="A tar ends when it has this much, such as 256MB.")] = "256MB",
-    max_bad: Annotated[int, typer.Option(min=0, help="Bad images and empty captions that may be left out.")] = 0,
+    max_bad: Annotated[int, typer.Option(min=0, help="Bad images, empty captions and torn archives to leave out.")] = 0,
     json_output: Json = False,
 ) -> None:
     """Write a set as tars (webdataset) with a manifest: OUT/train and OUT/valid, whole or not at all."""

@@ -44,7 +44,9 @@ class Part:
     number: int = 0
     """Among the stored parts of a sample: which row of its tokens."""
 
-    def resized(self, source: tuple[int, int], height: int, width: int, kernel: Kernel = "bilinear") -> Window:
+    def resized(
+        self, source: tuple[int, int], height: int, width: int, kernel: Kernel = "bilinear", *, is_exact: bool = False
+    ) -> Window:
         """What cuts it out of an image of `source` (height, width) of the same view, and resizes it; not flipped."""
         down, right = source[0] / self.size[0], source[1] / self.size[1]
         top, left = round(self.top * down), round(self.left * right)
@@ -56,6 +58,7 @@ class Part:
             height=max(min(round(self.height * down), source[0] - top), 1),
             size=(width, height),
             kernel=kernel,
+            is_exact=is_exact,
         )
 
     def nearest(self, values_HW: NDArray, height: int, width: int) -> NDArray:

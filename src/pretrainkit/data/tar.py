@@ -25,6 +25,8 @@ from pretrainkit.errors import DataError
 _FORMAT = "pretrainkit tar index 1"
 _STAMP = b"pretrainkit"
 _OPEN_FILES = 64
+_LARGEST_PADDING = 2**20
+"""Bytes of zeros behind the last file. Usual are 1 kB to 10 kB; more is a part that was never written."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _logger = logging.getLogger(__name__)
@@ -39,26 +41,36 @@ class Member(NamedTuple):
     num_bytes: int
 
 
-def members(path: Path | str) -> Iterator[Member]:
+def members(path: Path | str, on_break: Callable[[str], None] | None = None) -> Iterator[Member]:
     """The regular files of an uncompressed archive in stored order; their contents are skipped over.
 
     Args:
         path: On a disk, or an address that fsspec opens.
+        on_break: Called with the reason where the archive cannot be read to its end, after the files that are whole.
+            None: that is an error.
 
     Raises:
         DataError: It cannot be read, is truncated, compressed, or no tar at all.
     """
     try:
-        with _opened(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        with _opened(path) as file:
+            num_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # it holds nothing besides the file
             while (entry := archive.next()) is not None:
-                if entry.isreg():
+                if entry.isreg() and entry.offset_data + entry.size <= num_bytes:
                     yield Member(entry.name, entry.offset_data, entry.size)
                 archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header in memory
             end = archive.offset
             file.seek(end)
-            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # the library takes a torn header for the end
-                raise tarfile.ReadError(f"it breaks off or is damaged at byte {end}")
+            rest = file.read(_LARGEST_PADDING + 1)
+            # The library takes a torn header for the end, and a block of zeros where a download left a hole.
+            if len(rest) < tarfile.BLOCKSIZE or len(rest) > _LARGEST_PADDING or rest.strip(b"\0"):
+                raise tarfile.ReadError(f"it breaks off or is damaged at byte {end:,} of {num_bytes:,}")
     except (tarfile.TarError, OSError, EOFError, ImportError, ValueError) as error:
+        if on_break is not None and isinstance(error, tarfile.TarError):
+            on_break(str(error))
+            return
         raise DataError(
             f"{path} cannot be read as a tar archive: {error}\n"
             "  it must be whole and uncompressed (a .tar.gz has no random access: gunzip it); fetch or make it again"

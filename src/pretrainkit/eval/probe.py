@@ -89,7 +89,7 @@ class _Probe:
 
     def features(self, folders: ClassFolders) -> _Labelled:
         """Of every image once, without augmentation."""
-        transform = compose(valid_transforms(self.encoder.image_size))
+        transform = compose(valid_transforms(self.encoder.image_size), is_exact=True)
 
         def build(rows: np.ndarray) -> HostBatch:
             files = [folders.files[row] for row in rows.tolist()]

@@ -10,7 +10,7 @@ Draws come from the generator alone, in the order of the transforms, and do not 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -54,19 +54,24 @@ class Window:
     size: tuple[int, int]
     """(width, height) of the result."""
     kernel: Kernel = "bilinear"
+    is_exact: bool = False
+    """Take the whole image and resize it by Pillow."""
 
-    def wanted(self, margin: float = 1.0) -> tuple[int, int]:
-        """(width, height) of the smallest image in which the part is at least `margin` times as large as the result."""
+    def wanted(self) -> tuple[int, int]:
+        """(width, height) of the smallest image in which the part is at least as large as the result; exact: of the
+        whole image."""
+        if self.is_exact:
+            return self.source
         return (
-            _wanted(self.source[0], self.width, self.size[0] * margin),
-            _wanted(self.source[1], self.height, self.size[1] * margin),
+            _wanted(self.source[0], self.width, self.size[0]),
+            _wanted(self.source[1], self.height, self.size[1]),
         )
 
     def __call__(self, image_HW3: Pixels) -> Pixels:
         scale = round(self.source[0] / image_HW3.shape[1])
         columns = _scaled(self.left, self.width, self.source[0], scale)
         rows = _scaled(self.top, self.height, self.source[1], scale)
-        return resize(image_HW3[rows, columns], *self.size, self.kernel)
+        return resize(image_HW3[rows, columns], *self.size, self.kernel, is_exact=self.is_exact)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,26 +104,24 @@ class Compose:
     """For `erasing.erase`, after normalizing."""
     size: int
     """Pixels of each side of the result."""
+    is_exact: bool
+    """As for `compose`."""
 
     def __call__(self, image_HW3: Pixels, rng: np.random.Generator) -> Pixels:
         """uint8 (H, W, 3) to uint8 (size, size, 3), which may be read-only and in planes (as batches want it)."""
         height, width, _ = image_HW3.shape
         return _apply(self.draw(width, height, rng), image_HW3)
 
-    def load(
-        self, data: Data | EncodedImage, rng: np.random.Generator, *, margin: float | None = 1.0, is_fast: bool = False
-    ) -> Pixels:
+    def load(self, data: Data | EncodedImage, rng: np.random.Generator, *, is_fast: bool = False) -> Pixels:
         """The same from a file or its content, decoding no more than needed.
 
-        The draws are those of `__call__` on the decoded file. So are the pixels, unless the file is a JPEG so large
-        that a half or less of it was decoded. Then they are sharper: on photographs they differ by 3 of 255 on
-        average with a margin of 1, by 1 with a margin of 2.
+        The draws are those of `__call__` on the decoded file. So are the pixels, unless they need not be exact and the
+        file is a JPEG so large that a half or less of it was decoded. Then they are sharper: on photographs they
+        differ by 3 of 255 on average.
 
         Args:
             data: The content of a file, its path, or what `open_image` made of either.
             rng: Of this example.
-            margin: What is decoded is at least so many times as large as what it is resized to. None: JPEG is always
-                decoded whole.
             is_fast: See `EncodedImage.decode`.
 
         Raises:
@@ -127,7 +130,7 @@ class Compose:
         encoded = data if isinstance(data, EncodedImage) else open_image(data)
         steps = self.draw(encoded.width, encoded.height, rng)
         first = steps[0]
-        wanted = first.wanted(margin) if isinstance(first, Window) and margin is not None else None
+        wanted = first.wanted() if isinstance(first, Window) else None
         return _apply(steps, encoded.decode(wanted, is_fast=is_fast))
 
     def draw(self, width: int, height: int, rng: np.random.Generator) -> tuple[Step, ...]:
@@ -136,11 +139,17 @@ class Compose:
         for op in self.ops:
             steps += _draw(op, width, height, rng)
             width, height = _size_after(op, width, height)
+        if self.is_exact:
+            steps = [replace(step, is_exact=True) if isinstance(step, Window) else step for step in steps]
         return tuple(steps) or (_unchanged,)
 
 
-def compose(ops: Sequence[ImageTransform]) -> Compose:
+def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose:
     """
+    Args:
+        ops: In their order.
+        is_exact: Decode whole and resize by Pillow, for evaluation: the same pixels as torchvision's to the last bit.
+
     Raises:
         ConfigError: Images would keep different sizes, or random erasing is not last.
     """
@@ -161,7 +170,7 @@ def compose(ops: Sequence[ImageTransform]) -> Compose:
         )
     if problems:
         raise ConfigError(problems)
-    return Compose(ops=tuple(pixel_ops), erasing=erasing, size=size_of_wide[0])
+    return Compose(ops=tuple(pixel_ops), erasing=erasing, size=size_of_wide[0], is_exact=is_exact)
 
 
 def _apply(steps: Sequence[Step], image_HW3: Pixels) -> Pixels:

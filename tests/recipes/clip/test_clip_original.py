@@ -1,6 +1,8 @@
 """Checkpoints in ZeroVL's layout, read and written."""
 
 import logging
+import math
+import re
 import sys
 
 import pytest
@@ -10,11 +12,13 @@ from clip_models import captions, images, random_model, run_config, tiny_bert, t
 from pretrainkit.api import import_model, open_model
 from pretrainkit.cli.main import main
 from pretrainkit.config.yaml import dump_yaml
-from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.errors import CheckpointError, ConfigError, InputError
+from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, TemperatureConfig
 from pretrainkit.recipes.clip.original import import_original, interpolate_positions, to_original
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
+from pretrainkit.running.initial import load_initial
 
 LEFTOVERS = {
     "image_encoder.model.model.pre_logits.fc.weight": torch.ones(2, 2),
@@ -162,3 +166,74 @@ def test_what_the_original_lacks_is_not_written():
 def test_unknown_formats_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"formats: huggingface, zerovl"):
         import_model(tmp_path / "x.pth", "clip", tmp_path / "out", format="openclip")
+
+
+# ---- runs that start from such weights ----
+
+
+def with_temperature(config, **changes):
+    model = config.model
+    changed = model.temperature.model_copy(update=changes)
+    return config.model_copy(update={"model": model.model_copy(update={"temperature": changed})})
+
+
+def learned(config, path, temperature=0.0199913):
+    """Weights with a learned temperature, exported from our own model or imported from the original's file."""
+    model = random_model(config)
+    with torch.no_grad():
+        for name, parameter in model.temperature.named_parameters():
+            parameter.fill_(temperature if name == "temperature" else -math.log(temperature))
+    write_native(config, model, None, path)
+    return path
+
+
+def started(config, weights):
+    """The fresh model of `config` with the values of `weights`."""
+    config = config.model_copy(update={"init_from": str(weights)})
+    model = random_model(config)
+    load_initial(model, config)
+    return model
+
+
+def test_imported_weights_with_a_learned_temperature_start_a_run(config, tmp_path):
+    """As a run of clip/zerovl-14m starts from the published file."""
+    model = random_model(config)
+    with torch.no_grad():
+        model.temperature.temperature.fill_(0.0199913)
+    path = save(tmp_path / "zerovl.pth", to_original(model))
+    (tmp_path / "towers.yaml").write_text(dump_yaml(config.model_dump(mode="json")))
+    imported = import_model(path, "clip", tmp_path / "out", format="zerovl", config=tmp_path / "towers.yaml")
+    assert started(config, imported).temperature.temperature.item() == pytest.approx(0.0199913)
+
+
+@pytest.mark.parametrize("there", ["parameter", "log_parameter", "constant"])
+@pytest.mark.parametrize("here", ["parameter", "log_parameter"])
+def test_a_run_starts_from_the_temperature_of_the_weights_in_the_form_that_it_learns(tmp_path, there, here):
+    given = with_temperature(run_config(), kind=there, value=0.0199913, smallest=0.001)
+    weights = learned(given, tmp_path / "weights")
+    wanted = with_temperature(run_config(), kind=here, value=0.05, smallest=0.002, largest=0.3)
+    assert started(wanted, weights).logit_scale().item() == pytest.approx(1 / 0.0199913, rel=1e-5)
+
+
+def test_a_learned_temperature_beyond_a_limit_is_refused_and_the_advice_is_good(tmp_path):
+    weights = learned(with_temperature(run_config(), smallest=0.001), tmp_path / "weights", 0.0047913)
+    with pytest.raises(ConfigError, match=r"learned the temperature 0\.0047913, but .*smallest is 0\.01") as error:
+        started(run_config(), weights)
+    limit = re.search(r"set model\.temperature\.smallest=([\d.]+)", str(error.value))
+    model = started(with_temperature(run_config(), smallest=float(limit[1])), weights)
+    assert model.logit_scale().item() == pytest.approx(1 / 0.0047913, rel=2e-4)
+
+
+def test_a_constant_temperature_is_architecture(tmp_path):
+    weights = learned(with_temperature(run_config(), kind="constant", value=0.03), tmp_path / "weights")
+    with pytest.raises(CheckpointError, match=r"model\.temperature\.value: 0\.03 there, 0\.02 here"):
+        started(with_temperature(run_config(), kind="constant", value=0.02), weights)
+
+
+def test_the_tag_of_an_encoder_and_rates_of_dropout_are_not_architecture(timm, tmp_path):
+    options = {"patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}
+    weights = learned(run_config(tiny_timm(name="vit_tiny_patch16_224.augreg_in21k")), tmp_path / "weights")
+    for name in ("vit_tiny_patch16_224_in21k", "vit_tiny_patch16_224"):
+        started(run_config(tiny_timm(name=name, options={**options, "drop_path_rate": 0.1})), weights)
+    with pytest.raises(CheckpointError, match=r"model\.image\.name: vit_tiny.* there, deit_tiny.* here"):
+        started(run_config(tiny_timm(name="deit_tiny_patch16_224")), weights)

@@ -1,19 +1,25 @@
 """Pairs as the loader uses them: slices of batches, bad rows, and what is refused before a run."""
 
+import gzip
+import io
 import logging
 import re
+import shlex
 import zlib
 from collections import Counter
 
 import numpy as np
 import pytest
-from pair_sets import make_tokenizer, png, rows, write_csv_set
+from pair_sets import as_json, caption, make_tokenizer, png, rows, write_csv_set, write_samples
+from typer.testing import CliRunner
 
-from pretrainkit.api import load_config
+from pretrainkit.api import load_config, train
+from pretrainkit.cli.main import app
 from pretrainkit.data.loader import Loader
 from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.exporting.torchvision_shim import import_torchvision
 from pretrainkit.images.ops import RandomErasing, RandomResizeCrop
 from pretrainkit.recipes.clip.bad_rows import REASONS
 from pretrainkit.recipes.clip.config import ClipRun
@@ -124,6 +130,56 @@ def test_groups_are_equal_for_rows_of_one_image_or_caption_and_for_no_others(tok
         numbers = {value: n for n, value in enumerate(dict.fromkeys(values))}
         wanted = np.array([numbers[value] for value in values])
         np.testing.assert_array_equal(groups[:, None] == groups, wanted[:, None] == wanted)
+
+
+def jpeg(number, size=(431, 320)):
+    """A photograph's spectrum, and large enough that training decodes a part of it."""
+    from PIL import Image
+
+    small = np.random.default_rng(number).integers(0, 256, (40, 54, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(small).resize(size, Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+def test_evaluation_sees_what_torchvision_makes_of_the_files_bit_for_bit(tokenizer, two_sets, tmp_path, kernel):
+    try:
+        import_torchvision()
+    except ImportError:
+        pytest.skip("torchvision is not installed: pip install 'pretrainkit[vision]'")
+    import torch
+    import torchvision.transforms as reference
+    from PIL import Image
+
+    from pretrainkit.recipes.clip.held_out import image_batches, pair_sets
+    from pretrainkit.recipes.clip.model import build
+
+    folder = write_csv_set(tmp_path / "photos", "valid", rows(4, 1, first=40))
+    files = sorted((folder / "valid").iterdir())
+    for number, file in enumerate(files):
+        file.write_bytes(jpeg(number))
+    shorter = {"op": "resize_shorter", "size": 16, "interpolation": kernel}
+    ops = [shorter, {"op": "center_crop", "size": 16}]
+    color = ((0.481, 0.458, 0.408), (0.269, 0.261, 0.276))
+    run = bind(run_of(tokenizer, two_sets, [folder], valid_transforms=ops, normalize=color))
+    theirs = reference.Compose(
+        [
+            reference.Resize(16, reference.InterpolationMode(kernel)),
+            reference.CenterCrop(16),
+            reference.ToTensor(),
+            reference.Normalize(*color),
+        ]
+    )
+    expected = torch.stack([theirs(Image.open(file).convert("RGB")) for file in files])
+    source = open_source(run, "valid")
+    model, every = build(run).eval(), np.arange(4)
+    for batch in (
+        source.build(Order(source.sizes, seed=0, mode="sequential").records(every)),
+        pair_sets(run)[0].images(every),
+        image_batches(run, files)(every),
+    ):
+        assert torch.equal(model.normalized(torch.from_numpy(batch["image"])), expected)
 
 
 def test_held_out_batches_have_the_ids_of_the_set_beyond_32_bits(tokenizer, two_sets):
@@ -249,10 +305,130 @@ def test_bad_rows_stop_a_run_that_does_not_replace_and_every_evaluation(tokenize
 
 def test_more_bad_rows_than_allowed_end_the_run_with_their_reasons(tokenizer, spoilt):
     source = opened(tokenizer, [spoilt], max_bad_fraction=0.007)
-    with pytest.raises(
-        DataError, match=r"3 rows are bad \(.*1 missing image.*\), more than data.max_bad_fraction=0.007 of 300"
-    ):
+    with pytest.raises(DataError) as error:
         source.build(all_records(source))
+    told = str(error.value)
+    for part in ("1 of 300 images (missing image)", "1 of 300 images (broken image)", "1 of 300 captions (empty)"):
+        assert part in told
+    assert "a share of 0.01, more than data.max_bad_fraction=0.007" in told
+    allowed = re.search(r"data\.max_bad_fraction=(\S+)$", told)
+    source = opened(tokenizer, [spoilt], max_bad_fraction=float(allowed[1]))
+    assert source.build(all_records(source))["bad"].any()
+
+
+def test_a_broken_image_with_five_captions_is_one_bad_image(tokenizer, tmp_path):
+    folder = write_csv_set(tmp_path / "s", "train", rows(100, 5))
+    (folder / "train" / "0020.png").write_bytes(png(20)[:200])
+    source = opened(tokenizer, [folder], max_bad_fraction=0.01)
+    assert Counter(source.build(all_records(source))["bad"].tolist())[REASONS.index("broken image")] == 5
+    (folder / "train" / "0021.png").write_bytes(png(21)[:200])
+    with pytest.raises(DataError, match=r"2 of 100 images \(broken image\); that is a share of 0\.02, more than"):
+        source.build(all_records(source))
+
+
+# ---- archives that break off ----
+
+
+def samples_of(num, first=0):
+    """As img2dataset writes them: an image, its caption, and what is known of it."""
+    return [
+        {
+            "png": png(number),
+            "txt": caption(number).encode(),
+            "json": as_json(caption=caption(number), key=f"{number:05d}", status="success", width=20, height=16),
+        }
+        for number in range(first, first + num)
+    ]
+
+
+@pytest.fixture
+def torn(tmp_path):
+    """Two archives as img2dataset leaves them where it is stopped: the second breaks off, without its tables."""
+    folder = tmp_path / "torn"
+    for shard in (0, 1):
+        write_samples(folder / f"{shard:05d}.tar", samples_of(8, 8 * shard))
+    (folder / "00000_stats.json").write_text('{"count": 9, "status_dict": {"success": 8, "HTTP Error 404": 1}}')
+    (folder / "00001_stats.json").write_text('{"count": ')
+    whole = (folder / "00001.tar").read_bytes()
+    (folder / "00001.tar").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+def test_of_a_torn_archive_what_can_be_read_is_used_and_counted(tokenizer, torn, caplog):
+    with caplog.at_level(logging.WARNING):
+        source = opened(tokenizer, [torn])
+    (pairs,) = source.sets
+    assert 8 < len(pairs) < 16
+    assert [pairs.caption(row) for row in range(len(pairs))] == [caption(number) for number in range(len(pairs))]
+    assert not source.build(all_records(source))["bad"].any()
+    left_out = source.summary()["sets"][0]["left_out"]
+    assert any(reason.startswith("file that cannot be read to its end, such as 00001.tar") for reason in left_out)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "1 file cannot be read to the end, such as 00001.tar: " in line
+    assert line.endswith(f"; the {len(pairs)} pairs that can be read are used")
+
+
+def test_a_torn_archive_stops_a_run_that_does_not_replace(tokenizer, torn):
+    with pytest.raises(DataError, match=r"data\.train=.*1 file cannot be read to the end") as error:
+        opened(tokenizer, [torn], on_bad_sample="error")
+    advised = re.search(r"use what can be read: data\.(\w+)=(\w+)$", str(error.value))
+    assert opened(tokenizer, [torn], **{advised[1]: advised[2]}).sizes
+
+
+def test_a_json_file_that_is_none_costs_its_sample_alone(tokenizer, tmp_path):
+    samples = samples_of(6)
+    samples[2]["json"] = samples[2]["json"][:20]
+    source = opened(tokenizer, [write_samples(tmp_path / "a.tar", samples)])
+    assert source.sizes == (5,)
+    assert "00002.json is not JSON" in source.sets[0].torn[0]
+
+
+def test_a_set_of_archives_of_which_none_can_be_read_is_refused_with_the_reason(tokenizer, tmp_path):
+    whole = write_samples(tmp_path / "a.tar", samples_of(2)).read_bytes()
+    (tmp_path / "a.tar").write_bytes(gzip.compress(whole))
+    with pytest.raises(DataError, match=r"holds no image-text pairs\n  1 left out: file that cannot be read .*a\.tar"):
+        opened(tokenizer, [tmp_path / "a.tar"])
+
+
+@pytest.mark.parametrize("damage", ["torn archive", "broken image", "broken image, csv"])
+def test_held_out_pairs_that_cannot_be_read_are_found_before_training(
+    tokenizer, two_sets, tmp_path, damage, monkeypatch
+):
+    """And the advice is followed as it is written."""
+    monkeypatch.chdir(tmp_path)
+    if damage == "broken image, csv":
+        folder = write_csv_set(tmp_path / "held out", "valid", rows(8, 2, first=60))
+        (folder / "valid" / "0063.png").write_bytes(png(63)[:200])
+    else:
+        folder, samples = tmp_path / "held out", samples_of(8, first=60)
+        if damage == "broken image":
+            samples[3]["png"] = samples[3]["png"][:200]
+        path = write_samples(folder / "valid" / "00000.tar", samples)
+        if damage == "torn archive":
+            path.write_bytes(path.read_bytes()[:9000])
+    run = run_of(tokenizer, two_sets, [folder])
+    with pytest.raises(DataError, match=r"such as .*00") as error:
+        train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    advice = re.search(r"leave out what is bad: pretrainkit (.+)\n  and then data\.valid=(\w+)", str(error.value))
+    result = CliRunner().invoke(app, shlex.split(advice[1]))
+    assert result.exit_code == 0, result.output
+    run = run_of(tokenizer, two_sets, [advice[2]])
+    short = load_config(run.model_dump(mode="json"), ["num_steps=1", "schedule.num_warmup_steps=0"])
+    assert any(name.endswith("RSUM") for name in train(short, tmp_path / "run"))
+
+
+def test_broken_images_of_classes_are_found_before_training(tokenizer, two_sets, tmp_path):
+    for number in range(4):
+        place = tmp_path / "classes" / "ab"[number % 2] / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(png(number)[: 200 if number == 3 else None])
+    run = run_of(tokenizer, two_sets)
+    classes = {"classification": [{"path": str(tmp_path / "classes")}]}
+    run = load_config(run.model_dump(mode="json") | {"evaluate": run.evaluate.model_dump(mode="json") | classes})
+    with pytest.raises(DataError, match=r"1 of 4 images of evaluate\.classification.*\n  .*b/3\.png: "):
+        train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_set_without_any_image_ends_the_run_at_once(tokenizer, tmp_path):

@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 from aligned_files import CLASSES, NAMES, config_of, files_of, write_folders, write_tars, write_tokenizer
+from PIL import Image
 
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.data.order import Order
@@ -120,6 +121,20 @@ def test_training_sees_parts_and_mirrors_and_evaluation_the_middle(folders, toke
         (part.top, part.left, part.height, part.width, part.is_flipped)
         for part in (sample.part for sample in valid.samples(records_of(valid, 10)))
     } == {(0, 20, 80, 80, False)}
+
+
+def test_evaluation_resizes_the_whole_photograph_as_pillow(tokenizer, tmp_path):
+    """Training may decode a JPEG at a part of its size."""
+    small = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    write_folders(tmp_path, 1)
+    (file,) = (tmp_path / "rgb" / "0000").iterdir()
+    file.unlink()
+    Image.fromarray(small).resize((600, 400), Image.Resampling.BICUBIC).save(file.with_suffix(".jpg"), quality=90)
+    source = open_source(config_of(str(tmp_path), tokenizer, valid=str(tmp_path)), "valid")
+    (sample,) = source.samples(records_of(source, 1))
+    opened = Image.open(file.with_suffix(".jpg")).crop((100, 0, 500, 400))
+    expected = np.asarray(opened.resize((64, 64), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(sample.contents[0], expected)
 
 
 def tokens_set(root, settings=True):

@@ -16,6 +16,7 @@ import pretrainkit
 from pretrainkit.api import decode_tokens, open_image_tokenizer, tokenize_images
 from pretrainkit.cli.main import app
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.recipes.image_tokenizer.source import open_source
 from pretrainkit.training.checkpoint import read_weights
 from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, assert_two_processes_train_as_one, weights
 
@@ -151,6 +152,23 @@ def test_sizes_differ_from_step_to_step_and_never_between_ranks(images: Path) ->
     assert sizes == [len(again.of_step(step)["image_size"]) for step in range(40)]
     assert open_source(config.model_copy(update={"data": config.data.model_copy(update={"valid": config.data.train})}),
                        "valid").of_step(0) == {}  # fmt: skip
+
+
+def test_evaluation_and_tokens_see_the_whole_photograph_resized_by_pillow(run: Path, tmp_path: Path) -> None:
+    """Training may decode a JPEG at a part of its size."""
+    place = tmp_path / "rgb" / "0000"
+    place.mkdir(parents=True)
+    small = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    Image.fromarray(small).resize((600, 400), Image.Resampling.BICUBIC).save(place / "00000.jpg", quality=90)
+    config = pretrainkit.load_config(
+        "image_tokenizer/tiny", [*SETTINGS, f"data.train={tmp_path}", f"data.valid={tmp_path}"]
+    )
+    opened = Image.open(place / "00000.jpg").crop((100, 0, 500, 400))
+    expected = np.asarray(opened.resize((16, 16), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(open_source(config, "valid").read(0, 0, 0), expected)
+    tokenize_images(run, tmp_path)
+    tokens = np.load(tmp_path / "tok_rgb@16" / "0000" / "00000.npy")
+    np.testing.assert_array_equal(tokens[0], open_image_tokenizer(run).encode(expected[None])[0])
 
 
 def test_tokens_lie_beside_the_images_and_fourm_reads_them(run: Path, images: Path, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """What a model's config takes from elsewhere when a run starts, so that the run needs it no more. Torch-free."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.clip.config import ClipRun, HuggingFaceTextConfig, TimmConfig
+from pretrainkit.recipes.clip.config import ClipModelConfig, ClipRun, HuggingFaceTextConfig, TimmConfig
 
 _BERT_BASE = {
     "model_type": "bert",
@@ -68,6 +69,23 @@ def bind_timm(config: TimmConfig) -> TimmConfig:
             f"model.image.name={config.name}: {path} names no architecture of timm\n  give a folder that timm wrote"
         )
     return config.model_copy(update={"name": f"{source}:{place}", "architecture": found})
+
+
+def with_name_of(wanted: ClipModelConfig, given: ClipModelConfig) -> ClipModelConfig:
+    """`given` with the settings of `wanted` for its encoder of timm, where both are the same one: the tag of a name
+    only says which weights were published with it, and rates of dropout belong to a training."""
+    image, own = wanted.image, given.image
+    if not (isinstance(image, TimmConfig) and isinstance(own, TimmConfig)) or _identity(image) != _identity(own):
+        return given
+    same = {field: getattr(image, field) for field in ("name", "architecture", "options", "image_size")}
+    return given.model_copy(update={"image": own.model_copy(update=same)})
+
+
+def _identity(config: TimmConfig) -> tuple[str, dict[str, Any]]:
+    name = str((config.architecture or {}).get("architecture", config.name))
+    if ":" not in name:
+        name = re.sub("_(in21k|in22k|in22ft1k)$", "", name.partition(".")[0])  # which were tags in older versions
+    return name, {option: value for option, value in config.options.items() if "drop" not in option}
 
 
 def read_architecture(name: str) -> dict[str, Any]:

@@ -3,6 +3,10 @@
 import logging
 import threading
 from collections import Counter
+from functools import cached_property
+from shlex import quote
+
+import numpy as np
 
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.clip.pairs import BadImage, BrokenImage, MissingImage, OversizedImage, Pairs
@@ -33,14 +37,16 @@ def explain(pairs: Pairs, row: int, error: BadImage) -> str:
 class BadRows:
     """What one process has met of one set. Safe for threads.
 
-    The budget is a share of the different rows: of those seen, of the first 10,000, or of the whole set where that has
-    fewer. So three bad rows in a set of 300 pass with 1 %, and a folder that was never mounted ends the run at once.
+    The budget is a share of the images (a broken one with five captions is one) and, for empty captions, of the rows:
+    of those seen, of the first 10,000, or of the whole set where that has fewer. So three bad images of 300 pass with
+    1 %, and a folder that was never mounted ends the run at once.
     """
 
     def __init__(self, pairs: Pairs, max_fraction: float) -> None:
-        """`max_fraction`: share of the rows that may be bad."""
+        """`max_fraction`: share of the images and captions that may be bad."""
         self._pairs, self._max_fraction = pairs, max_fraction
-        self._rows: dict[int, int] = {}
+        self._images: dict[int, int] = {}
+        self._captions: set[int] = set()
         self._num_seen = 0
         self._lock = threading.Lock()
 
@@ -50,26 +56,45 @@ class BadRows:
             self._num_seen += num_rows
 
     def add(self, row: int, error: BadImage) -> None:
-        """Counts a bad row once.
+        """Counts a bad image, or a row without a caption, once.
 
         Raises:
             DataError: There are too many.
         """
+        is_caption = isinstance(error, EmptyCaption)
+        image = int(self._pairs.image_ids[row])
         with self._lock:
-            if row in self._rows:
+            if row in self._captions if is_caption else image in self._images:
                 return
-            self._rows[row] = reason_of(error)
-            num_bad = len(self._rows)
+            if is_caption:
+                self._captions.add(row)
+            else:
+                self._images[image] = reason_of(error)
+            num_bad = len(self._images) + len(self._captions)
+            counts = Counter(REASONS[reason] for reason in self._images.values())
             num_rows = min(len(self._pairs), max(self._num_seen, _FEW_ROWS))
-        if num_bad > self._max_fraction * num_rows:
-            counts = Counter(REASONS[reason] for reason in self._rows.values())
-            are = "row is" if num_bad == 1 else "rows are"
+            # Of the images of so many rows at least this share was seen.
+            num_images = max(round(self._num_all_images * num_rows / len(self._pairs)), 1)
+        share = sum(counts.values()) / num_images + len(self._captions) / num_rows
+        if share > self._max_fraction:
+            told = [f"{count} of {num_images:,} images ({name})" for name, count in counts.items()]
+            told += [f"{len(self._captions)} of {num_rows:,} captions (empty)"] if self._captions else []
             raise DataError(
                 f"{explain(self._pairs, row, error)}\n"
-                f"  with it {num_bad} {are} bad ({', '.join(f'{n} {name}' for name, n in counts.items())}), more "
-                f"than data.max_bad_fraction={self._max_fraction:g} of {num_rows:,}\n"
-                "  list them with pretrainkit data check; mend the set, or allow more"
+                f"  with it these are bad: {', '.join(told)}; that is a share of {share:.2g}, more than "
+                f"data.max_bad_fraction={self._max_fraction:g}\n"
+                f"  list them with: pretrainkit data check {quote(self._pairs.path)}\n"
+                f"  mend the set, or allow more: data.max_bad_fraction={_rounded_up(share)}"
             )
         if num_bad <= _NUM_NAMED:
             more = "; further ones are only counted" if num_bad == _NUM_NAMED else ""
             _logger.warning("%s (another row of the set takes its place%s)", explain(self._pairs, row, error), more)
+
+    @cached_property
+    def _num_all_images(self) -> int:
+        return len(np.unique(self._pairs.image_ids))
+
+
+def _rounded_up(share: float) -> str:
+    """Twice the share, as a short number of at most 1: the next bad image shall not end the run again."""
+    return f"{min(float(f'{2 * share:.1g}'), 1.0):g}"

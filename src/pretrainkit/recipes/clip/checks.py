@@ -4,6 +4,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from shlex import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
 from pretrainkit.recipes.clip.config import ClipDataConfig, ClipRun, set_name
-from pretrainkit.recipes.clip.pairs import BadImage, Pairs, whole_numbers
+from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, whole_numbers
 from pretrainkit.recipes.clip.pixels import PixelReader
 
 _logger = logging.getLogger(__name__)
@@ -122,6 +123,32 @@ def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
                 )
             if held_out.has_names and trained.has_names:
                 _check_images(trained, held_out)
+
+
+def check_torn(pairs: Pairs, split: Split, on_bad_sample: str) -> None:
+    """Files of a set that cannot be read to their end: in training what can be read is used, where that is wanted.
+
+    Raises:
+        DataError: There are some, and what they lack is needed.
+    """
+    if not pairs.torn:
+        return
+    files = "file" if len(pairs.torn) == 1 else "files"
+    what = f"data.{split}={pairs.path}: {len(pairs.torn)} {files} cannot be read to the end, such as {pairs.torn[0]}"
+    again = "fetch or make it again (one that is compressed must be unpacked)"
+    if split == "valid":
+        raise DataError(
+            f"{what}\n  evaluation must see every row: {again}{packed_without(pairs.path, len(pairs.torn))}"
+        )
+    if on_bad_sample == "error":
+        raise DataError(f"{what}\n  {again}, or use what can be read: data.on_bad_sample=replace")
+    _logger.warning("%s; the %s pairs that can be read are used", what, f"{len(pairs):,}")
+
+
+def packed_without(path: str, num_bad: int) -> str:
+    """Advice: how to leave out what is bad in held-out data."""
+    command = f"pretrainkit data pack {quote(path)} --split valid --max-bad {num_bad} --out PACKED"
+    return f"\n  to leave out what is bad: {command}\n  and then data.valid=PACKED"
 
 
 def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:

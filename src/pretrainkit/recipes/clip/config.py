@@ -172,6 +172,11 @@ class TemperatureConfig(Config):
     project_back: bool = True
     """A learned temperature beyond a limit is set to it after each update, or its gradient would vanish for good."""
 
+    def neutral(self) -> frozenset[str]:
+        """A learned temperature is in the weights: where it starts and where it may go to belong to the training."""
+        limits = {"smallest", "largest"}
+        return self.neutral_fields | (set() if self.kind == "constant" else {"value", *limits})
+
     def problems(self) -> list[str]:
         """Limits in the wrong order, or a first temperature beyond them, which would be used as the limit."""
         has_largest = self.kind != "log_parameter"
@@ -351,16 +356,16 @@ class ClipDataConfig(DataConfig):
     """Applied in this order in evaluation."""
     fast_decoding: bool = True
     """Let libjpeg-turbo round coarsely in training: a tenth faster, and 1 to 2 of 255 off on average, less than any
-    augmentation. Evaluation is always exact."""
+    augmentation. Evaluation is always exact: decoded whole and resized by Pillow."""
     normalize: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None
     """Mean and deviation of red, green and blue in [0, 1]; null: those of the image tower."""
     text_augment: TextAugmentConfig | None = None
     """Changes captions in training; null: off."""
     on_bad_sample: Literal["error", "replace"] = "replace"
     """A row with a missing or broken image or an empty caption in training: stop, or take another row of the same set.
-    In evaluation it is always an error."""
+    An archive that breaks off: stop, or use what can be read. In evaluation both are errors, before training."""
     max_bad_fraction: Rate = 0.01
-    """replace only: stop when more than this share of the rows was bad."""
+    """replace only: stop when more than this share of the images, and of the captions, was bad."""
     cache_frozen: bool = False
     """Before training, compute the features of each tower that does not learn, keep them in the run folder, and train
     on those. Only where the tower's inputs never change: no random transforms or mixed images, no changed captions.

@@ -22,15 +22,19 @@ from pretrainkit.eval.embed import BuildRows, embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import Rows, first_of_each, first_of_each_up_to, retrieval
 from pretrainkit.recipes.clip.config import ClipEvaluateConfig, ClipRun
-from pretrainkit.recipes.clip.held_out import ClassSet, PairSet, class_sets, pair_sets
+from pretrainkit.recipes.clip.held_out import ClassSet, PairSet, check_images, class_sets, pair_sets
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.recipe import Evaluator
 
 
 def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:
-    """A function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`."""
+    """A function of the model, on every rank: its metrics on `data.valid` and `evaluate.classification`.
 
+    Raises:
+        DataError: A held-out image cannot be decoded: found here, not by the first evaluation of a training.
+    """
     pairs, classes = pair_sets(config), class_sets(config)
+    check_images(config, world)
     autocast = precision.autocast if config.evaluate.precision == "as_training" else nullcontext
     num_threads = config.data.loader_workers[1]
     return lambda model: held_out_metrics(

@@ -4,26 +4,34 @@ Dimensions: B rows of a batch.
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.classification import captions_of
 from pretrainkit.eval.embed import BuildRows
+from pretrainkit.eval.retrieval import first_of_each
 from pretrainkit.images.class_folders import class_folders, class_names
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
+from pretrainkit.recipes.clip.checks import check_torn, packed_without
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, class_set_name, set_name
 from pretrainkit.recipes.clip.csv_pairs import read_file
 from pretrainkit.recipes.clip.open_pairs import open_pairs
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs
-from pretrainkit.recipes.clip.pixels import PixelReader
+from pretrainkit.recipes.clip.pixels import PixelReader, look_at
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.training.objective import HostBatch
 
 _IMAGES = stream_key(0, "clip", "held-out images")
+_NUM_NAMED = 5
+"""Broken files of a folder that a message names."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +79,10 @@ def pair_sets(config: ClipRun) -> list[PairSet]:
         return []
     captions = caption_batches(config)
     names = _distinct([set_name(source) for source in config.data.valid], "data.valid")
-    return [
-        _pair_set(config, name, open_pairs(source, "valid"), captions) for name, source in zip(names, config.data.valid)
-    ]
+    opened = [open_pairs(source, "valid") for source in config.data.valid]
+    for pairs in opened:
+        check_torn(pairs, "valid", "error")
+    return [_pair_set(config, name, pairs, captions) for name, pairs in zip(names, opened)]
 
 
 def class_sets(config: ClipRun) -> list[ClassSet]:
@@ -106,8 +115,62 @@ def caption_batches(config: ClipRun) -> Callable[[Sequence[str]], HostBatch]:
 
 def image_batches(config: ClipRun, files: Sequence[Path]) -> BuildRows:
     """Rows of `files` to a batch with `image`."""
-    pixels = PixelReader(config.data.valid_transforms, config.data.normalize)
-    return every_image(pixels, lambda row: read_file(files[row]), lambda row: str(files[row]))
+    return every_image(_exact_pixels(config), partial(_content, files), lambda row: str(files[row]))
+
+
+def _content(files: Sequence[Path], row: int) -> bytes:
+    return read_file(files[row])
+
+
+def _exact_pixels(config: ClipRun) -> PixelReader:
+    return PixelReader(config.data.valid_transforms, config.data.normalize, is_exact=True)
+
+
+def check_images(config: ClipRun, world: World) -> None:
+    """Look at every held-out image before a training depends on it: a collective, each image on one rank.
+
+    Raises:
+        DataError: Some cannot be decoded; on every rank.
+    """
+    problems = []
+    for source in config.data.valid:
+        pairs = open_pairs(source, "valid")
+        rows = first_of_each(pairs.image_ids[: config.evaluate.num_examples])
+        if bad := _undecodable(pairs.read_image, rows, config, world):
+            row, reason = bad[0]
+            problems.append(
+                f"{len(bad):,} of {len(rows):,} images of data.valid={source.path} cannot be used, such as "
+                f"{pairs.describe(row)}: {reason}\n  evaluation must see every row: mend or remove them; all are "
+                f"listed by pretrainkit data check {quote(source.path)}{packed_without(source.path, len(bad))}"
+            )
+    for classes in config.evaluate.classification:
+        files = class_folders(Path(classes.path)).files
+        if bad := _undecodable(partial(_content, files), np.arange(len(files)), config, world):
+            names = "".join(f"\n  {files[row]}: {reason}" for row, reason in bad[:_NUM_NAMED])
+            problems.append(
+                f"{len(bad):,} of {len(files):,} images of evaluate.classification={classes.path} cannot be used:"
+                f"{names}\n  replace or remove them"
+            )
+    if problems:
+        raise DataError("\n".join(problems))
+
+
+def _undecodable(
+    read: Callable[[int], bytes], rows: NDArray[np.int64], config: ClipRun, world: World
+) -> list[tuple[int, str]]:
+    """Rows whose image cannot be used, and why."""
+
+    def look(row: int) -> str | None:
+        try:
+            look_at(read(row))
+        except BadImage as error:
+            return str(error)
+        return None
+
+    mine = rows[world.rank :: world.world_size].tolist()
+    with ThreadPoolExecutor(max(config.data.num_workers, 1)) as pool:
+        bad = [(row, reason) for row, reason in zip(mine, pool.map(look, mine), strict=True) if reason is not None]
+    return sorted((row, reason) for part in world.gather_objects(bad) for row, reason in part)
 
 
 def every_image(pixels: PixelReader, read: Callable[[int], bytes], describe: Callable[[int], str]) -> BuildRows:
@@ -136,9 +199,7 @@ def _pair_set(config: ClipRun, name: str, pairs: Pairs, encode: Callable[[Sequen
     return PairSet(
         name=name,
         image_ids_N=pairs.image_ids,
-        images=every_image(
-            PixelReader(config.data.valid_transforms, config.data.normalize), pairs.read_image, pairs.describe
-        ),
+        images=every_image(_exact_pixels(config), pairs.read_image, pairs.describe),
         captions=lambda rows: encode(texts(rows)),
         texts=texts,
     )

@@ -58,13 +58,20 @@ def _folder(source: ClipSourceConfig, split: Split) -> Path:
 
 
 def _failures(folder: Path) -> dict[str, int]:
-    """How many downloads of which status other than success there were, from the tables or the statistics."""
+    """How many downloads of which status other than success there were, from the tables or the statistics. Those of a
+    shard whose download was interrupted are missing or torn, and not counted."""
     counts: Counter[str] = Counter()
     tables = sorted(folder.glob("*.parquet"))
     for path in tables:
-        counts.update(_read(path, ["status"]).column("status").to_pylist())
+        try:
+            counts.update(_read(path, ["status"]).column("status").to_pylist())
+        except DataError:
+            counts["unknown"] += 1
     for path in [] if tables else sorted(folder.glob("*_stats.json")):
-        counts.update(json.loads(path.read_bytes()).get("status_dict", {}))
+        try:
+            counts.update(json.loads(path.read_bytes()).get("status_dict", {}))
+        except ValueError:
+            counts["unknown"] += 1
     return {f"status {status}": count for status, count in sorted(counts.items()) if status != "success"}
 
 

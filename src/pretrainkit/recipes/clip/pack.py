@@ -13,10 +13,9 @@ from pretrainkit.corpus.manifest import HashingFile, atomic_file, fingerprint, m
 from pretrainkit.corpus.parallel import Progress, Quiet
 from pretrainkit.errors import DataError
 from pretrainkit.exporting.folder import new_folder
-from pretrainkit.images.decode import open_image
 from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
-from pretrainkit.recipes.clip.pixels import explained
+from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
 
 _FORMAT = "pretrainkit image-text pairs 1"
@@ -50,7 +49,8 @@ def pack(
         splits: Name to set.
         out: Folder to be made.
         shard_bytes: A shard ends with the sample that reaches it.
-        max_bad: So many images that are missing or none, and rows without a caption, may be left out (and counted).
+        max_bad: So many images that are missing or cannot be decoded, rows without a caption, and archives that break
+            off may be left out (and counted).
         progress: Told how far it is.
 
     Returns:
@@ -101,6 +101,13 @@ class _LeftOut:
     def __init__(self, pairs: Pairs, max_bad: int) -> None:
         self._pairs, self._max_bad = pairs, max_bad
         self.counts: Counter[str] = Counter()
+        if pairs.torn:
+            if len(pairs.torn) > max_bad:
+                raise DataError(
+                    f"set {pairs.name}: {len(pairs.torn)} files cannot be read to their end, such as {pairs.torn[0]}\n"
+                    "  fetch or make them again, or leave out what cannot be read with --max-bad N"
+                )
+            self.counts["torn file"] = len(pairs.torn)
 
     def add(self, row: int, error: BadImage) -> None:
         """Raises DataError beyond the budget."""
@@ -121,9 +128,8 @@ def _samples(pairs: Pairs, left_out: _LeftOut, progress: Progress) -> Iterator[_
     for image, rows in rows_of_image.items():
         progress.advance(1)
         try:
-            with explained():
-                content = pairs.read_image(rows[0])
-                open_image(content)
+            content = pairs.read_image(rows[0])
+            look_at(content)
         except BadImage as error:
             left_out.add(rows[0], error)
             continue

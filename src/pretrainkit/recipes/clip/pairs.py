@@ -64,6 +64,8 @@ class Pairs(ABC):
             DataError: There are no rows.
         """
         self.name, self.path, self.table, self.skipped = name, path, table, dict(skipped)
+        self.torn: tuple[str, ...] = ()
+        """Files of the set of which a part cannot be read, each with the reason; rows from there are not in `table`."""
         self.weights = np.asarray(weights, np.float64) / sum(weights)
         self.captions = [table.column(f"caption_{column}") for column in range(len(weights))]
         self.image_names = table.column("image")

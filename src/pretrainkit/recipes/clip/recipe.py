@@ -11,7 +11,7 @@ from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.training.recipe import Evaluator, ImageEncoder, ImportedConfig, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
@@ -78,6 +78,16 @@ class Clip(Recipe):
         from pretrainkit.recipes.clip.captions import tokenizer_folder
 
         return tokenizer_folder(config)
+
+    def fitted_weights(
+        self, config: ClipRun, given: ClipRun, weights: Mapping[str, Tensor]
+    ) -> tuple[ClipRun, Mapping[str, Tensor]]:
+        """A temperature in the form that is wanted, and the encoder of timm under the name that is."""
+        from pretrainkit.recipes.clip.architecture import with_name_of
+        from pretrainkit.recipes.clip.temperature import with_kind_of
+
+        model, weights = with_kind_of(config.model, given.model, weights)
+        return given.model_copy(update={"model": with_name_of(config.model, model)}), weights
 
     def build_model(self, config: ClipRun) -> nn.Module:
         from pretrainkit.recipes.clip.model import build

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.corpus.parallel import Progress, Quiet, available_cores
-from pretrainkit.images.decode import open_image
 from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs
-from pretrainkit.recipes.clip.pixels import explained
+from pretrainkit.recipes.clip.pixels import look_at
 
 _NUM_EXAMPLES = 5
 _IMAGES_AT_ONCE = 256
@@ -49,6 +48,9 @@ def scan(
     first_row_M, image_N = np.unique(pairs.image_ids, return_index=True, return_inverse=True)[1:]
     problems, sizes_M2 = _look(pairs, first_row_M, workers or available_cores(), progress or Quiet())
     captions = [pairs.caption(row) for row in range(len(pairs))]
+    bad = _bad_rows(pairs, problems, image_N, captions)
+    if pairs.torn:
+        bad["torn file"] = {"count": len(pairs.torn), "examples": list(pairs.torn[:_NUM_EXAMPLES])}
     found: dict[str, Any] = {
         "set": pairs.name,
         "path": pairs.path,
@@ -58,7 +60,7 @@ def scan(
         "different_captions": len(set(captions)),
         "duplicate_pairs": len(captions) - len(set(zip(image_N.tolist(), captions))),
         "left_out": pairs.skipped,
-        "bad": _bad_rows(pairs, problems, image_N, captions),
+        "bad": bad,
         "captions_per_image": _figures(np.bincount(image_N)),
     }
     is_whole_M = sizes_M2[:, 0] > 0
@@ -85,9 +87,7 @@ def _look(
 
     def look(row: int) -> tuple[int, int] | BadImage:
         try:
-            with explained():
-                image = open_image(pairs.read_image(row))
-                image.decode()
+            image = look_at(pairs.read_image(row))
         except BadImage as error:
             return error
         return image.width, image.height

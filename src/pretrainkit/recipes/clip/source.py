@@ -64,7 +64,7 @@ class ClipSource(BatchSource):
         self.config, self.split, self.sets, self.tokenizer = config, split, tuple(sets), tokenizer
         self._ops = data.train_transforms if split == "train" else data.valid_transforms
         self._is_fast = data.fast_decoding and split == "train"
-        self._pixels = PixelReader(self._ops, data.normalize, is_fast=self._is_fast)
+        self._pixels = PixelReader(self._ops, data.normalize, is_exact=split == "valid", is_fast=self._is_fast)
         augment = data.text_augment if split == "train" else None
         self._augment = None if augment is None else CaptionAugment(augment, tokenizer)
         self._is_strict = split == "valid" or data.on_bad_sample == "error"
@@ -254,6 +254,10 @@ def bind(config: ClipRun) -> ClipRun:
         raise ConfigError(problems)
     train = [open_pairs(source, "train") for source in data.train]
     valid = [open_pairs(source, "valid") for source in data.valid]
+    for pairs in train:
+        checks.check_torn(pairs, "train", data.on_bad_sample)
+    for pairs in valid:
+        checks.check_torn(pairs, "valid", data.on_bad_sample)
     if problems := checks.size_problems(data, train):
         raise ConfigError(problems)
     checks.check_held_out(train, valid)

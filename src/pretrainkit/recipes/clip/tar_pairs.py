@@ -8,7 +8,7 @@ import glob
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
 """`json:KEY` is a value inside the sample's .json; the others are endings."""
 _SKIPPED = b"skipped"
+_TORN = b"torn"
 
 
 class TarPairs(Pairs):
@@ -43,8 +44,13 @@ class TarPairs(Pairs):
         self, name: str, archives: Sequence[Path], tables: Sequence[pa.Table], weights: Sequence[float], where: str
     ) -> None:
         skipped: Counter[str] = Counter()
-        for table in tables:
-            skipped.update(json.loads((table.schema.metadata or {}).get(_SKIPPED, b"{}")))
+        torn: list[str] = []
+        for archive, table in zip(archives, tables, strict=True):
+            about = table.schema.metadata or {}
+            skipped.update(json.loads(about.get(_SKIPPED, b"{}")))
+            torn += [f"{archive.name}: {reason}" for reason in json.loads(about.get(_TORN, b"[]"))]
+        if torn:
+            skipped[f"file that cannot be read to its end, such as {torn[0]}"] = len(torn)
         rows = [table.replace_schema_metadata(None) for table in tables]
         self.archives = tuple(archives)
         self._reader = TarReader(archives)
@@ -54,6 +60,7 @@ class TarPairs(Pairs):
             if whole.column(column).null_count:
                 whole = whole.drop_columns(column)
         super().__init__(name, where, whole, weights, skipped)
+        self.torn = tuple(torn)
 
     def read_image(self, row: int) -> bytes:
         archive = int(np.searchsorted(self._ends, row, side="right"))
@@ -85,7 +92,7 @@ def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
     """All archives of a folder or pattern, in the order of their names.
 
     Raises:
-        DataError: There are none, or one cannot be read.
+        DataError: There are none, or none has a pair that can be read.
     """
     archives = _find(source, split)
     endings = IMAGE_ENDINGS if source.image_key is None else (source.image_key,)
@@ -128,18 +135,24 @@ def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_dr
 
     Returns:
         Columns image, offset, num_bytes, image_id, caption_id (null where the sample has none), caption_0, ...; in its
-        metadata the number of samples that are left out, by reason.
+        metadata the number of samples that are left out, by reason, and what cannot be read.
     """
     num_columns = len(keys) if is_drawn else 1
     rows: list[tuple[Any, ...]] = []
     skipped: Counter[str] = Counter()
+    torn: list[str] = []
     with open(path, "rb") as file:
-        for files in _samples(path):
+        for files in _samples(path, torn.append):
             image = next((files[ending] for ending in endings if ending in files), None)
             if image is None:
                 skipped["sample without an image"] += 1
                 continue
-            about = _json(file, files["json"], path) if "json" in files else {}
+            try:
+                about = json.loads(_text(file, files["json"])) if "json" in files else {}
+            except ValueError as error:
+                torn.append(f"{files['json'].name} is not JSON: {error}")
+                continue
+            about = about if isinstance(about, dict) else {}
             if about.get("status", "success") != "success":  # img2dataset
                 skipped[f"status {about['status']}"] += 1
                 continue
@@ -161,32 +174,24 @@ def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_dr
         pa.array(_whole_numbers(column) if name.endswith("_id") else column, kind)
         for column, (name, kind) in zip(columns, fields, strict=True)
     ]
-    schema = pa.schema(fields, metadata={_SKIPPED: json.dumps(skipped).encode()})
+    schema = pa.schema(fields, metadata={_SKIPPED: json.dumps(skipped).encode(), _TORN: json.dumps(torn).encode()})
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _samples(path: Path) -> Iterator[dict[str, Member]]:
+def _samples(path: Path, on_break: Callable[[str], None]) -> Iterator[dict[str, Member]]:
     """The files of each sample by ending. The name of a sample ends at the first dot behind the last slash."""
 
     def stem(member: Member) -> str:
         folder, slash, name = member.name.rpartition("/")
         return folder + slash + name.split(".", 1)[0]
 
-    for key, files in groupby(members(path), stem):
+    for key, files in groupby(members(path, on_break), stem):
         yield {member.name[len(key) + 1 :].lower(): member for member in files}
 
 
 def _text(file: Any, member: Member) -> str:
     file.seek(member.offset)
     return file.read(member.num_bytes).decode("utf-8", errors="replace")
-
-
-def _json(file: Any, member: Member, path: Path) -> dict[str, Any]:
-    try:
-        about = json.loads(_text(file, member))
-    except ValueError as error:
-        raise DataError(f"{path}: {member.name} is not JSON: {error}\n  make the archive again") from error
-    return about if isinstance(about, dict) else {}
 
 
 def _caption(file: Any, files: dict[str, Member], about: dict[str, Any], key: str) -> str | list[str] | None:

@@ -10,7 +10,7 @@ A user declares one in their own module, as an object of `Modality`, and names i
 """
 
 import hashlib
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
@@ -27,6 +27,8 @@ _MAX_PLACES = 1 << 14
 
 class Modality(Config):
     """One modality."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"folder", "reader"})
 
     name: str
     """Unique; an image of so many pixels has them behind an @, as in tok_rgb@224."""

@@ -101,7 +101,7 @@ class Rgb(_Image):
         size, part = request.modality.image_size, request.part
         assert size is not None
         encoded = open_image(content, name=request.name)
-        window = part.resized((encoded.height, encoded.width), size, size)
+        window = part.resized((encoded.height, encoded.width), size, size, is_exact=not request.is_training)
         image_HWC = part.flipped(window(encoded.decode(window.wanted())))
         if request.modality.num_channels == 1:
             image_HWC = image_HWC[:, :, :1]
@@ -199,7 +199,7 @@ class ColorMap(_Image):
                 f"the vocabulary of {modality.name}, {modality.vocab_size}, is no cube of a number of steps\n  set 512"
             )
         encoded = open_image(content, name=request.name)
-        window = part.resized((encoded.height, encoded.width), rows, columns)
+        window = part.resized((encoded.height, encoded.width), rows, columns, is_exact=not request.is_training)
         image_HW3 = part.flipped(window(encoded.decode(window.wanted()))).astype(np.int32) * steps // 256
         return ((image_HW3[..., 0] * steps + image_HW3[..., 1]) * steps + image_HW3[..., 2]).reshape(-1)
 

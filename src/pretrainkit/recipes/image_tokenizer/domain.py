@@ -4,7 +4,7 @@ Source: 4M-21 (https://arxiv.org/abs/2406.09406), appendix on tokenizers: names 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, PositiveInt, model_validator
 
@@ -15,6 +15,8 @@ Kind = Literal["colors", "grey", "normals", "mask", "depth", "classes", "feature
 
 class Domain(Config):
     """What the images of a tokenizer hold, and how they are read."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"folder"})
 
     name: str
     """Of its tokens: those of rgb are the modality tok_rgb."""

@@ -61,6 +61,8 @@ class MLPCoderConfig(Config):
 class NoiseConfig(Config):
     """Diffusion: what becomes of an image over time, and what is predicted of it."""
 
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"loss", "dropout", "masks_places"})
+
     num_times: Annotated[int, Field(ge=2)] = 1000
     """Steps from image to noise."""
     schedule: Literal["linear", "squared_cosine", "shifted_cosine"] = "squared_cosine"
@@ -101,6 +103,8 @@ class UNetConfig(Config):
 
 class UViTConfig(Config):
     """A diffusion decoder of convolutions around a transformer, which is told the tokens."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"dropout"})
 
     kind: Literal["uvit"] = "uvit"
     """Diffusion by convolutions around a transformer."""
@@ -174,6 +178,8 @@ class CodebookConfig(Config):
 
 class MemcodesConfig(Config):
     """Several tables, of which each place asks for a code by attention."""
+
+    neutral_fields: ClassVar[frozenset[str]] = frozenset({"temperature"})
 
     kind: Literal["memcodes"] = "memcodes"
     """Learned codes that are chosen by scores."""

@@ -39,9 +39,13 @@ def image_size(content: bytes, domain: Domain, name: str) -> tuple[int, int]:
     return encoded.height, encoded.width
 
 
-def read_image(content: bytes, model: ImageTokenizerModelConfig, part: Part, name: str) -> NDArray[Any]:
+def read_image(
+    content: bytes, model: ImageTokenizerModelConfig, part: Part, name: str, *, is_exact: bool
+) -> NDArray[Any]:
     """uint8 (C, H, W) of colours, grey, normals and masks; float32 (C, H, W) of depth and features; int16 (H, W) of
     classes.
+
+    `is_exact`: a JPEG is decoded whole and resized by Pillow, not at a part of its size.
 
     Raises:
         DataError: The file is broken or does not fit the model.
@@ -57,7 +61,7 @@ def read_image(content: bytes, model: ImageTokenizerModelConfig, part: Part, nam
     if domain.kind == "classes":
         return _classes(part.nearest(read_map(content, name).astype(np.int64), size, size), domain, name)
     encoded = open_image(content, name=name)
-    window = part.resized((encoded.height, encoded.width), size, size)
+    window = part.resized((encoded.height, encoded.width), size, size, is_exact=is_exact)
     image_HWC = part.flipped(window(encoded.decode(window.wanted())))
     if domain.kind == "normals" and part.is_flipped:
         image_HWC = np.concatenate((255 - image_HWC[:, :, :1], image_HWC[:, :, 1:]), axis=2)

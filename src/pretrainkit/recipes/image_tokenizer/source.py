@@ -79,7 +79,7 @@ class ImageSource(BatchSource):
             part = draw_part(self.data.crop, *size, rng.generator(key))
         else:
             part = centre_square(*size)
-        return read_image(content, self.model, part, name)
+        return read_image(content, self.model, part, name, is_exact=self.split != "train")
 
     def of_step(self, step: int) -> dict[str, np.ndarray]:
         """The size of this step's images, where sizes are drawn."""

@@ -171,7 +171,7 @@ class _Work:
             parts = self.parts(samples.keys[index].rpartition("/")[2], size, table, table_name)
         else:
             parts = [centre_square(self.model.image_size, self.model.image_size)]
-        return np.stack([read_image(content, self.model, part, name) for part in parts]), parts
+        return np.stack([read_image(content, self.model, part, name, is_exact=True) for part in parts]), parts
 
     def tokens(
         self, jobs: Sequence[tuple[Samples, int, NDArray[Any] | None, str]]

@@ -27,7 +27,9 @@ NUM_CHANNELS = 3
 class PixelModelConfig(Config):
     """A masked autoencoder (He et al. 2021, https://arxiv.org/abs/2111.06377) over one row of patches."""
 
-    neutral_fields: ClassVar[frozenset[str]] = frozenset({"hidden_dropout", "attention_dropout", "initializer_range"})
+    neutral_fields: ClassVar[frozenset[str]] = frozenset(
+        {"hidden_dropout", "attention_dropout", "initializer_range", "patch_initialization"}
+    )
 
     hidden_size: FourMultiple
     """Width of the encoder."""
