@@ -55,7 +55,12 @@ class Opened:
 
 
 def open_model(
-    path: str | Path, *, step: int | None = None, recipe: str | None = None, averaged: bool = False
+    path: str | Path,
+    *,
+    step: int | None = None,
+    recipe: str | None = None,
+    averaged: bool = False,
+    pooling: str | None = None,
 ) -> Opened:
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
@@ -64,12 +69,13 @@ def open_model(
         step: Of a run folder: this checkpoint instead of the newest valid one.
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
         averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
+        pooling: Of a Hugging Face folder with a classifier that does not say how it makes one vector of a text.
 
     Raises:
         CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
     path = existing_folder(path)
-    config, weights, tokenizer = read_model(path, step, recipe, averaged)
+    config, weights, tokenizer = read_model(path, step, recipe, averaged, pooling)
     found = find_recipe(config.recipe)
     model = with_weights(found, config, weights, path)
     return Opened(model, config, found, tokenizer if tokenizer.is_dir() else None)
@@ -80,7 +86,9 @@ def load_model(path: str | Path) -> nn.Module:
     return open_model(path).model
 
 
-def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool) -> tuple[Any, Mapping[str, Any], Path]:
+def read_model(
+    path: Path, step: int | None, recipe: str | None, averaged: bool, pooling: str | None = None
+) -> tuple[Any, Mapping[str, Any], Path]:
     """(config, weights, folder where the tokenizer would be)."""
     from pretrainkit.dist.weights import require_same_architecture
     from pretrainkit.exporting.native import WEIGHTS
@@ -93,7 +101,9 @@ def read_model(path: Path, step: int | None, recipe: str | None, averaged: bool)
         raise CheckpointError(f"{path} is an export: it holds one set of weights\n  ask the run it came from")
     if (path / "config.json").is_file():  # Hugging Face
         reader = find_recipe(recipe or _recipe_of_export(path))
-        config, weights = reader.import_huggingface(path)
+        config, weights = (
+            reader.import_huggingface(path) if pooling is None else reader.import_classifier(path, pooling)
+        )
         return config, weights, path
     if (path / WEIGHTS).is_file():  # our own export
         return load_config(RunFolder(path).config_tree()), read_tensors(path), path / "tokenizer"
