@@ -1,6 +1,9 @@
 """Characters to patches, and canvases that go on with what did not fit."""
 
+import hashlib
+import json
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,8 @@ from hypothesis import strategies as st
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.offsets import patch_spans
 
+REFERENCE = json.loads((Path(__file__).parent / "pango_reference.json").read_text(encoding="utf-8"))
+"""What the original gives; see make_pango_reference.py."""
 ANY_FIXTURE = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXT = st.text("abcdefgh ijlmW.", min_size=1, max_size=300)
 
@@ -77,6 +82,38 @@ def test_the_originals_mapping_is_reproduced(noto, has_pango):
     assert encoding.offset_mapping[10:15] == ((0, 0), (0, 1), (1, 3), (3, 5), (5, 10))
 
 
+@pytest.fixture
+def original(latin_font, has_pango):
+    """As the original's Pango, with canvases of a length."""
+    if hashlib.sha256(Path(latin_font).read_bytes()).hexdigest() != REFERENCE["font_sha256"]:
+        pytest.skip("this Pillow brings another font than the reference was made with")
+    return lambda length: Renderer(
+        RendererConfig(engine="pango", font_file=latin_font, parity=True, max_seq_length=length, on_missing="ignore")
+    )
+
+
+def test_offsets_and_windows_of_pairs_are_the_originals(original):
+    renderers = {length: original(length) for length in (30, 40)}
+    for case in REFERENCE["cases"]:
+        length, stride, limit, rtl = case["settings"]
+        pair, theirs = tuple(case["pair"]), [[tuple(span) for span in spans] for spans in case["maps"]]
+        encoding = renderers[length](
+            pair,
+            return_offset_mapping=True,
+            return_overflowing_patches=True,
+            stride=stride,
+            text_a_max_length=limit,
+            rtl=rtl or None,
+        )
+        ours = [encoding, *encoding.overflowing_patches]
+        assert [list(one.offset_mapping) for one in ours[: len(theirs)]] == theirs, case["pair"]
+        assert [one.num_text_patches for one in ours[: len(theirs)]] == case["ends"]
+        if len(ours) > len(theirs):  # the original leaves out the end of the text
+            assert case["ends"][-1] == length - 1
+            assert max(place for window in theirs for span in window for place in span) < len(pair[1])
+        assert max(place for one in ours for span in one.offset_mapping for place in span) >= len(pair[1])
+
+
 @pytest.mark.parametrize("limit", [1, 3, 8])
 def test_a_first_text_that_is_cut_gives_its_room_to_the_second(renderer, change, limit):
     pair = "a first text that is long", "the second"
@@ -131,6 +168,8 @@ def test_a_stride_that_leaves_no_room_is_refused(renderer, change):
     short = change(renderer, max_seq_length=10)
     with pytest.raises(ValueError, match="stride below 9"):
         short("text " * 50, return_offset_mapping=True, return_overflowing_patches=True, stride=9)
+    encoding = short("text " * 50, return_offset_mapping=True, return_overflowing_patches=True, stride=8)
+    assert shown(encoding.overflowing_patches[-1])[-1][1] == len("text " * 50)
 
 
 def test_overflow_needs_offsets(renderer):

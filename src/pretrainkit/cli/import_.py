@@ -28,6 +28,13 @@ def import_(
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder of the model's tokenizer, to keep a copy of.", show_default=False)
     ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            help="How a classifier makes one vector of a text, if its files do not tell: mean or max (recipe glue).",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Read and check what --format names, show every tensor; write nothing."),
@@ -45,7 +52,7 @@ def import_(
         return
     if out is None:
         raise InputError("where to? give --out FOLDER, or --dry-run to write nothing")
-    print(api.import_model(path, recipe, out, format=format, config=config, tokenizer=tokenizer))
+    print(api.import_model(path, recipe, out, format=format, config=config, tokenizer=tokenizer, pooling=pooling))
     if check:
         difference = api.difference_from_huggingface(out)
         print(f"random inputs: the outputs differ from those of transformers by {difference:.1e} at most")

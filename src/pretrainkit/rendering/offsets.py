@@ -49,10 +49,13 @@ def patch_spans(edges_T2: NDArray[np.float64], start: float, end: int, first_pat
 def original_spans(
     positions_T: NDArray[np.float64], start: float, width: float, first_patch: int, patch: int, last: int
 ) -> list[Span]:
-    """The same by the rule of the original's PangoCairo renderer, left to right.
+    """The same by the rule of the original's PangoCairo renderer, left to right, for the whole text: patches past the
+    canvas have spans, too.
+
+    A character closes at most one patch, so that spans fall behind where one is wider than that.
 
     Args:
-        positions_T: Pixels from the text's left end at which each character begins.
+        positions_T: Pixels from the text's left end to the left edge of each character.
         start: Column of the text's left end.
         width: Pixels of the text, with the white after it.
         first_patch: Index of the patch in which the text begins.
@@ -62,23 +65,20 @@ def original_spans(
     Returns:
         One span for each patch. (-1, -1) for a patch that holds only the white after the text.
     """
-    padded = -(-(width + start) // patch) * patch
-    end = min(padded, last)
+    positions = (np.sort(positions_T) + start).tolist() or [start]
     shift = first_patch * patch
+    end = min(-(-(width + start) // patch) * patch, last)
     spans: list[Span] = []
-    begun, border = 0, patch
-    for index, position in enumerate([*(positions_T + start).tolist(), end]):
-        while position - shift >= border:
-            closing = index if position - shift == border else max(index - 1, 0)
+    begun = 0
+    for index, position in enumerate([*positions, end]):
+        beyond = position - shift - patch * (len(spans) + 1)
+        if beyond >= 0:
+            closing = index if beyond == 0 else index - 1
             spans.append((begun, closing))
-            begun, border = closing, border + patch
-    num_patches = int(end // patch) - first_patch
-    if len(spans) < num_patches:
-        spans.append((begun, len(positions_T) + 1))
-    elif spans:
-        spans[-1] = spans[-1][0], len(positions_T)
-    aligned = -(-width // patch) * patch
-    if aligned - width < start - start // patch * patch and len(spans) > 1:
+            begun = closing
+    if len(spans) < -(-(width + start - shift) // patch):
+        spans.append((begun, len(positions) + 1))
+    if min(-(-width // patch) * patch, last) - width < start % patch and len(spans) > 1:
         spans[-2:] = [(spans[-2][0], spans[-1][1]), (-1, -1)]
     return spans
 
@@ -89,10 +89,12 @@ def original_backward_spans(
     """The same, right to left: characters are counted from the text's left end, which is the end of what is read, so
     that spans are (larger, smaller).
 
-    Args:
-        positions_T: Pixels from the text's left end to the left edge of each character.
-        start, width, first_patch, patch, last: As in `original_spans`.
+    Args: As of `original_spans`.
     """
     num = len(positions_T)
-    spans = original_spans(np.sort(positions_T), start, width, first_patch, patch, last)
-    return [(begun, closing) if closing < 0 else (num - begun, max(num - closing, 0)) for begun, closing in spans]
+    spans = original_spans(positions_T, start, width, first_patch, patch, last)
+    behind = max(num, 1) + 1  # where the last span of `original_spans` may end
+    return [
+        (begun, closing) if closing < 0 else (num - begun, 0 if closing == behind else num - closing)
+        for begun, closing in spans
+    ]

@@ -38,7 +38,7 @@ class Page:
         self.parts: list[Part] = []
         column = LEFT_MARGIN
         texts = list(text) if isinstance(text, tuple) else [text]
-        direction = self._direction(texts)
+        self.direction = direction = self._direction(texts)
         for number, content in enumerate(texts):
             if strategy == "bigrams":
                 part: Part = BigramsPart(drawer, content, column)
@@ -48,10 +48,19 @@ class Page:
                 part = WordsPart(drawer, content.split() or [""], column, is_backward=direction == "rtl")
             else:
                 limit = text_a_max_length if len(texts) == 2 and number == 0 else None
+                if self.is_originals and number == 1 and direction == "rtl":
+                    limit = self.geometry.num_patches - 1
                 part = RunningPart(drawer, content, column, direction=direction, limit=limit)
             self.parts.append(part)
             column = part.end + self.geometry.patch + LEFT_MARGIN
         self.end = self.parts[-1].end
+
+    @property
+    def is_originals(self) -> bool:
+        """True for a pair that is drawn as by the original's PangoCairo renderer, which alone knows offsets."""
+        config = self.drawer.config
+        is_engines = config.parity and config.engine == "pango" and config.strategy == "continuous"
+        return is_engines and isinstance(self.text, tuple)
 
     def _direction(self, texts: Sequence[str | list[str]]) -> str | None:
         if self.rtl is not None:
@@ -61,10 +70,10 @@ class Page:
         return "rtl" if both else None
 
     def continued(self, rest: str | list[str]) -> Page:
-        """The canvas with `rest` in place of the last text."""
+        """The canvas with `rest` in place of the last text, laid out in the same direction."""
         assert isinstance(rest, str) or not isinstance(self.text, tuple)
         text: Text = (self.text[0], str(rest)) if isinstance(self.text, tuple) else rest
-        return Page(self.drawer, text, text_a_max_length=self.text_a_max_length, rtl=self.rtl)
+        return Page(self.drawer, text, text_a_max_length=self.text_a_max_length, rtl=self.direction == "rtl")
 
     def paint(self) -> NDArray[np.uint8]:
         """uint8 (X, P) or (X, P, C): the columns up to and with the end patch."""
@@ -95,14 +104,17 @@ class Page:
             text_ids=text_ids,
         )
 
-    def offsets(self) -> tuple[tuple[Span, ...], tuple[int, ...]]:
-        """`offset_mapping` and `text_ids` of the encoding."""
+    def offsets(self, last: list[Span] | None = None) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+        """`offset_mapping` and `text_ids` of the encoding; `last`: other spans of the last text."""
         L = self.geometry.num_patches
         spans: list[Span] = []
         ids: list[int] = []
         for number, part in enumerate(self.parts):
-            found = part.spans()
+            is_original = self.is_originals and isinstance(part, RunningPart)
+            found = part.original_spans() if is_original else part.spans()
+            if last is not None and part is self.parts[-1]:
+                found = last
             spans += [*found, (0, 0)]
             ids += [number] * len(found) + [-1]
-        spans, ids = spans[:L], ids[:L]
+        spans, ids = spans[: L - 1], ids[: L - 1]
         return tuple(spans + [(0, 0)] * (L - len(spans))), tuple(ids + [-1] * (L - len(ids)))

@@ -55,19 +55,25 @@ class RunningPart(Part):
         self.geometry, self.column = drawer.geometry, column
         self.text = self.whole = drawer.prepared(text, is_word=False)
         self.is_backward = direction == "rtl"
-        self.is_original_pango = drawer.config.parity and drawer.config.engine == "pango"
+        self._measure = partial(drawer.engine.lines, direction=direction)
         self.lines = drawer.lines([self.text], direction=direction)
+        self.whole_width = int(self.lines.widths_N[0])
         self.end = self._end()
         P = self.geometry.patch
         first = column // P
-        if limit is not None and self.end // P - first > limit:
-            full = self.end
-            self._cut(drawer, direction, (first + limit) * P)
-            self.end = full if drawer.config.parity else self._end()
-        elif self._is_too_wide() and (self.is_backward or (not drawer.config.parity and is_rtl(self.text))):
-            self._cut(drawer, direction, self.geometry.last)  # else its beginning, at the right, would be cut off
+        if drawer.config.parity:
+            if limit is not None and self._num_patches(self.lines) > limit:
+                # The black patch stays where the whole text ends, and the text's own direction counts.
+                measure = drawer.engine.lines
+                self.text = _original_beginning(self.whole, limit, lambda text: self._num_patches(measure([text])))
+                self.lines = measure([self.text])
+        elif limit is not None and self.end // P - first > limit:
+            self._cut((first + limit) * P)
+            self.end = self._end()
+        elif self._is_too_wide() and (self.is_backward or is_rtl(self.text)):
+            self._cut(self.geometry.last)  # else its beginning, at the right, would be cut off
         elif self._is_too_wide() and not drawer.config.cut_letters:
-            self._cut(drawer, direction, self.geometry.last)
+            self._cut(self.geometry.last)
             self.end = self._end()
 
     def _is_too_wide(self) -> bool:
@@ -76,25 +82,29 @@ class RunningPart(Part):
     def _end(self) -> int:
         return self.geometry.next_patch(self.column + int(self.lines.widths_N[0]) + LEFT_MARGIN)
 
-    def _cut(self, drawer: Drawer, direction: str | None, end: int) -> None:
+    def _num_patches(self, lines: Lines) -> int:
+        """Patches from the canvas's left end to the right end of the text."""
+        return -(-(self.column + int(lines.widths_N[0])) // self.geometry.patch)
+
+    def _cut(self, end: int) -> None:
         """Keeps the longest beginning of the text that, with its margin, ends before the column `end`."""
-        room = end - self.column - LEFT_MARGIN
-        self.text = _beginning(self.whole, room, lambda text: drawer.engine.lines([text], direction=direction))
-        self.lines = drawer.lines([self.text], direction=direction)
+        self.text = _beginning(self.whole, end - self.column - LEFT_MARGIN, lambda text: self._measure([text]))
+        self.lines = self._measure([self.text])
 
     def paint(self, canvas_XP: NDArray[np.uint8], begin: int) -> None:
         self.lines.paint(canvas_XP, [self.column - begin])
 
     def spans(self) -> list[Span]:
         P = self.geometry.patch
-        first, edges_T2 = self.column // P, self.lines.edges(0)
-        if self.is_original_pango and (self.is_backward or not is_rtl(self.text)):
-            width = int(self.lines.widths_N[0]) + LEFT_MARGIN
-            limits = first, P, self.geometry.last
-            if self.is_backward:
-                return original_backward_spans(edges_T2.min(axis=1), self.column, width, *limits)
-            return original_spans(edges_T2[:, 0], self.column, width, *limits)
-        return patch_spans(edges_T2, self.column, self.end, first, P)
+        return patch_spans(self.lines.edges(0), self.column, self.end, self.column // P, P)
+
+    def original_spans(self, *, of_whole: bool = False) -> list[Span]:
+        """The spans by the original's rule, past the canvas, too; of the text that is drawn, or `of_whole` of all."""
+        P, last = self.geometry.patch, self.geometry.last
+        lines = self._measure([self.whole]) if of_whole else self.lines
+        rule = original_backward_spans if self.is_backward else original_spans
+        width = self.whole_width + LEFT_MARGIN
+        return rule(lines.edges(0).min(axis=1), self.column, width, self.column // P, P, last)
 
     def rest(self, stride: int) -> tuple[int, str | list[str]] | None:
         if len(self.text) == len(self.whole) and not self._is_too_wide():
@@ -179,3 +189,16 @@ def _beginning(text: str, room: int, measure: Callable[[str], Lines]) -> str:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if measure(text[:middle]).widths_N[0] <= room else (low, middle - 1)
     return text[:low]
+
+
+def _original_beginning(text: str, limit: int, num_patches: Callable[[str], int]) -> str:
+    """What the original keeps of a text: the first beginning that its search finds to take up exactly `limit` patches,
+    even if a longer one does, too."""
+    low, high, middle = 0, len(text), 0
+    while low <= high:
+        middle = (low + high) // 2
+        found = num_patches(text[:middle])
+        if found == limit:
+            break
+        low, high = (middle + 1, high) if found < limit else (low, middle - 1)
+    return text[:middle]

@@ -154,6 +154,7 @@ def import_model(
     format: str = "huggingface",
     config: str | Path | None = None,
     tokenizer: str | Path | None = None,
+    pooling: str | None = None,
 ) -> Path:
     """Read a model of another library into ours, which `init_from`, `evaluate` and `generate` take.
 
@@ -166,6 +167,7 @@ def import_model(
         format: "huggingface", or one of the recipe's `file_formats`.
         config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
         tokenizer: Folder of the model's tokenizer, where none lies beside it; a copy is kept.
+        pooling: How a classifier makes one vector of a text, where its files do not say so.
 
     Raises:
         InputError: Unknown format, the file is broken or of another architecture, or `out` exists.
@@ -174,6 +176,8 @@ def import_model(
 
     given = None if tokenizer is None else tokenizer_given(Path(tokenizer))
     if format != "huggingface":
+        if pooling is not None:
+            raise InputError(f"files of format {format!r} hold no classifier to be pooled\n  leave --pooling out")
         reader = find_recipe(recipe)
         found = read_foreign_model(path, recipe, format=format, config=config)
         model = with_weights(reader, found.config, found.state, path)
@@ -186,7 +190,7 @@ def import_model(
             f"{path} is not a folder that transformers wrote: it has no config.json\n"
             "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
         )
-    opened = open_model(path, recipe=recipe)
+    opened = open_model(path, recipe=recipe, pooling=pooling)
     write_native(
         opened.config, opened.model, given or opened.tokenizer, Path(out), _trained_length(opened, Path(path))
     )

@@ -62,7 +62,12 @@ class Opened:
 
 
 def open_model(
-    path: str | Path, *, step: int | None = None, recipe: str | None = None, averaged: bool = False
+    path: str | Path,
+    *,
+    step: int | None = None,
+    recipe: str | None = None,
+    averaged: bool = False,
+    pooling: str | None = None,
 ) -> Opened:
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
@@ -71,12 +76,13 @@ def open_model(
         step: Of a run folder: this checkpoint instead of the newest valid one.
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
         averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
+        pooling: Of a Hugging Face folder with a classifier that does not say how it makes one vector of a text.
 
     Raises:
         CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
     path = existing_folder(path)
-    config, weights, tokenizer = read_model(path, step, recipe, averaged)
+    config, weights, tokenizer = read_model(path, step, recipe, averaged, pooling)
     found = find_recipe(config.recipe)
     model = with_weights(found, config, weights, path)
     return Opened(model, config, found, tokenizer)
@@ -88,7 +94,7 @@ def load_model(path: str | Path) -> nn.Module:
 
 
 def read_model(
-    path: Path, step: int | None, recipe: str | None, averaged: bool
+    path: Path, step: int | None, recipe: str | None, averaged: bool, pooling: str | None = None
 ) -> tuple[Any, Mapping[str, Any], Path | None]:
     """(config, weights, folder of the tokenizer or renderer where there is one)."""
     from pretrainkit.dist.weights import require_same_architecture
@@ -106,7 +112,9 @@ def read_model(
         settings = read_settings(path / SETTINGS)
         own = None if settings is None else settings.config.get("recipe")
         reader = find_recipe(recipe or own or _recipe_of_export(path))
-        config, weights = reader.import_huggingface(path)
+        config, weights = (
+            reader.import_huggingface(path) if pooling is None else reader.import_classifier(path, pooling)
+        )
         if settings is not None and reader.name == own:
             carried = load_config(settings.config)
             if settings.has_own_model:

@@ -342,8 +342,14 @@ class Recipe(ABC):
             f"recipe {self.name!r} has no Hugging Face form of its encoder with a head\n  use --format safetensors"
         )
 
-    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
-        """Read a folder that `export_text_classifier` wrote, or transformers."""
+    def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
+        """Read a folder that `export_text_classifier` wrote, or transformers.
+
+        Args:
+            pooling: How it makes one vector of a text, where its files do not say so.
+        """
+        if pooling is not None:
+            raise InputError(f"classifiers of recipe {self.name!r} say themselves how they pool\n  leave --pooling out")
         raise InputError(
             f"recipe {self.name!r} reads no classifiers of transformers\n  give the encoder they were trained from"
         )
@@ -485,6 +491,10 @@ class Recipe(ABC):
     def import_huggingface(self, folder: Path) -> tuple[Any, Mapping[str, Any]]:
         """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
         raise InputError(f"recipe {self.name!r} cannot import Hugging Face folders\n  name another recipe")
+
+    def import_classifier(self, folder: Path, pooling: str) -> tuple[Any, Mapping[str, Any]]:
+        """As `import_huggingface`, of a classifier whose files do not say how it makes one vector of a text."""
+        raise InputError(f"recipe {self.name!r} has no choice of pooling\n  leave --pooling out, or give --recipe glue")
 
     def difference_from_huggingface(self, config: Any, model: nn.Module, folder: Path) -> float:
         """The largest difference between the model's outputs on random inputs and those of transformers for `folder`,

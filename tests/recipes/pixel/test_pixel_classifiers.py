@@ -1,14 +1,18 @@
 """Fine-tuned models in the layout of the published ones: names, shapes, and the same weights when they are read."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from pretrainkit import api
+from pretrainkit.cli.import_ import app
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.safetensors import read_tensors
 from pretrainkit.recipes.glue.imported import read_classifier as read_run
 from pretrainkit.recipes.glue.recipe import RECIPE as GLUE
 from pretrainkit.recipes.pixel.convert_classifier import read_classifier, write_classifier
@@ -81,6 +85,80 @@ def test_folders_have_the_published_names_and_shapes(case: str, tmp_path: Path) 
     expected = ENCODER | {f"{name}.weight": shape for name, shape in pairs.items()}
     expected |= {f"{name}.bias": shape[:1] for name, shape in pairs.items()}
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == expected
+
+
+def as_original(folder: Path, pooling: str, *settings: str) -> TextClassifier:
+    """The folder in which the original keeps such a model: every one of them has the layers of pooled patches, and
+    config.json does not say how it pools."""
+    from safetensors.torch import save_file
+
+    config, model = classifier("examples", f"text.pooling={pooling}", *settings)
+    if pooling != "cls" and model.encoder.pooling.norm is not None:
+        with torch.no_grad():
+            model.encoder.pooling.norm.weight += 0.1 * torch.randn(16)  # it is trained
+    write_classifier(model, config, folder, renderer=None)
+    values = json.loads((folder / "config.json").read_text())
+    del values["pooling"]
+    (folder / "config.json").write_text(json.dumps(values))
+    unused = {"linear.weight": torch.randn(16, 16), "linear.bias": torch.zeros(16)}
+    unused |= {"ln.weight": torch.ones(16), "ln.bias": torch.zeros(16)}
+    state = {f"pooler.{name}": tensor for name, tensor in unused.items()} | read_tensors(folder)
+    save_file(state, folder / "model.safetensors")
+    return model
+
+
+def vectors_of(encoder: nn.Module) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    batch = {
+        "patches": torch.randint(0, 256, (10, 256), dtype=torch.uint8, generator=generator),
+        "positions": torch.tensor([*range(6), *range(4)], dtype=torch.int32),
+        "cu_seqlens": torch.tensor([0, 6, 10], dtype=torch.int32),
+    }
+    with torch.no_grad():
+        return encoder.eval()(batch, 36)
+
+
+@pytest.mark.parametrize("settings", [(), ("text.pooling_norm=false",)])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_the_originals_poolings_are_told_apart_or_asked_for(
+    pooling: str, settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    model = as_original(tmp_path / "original", pooling, *settings)
+    given = None if pooling == "cls" else pooling
+    run, state = read_run(GLUE, tmp_path / "original", given)
+    trained = GLUE.build_model(run)
+    trained.load_state_dict(state)
+    torch.testing.assert_close(vectors_of(trained.encoder), vectors_of(model.encoder), rtol=1e-4, atol=1e-5)
+    if pooling == "cls":
+        with pytest.raises(InputError, match="pools by cls, not by max\n  leave --pooling out"):
+            read_run(GLUE, tmp_path / "original", "max")
+
+
+def test_a_folder_that_does_not_say_how_it_pools_is_imported_as_its_message_says(tmp_path: Path) -> None:
+    model = as_original(tmp_path / "original", "mean")
+    with pytest.raises(InputError, match="does not tell whether it takes the mean or the maximum") as caught:
+        api.open_model(tmp_path / "original")
+    command = next(line for line in str(caught.value).splitlines() if "fix: " in line).partition("fix: ")[2]
+    words = shlex.split(command.replace("OUT", str(tmp_path / "imported")))
+    assert words[:2] == ["pretrainkit", "import"]
+    assert CliRunner().invoke(app, words[2:]).exit_code == 0
+    found = api.open_model(tmp_path / "imported").model
+    torch.testing.assert_close(vectors_of(found.encoder), vectors_of(model.encoder), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="no choice of pooling"):
+        api.import_model(tmp_path / "original", "pixel", tmp_path / "other", pooling="mean")
+
+
+def test_the_originals_pooling_by_attention_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    as_original(tmp_path / "original", "mean")
+    state = read_tensors(tmp_path / "original") | {"pooler.pooling.pooler.S": torch.zeros(1, 1, 16)}
+    save_file(state, tmp_path / "original" / "model.safetensors")
+    with pytest.raises(CheckpointError, match="pools by attention") as caught:
+        read_classifier(tmp_path / "original")
+    setting = shlex.split(str(caught.value).splitlines()[-1])[-1]
+    config = api.load_config("glue/sst2", [setting])
+    assert api.load_config("pixel/base", [f"text={json.dumps(config.model.encoder_settings['text'])}"])
 
 
 @pytest.mark.parametrize("zero", ["black", "white"])

@@ -10,7 +10,7 @@ from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.training.optim import build_optimizer
 from pretrainkit.training.schedule import learning_rate
 
-NUM_PARAMETERS = {"tiny": 1_202_752, "small": 25_598_544, "base": 112_334_080}
+NUM_PARAMETERS = {"tiny": 1_202_752, "tiny-grid": 1_217_312, "small": 25_598_544, "base": 112_334_080}
 
 
 @pytest.mark.parametrize("name", PRESETS)

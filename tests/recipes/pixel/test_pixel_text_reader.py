@@ -1,11 +1,13 @@
 """Labelled texts to patches: single texts, pairs, words, windows of contexts; and tokenized text cleaned up."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.errors import ConfigError, DataError, MissingPackageError
 from pretrainkit.recipes.pixel.clean_up import clean_up
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.presets import tiny
@@ -13,10 +15,25 @@ from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.recipes.pixel.text_config import PixelTextConfig
 from pretrainkit.recipes.pixel.text_reader import PixelReader, open_reader
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, save_renderer
+from pretrainkit.rendering.pango_library import pango_library
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
 WORDS = ["a", "small", "moonlight", "sea", "of", "words", "was", "seen", "by", "nobody"]
+PUBLISHED = {
+    "background_color": "white",
+    "dpi": 120,
+    "font_color": "black",
+    "font_file": "GoNotoCurrent.ttf",
+    "font_size": 8,
+    "fonts_list": None,
+    "max_seq_length": 529,
+    "pad_size": 3,
+    "pixels_per_patch": 16,
+    "rgb": False,
+    "text_renderer_type": "PangoCairoTextRenderer",
+}
+"""The published models' text_renderer_config.json."""
 CONTEXT = " ".join(f"{word}{number}" for number in range(12) for word in WORDS)
 
 
@@ -30,13 +47,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def reader(folder: Path) -> PixelReader:
-    return open_reader(tiny(), folder)
-
-
-def renderer_of(folder: Path, length: int) -> Renderer:
-    return load_renderer(folder, max_seq_length=length)
+@pytest.fixture(scope="module", params=["own", "published"])
+def reader(folder: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> PixelReader:
+    """Of a folder of ours, or of one as the published models have it, which is drawn as by the original's Pango."""
+    if request.param == "own":
+        return open_reader(tiny(), folder)
+    try:
+        pango_library()
+    except MissingPackageError as error:
+        pytest.skip(str(error).splitlines()[0])
+    published = tmp_path_factory.mktemp("published")
+    shutil.copy(next(folder.glob("*.ttf")), published / "GoNotoCurrent.ttf")
+    (published / "text_renderer_config.json").write_text(json.dumps(PUBLISHED), "utf-8")
+    return open_reader(tiny(), published)
 
 
 def patches_of(batch: dict[str, np.ndarray], row: int) -> np.ndarray:
@@ -47,11 +70,11 @@ def patches_of(batch: dict[str, np.ndarray], row: int) -> np.ndarray:
     return batch["patches"][begin + 1 : end].reshape(-1, 16, 16)
 
 
-def test_examples_are_what_the_renderer_draws(reader: PixelReader, folder: Path) -> None:
+def test_examples_are_what_the_renderer_draws(reader: PixelReader) -> None:
     texts = ["one", "", "a longer text with words", "x" * 400]
     read = reader.read([texts], 40)
     batch = read.build(np.array([3, 0, 2, 1]))
-    drawn = [renderer_of(folder, 40)(text) for text in texts]
+    drawn = [reader._canvas(40)(text) for text in texts]
     assert read.lengths().tolist() == [1 + encoding.num_used_patches for encoding in drawn]
     assert batch["lengths"].tolist() == read.lengths()[[3, 0, 2, 1]].tolist()
     for row, number in enumerate([3, 0, 2, 1]):
@@ -93,11 +116,11 @@ def test_the_longer_text_of_a_pair_loses_its_end(reader: PixelReader, first: int
         assert abs(kept[0] - kept[1]) <= 1
 
 
-def test_words_begin_in_the_slots_that_are_said(reader: PixelReader, folder: Path) -> None:
+def test_words_begin_in_the_slots_that_are_said(reader: PixelReader) -> None:
     read = reader.read_words([WORDS[:4], WORDS], 200)
     for index, words in enumerate([WORDS[:4], WORDS]):
         starts = read.word_starts(index)
-        encoding = renderer_of(folder, 200)(words)
+        encoding = reader._canvas(200)(words)
         assert starts.tolist() == [1 + start for start in encoding.word_starts]
         assert starts[0] == 1
         assert starts[-1] == read.lengths()[index] - 1
@@ -148,6 +171,16 @@ def test_windows_cover_each_context_and_offsets_say_where(reader: PixelReader) -
             assert (seen > 1).any()
 
 
+@pytest.mark.filterwarnings("ignore:no font has")
+def test_windows_of_right_to_left_text_cover_it(reader: PixelReader) -> None:
+    words = [f"אבג{'ד' * (number % 5)}" for number in range(60)]
+    context = " ".join(words) + " in 1914, moon"
+    read = reader.read_passages([("שלום עולם", context)], 60, 16, 20)
+    offsets = np.concatenate([read.offsets(window) for window in range(len(read.example_of()))])
+    assert len(read.example_of()) > 2
+    assert set(range(len(context))) == {place for first, after in offsets.tolist() for place in range(first, after)}
+
+
 def test_offsets_point_at_the_patch_that_shows_a_character(reader: PixelReader) -> None:
     """Another character there changes that patch, or the one before where it lies across their border."""
     context = "moon and sea and mill"
@@ -168,9 +201,17 @@ def test_questions_are_cut(reader: PixelReader) -> None:
     assert black[0] <= 10
 
 
+def test_white_space_around_a_context_is_not_drawn(reader: PixelReader) -> None:
+    bare, spaced = (reader.read_passages([("who?", text)], 60, 4, 10) for text in (CONTEXT, f"\n  {CONTEXT} \n"))
+    assert (patches_of(bare.build(np.arange(2)), 1) == patches_of(spaced.build(np.arange(2)), 1)).all()
+    bare_offsets, spaced_offsets = bare.offsets(1), spaced.offsets(1)
+    assert (spaced_offsets == np.where(bare_offsets >= 0, bare_offsets + 3, -1)).all()
+
+
 def test_a_stride_without_room_is_refused(reader: PixelReader) -> None:
     with pytest.raises(ConfigError, match="has no room for more"):
         reader.read_passages([("who?", CONTEXT)], 30, 28, 20)
+    assert len(reader.read_passages([("who?", CONTEXT)], 30, 8, 20).example_of()) > 1
 
 
 def test_colours_make_three_numbers_of_a_pixel(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,10 @@
 
 import json
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,3 +126,40 @@ def test_an_export_is_read_again_with_the_same_weights(run: Path, tmp_path: Path
     assert (tmp_path / "exported" / "text_renderer_config.json").is_file()
     assert (tmp_path / "exported" / "latin.ttf").is_file()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_the_quick_start_ends_in_an_export_that_transformers_loads(
+    latin_font: str,
+    tmp_path: Path,
+    transformers: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """`transformers` is imported here, where it works beside any torchvision."""
+    page = Path(pretrainkit.__file__).parent / "recipes" / "pixel" / "README.md"
+    (tmp_path / "my_text").mkdir()
+    for number in range(8):
+        (tmp_path / "my_text" / f"{number}.txt").write_text(f"words of text number {number} " * 200, "utf-8")
+    shutil.copy(latin_font, tmp_path / "NotoSans-Regular.ttf")
+    monkeypatch.chdir(tmp_path)
+    block = page.read_text("utf-8").partition("```bash\n")[2].partition("```")[0]
+    for program, *words in (shlex.split(line, comments=True) for line in block.splitlines()):
+        assert program == "pretrainkit"
+        if words[0] == "train":
+            words += ["num_steps=2", "schedule.num_warmup_steps=1", "evaluate.num_examples=2"]
+        done = subprocess.run([sys.executable, "-m", program, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    name, given = re.search(r"# (\w+)\.from_pretrained\(\"(\w+)\"\)$", block, re.MULTILINE).groups()
+    assert type(getattr(transformers, name).from_pretrained(given)).__name__ == "ViTMAEForPreTraining"
+
+
+def test_a_preset_of_the_quick_start_is_what_transformers_computes(tmp_path: Path, transformers: object) -> None:
+    from pretrainkit.exporting.native import write_native
+
+    config = pretrainkit.load_config("pixel/tiny-grid")
+    torch.manual_seed(0)
+    write_native(config, RECIPE.build_model(config), None, tmp_path / "model")
+    assert pretrainkit.api.difference_from_huggingface(tmp_path / "model") < 1e-4
+    pretrainkit.export(tmp_path / "model", "huggingface", tmp_path / "exported")
+    assert json.loads((tmp_path / "exported" / "config.json").read_text("utf-8"))["model_type"] == "vit_mae"

@@ -115,7 +115,9 @@ class Bert(Recipe):
         special = load_tokenizer(tokenizer).special if tokenizer is not None else DEFAULT_SPECIAL_IDS
         write_classifier(model, config.model, out, tokenizer=tokenizer, special=special)
 
-    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+    def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
+        if pooling is not None:
+            return super().import_text_classifier(folder, pooling)
         from pretrainkit.recipes.bert.convert_classifier import read_classifier
 
         model, encoder, head, classes = read_classifier(folder)

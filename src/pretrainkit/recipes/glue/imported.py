@@ -14,8 +14,13 @@ from pretrainkit.recipes.registry import recipe_of_huggingface
 from pretrainkit.training.recipe import Recipe
 
 
-def read_classifier(glue: Recipe, folder: Path) -> tuple[GlueRun, dict[str, Tensor]]:
+def read_classifier(glue: Recipe, folder: Path, pooling: str | None = None) -> tuple[GlueRun, dict[str, Tensor]]:
     """A config like that of glue/own, which names no columns yet, and the state dict of its model.
+
+    Args:
+        glue: The recipe of the run.
+        folder: What transformers wrote.
+        pooling: How it makes one vector of a text, where its files do not say so.
 
     Raises:
         CheckpointError, DataError: The folder is broken, or no recipe reads it.
@@ -25,7 +30,7 @@ def read_classifier(glue: Recipe, folder: Path) -> tuple[GlueRun, dict[str, Tens
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder}/config.json cannot be read: {error}\n  copy it again") from None
     recipe = recipe_of_huggingface(values.get("model_type"), str(folder))
-    found = recipe.import_text_classifier(folder)
+    found = recipe.import_text_classifier(folder, pooling)
     usual = own()
     length = found.length or min(usual.data.max_seq_length, found.max_positions or usual.data.max_seq_length)
     on_examples: Kind = "classes" if found.classes else "numbers"

@@ -212,6 +212,11 @@ class Glue(Recipe):
 
         return read_classifier(self, folder)
 
+    def import_classifier(self, folder: Path, pooling: str) -> tuple[GlueRun, Mapping[str, Any]]:
+        from pretrainkit.recipes.glue.imported import read_classifier
+
+        return read_classifier(self, folder, pooling)
+
     def export_huggingface(self, config: GlueRun, model: Any, tokenizer: Path | None, out: Path) -> None:
         """As the encoder's recipe writes it, such as `BertForSequenceClassification`, `BertForTokenClassification` or
         `BertForQuestionAnswering`."""

@@ -71,7 +71,9 @@ class HuggingFace(Recipe):
 
         write_classifier(config.model, model, tokenizer, out)
 
-    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+    def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
+        if pooling is not None:
+            return super().import_text_classifier(folder, pooling)
         from pretrainkit.recipes.huggingface.convert import read_classifier
 
         return read_classifier(folder)

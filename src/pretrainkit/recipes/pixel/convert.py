@@ -296,7 +296,7 @@ def require_grid(config: PixelRun) -> None:
     if config.model.positions != "grid":
         raise InputError(
             f"a model with model.positions={config.model.positions} has no Hugging Face form: PIXEL and ViTMAE add "
-            "fixed positions\n  use --format safetensors, or train with model.positions=grid"
+            "fixed positions\n  use --format safetensors, or train another one, such as pixel/tiny-grid"
         )
 
 

@@ -93,13 +93,16 @@ def write_classifier(model: TextClassifier, config: PixelRun, out: Path, *, rend
     write_folder(out, values, found, renderer)
 
 
-def read_classifier(folder: Path) -> PublishedClassifier:
+def read_classifier(folder: Path, pooling: str | None = None) -> PublishedClassifier:
     """A fine-tuned model that `write_classifier` wrote, or the original.
 
-    Which of mean and max pools patches, the original's files do not say; then it is its default, the mean.
+    Args:
+        folder: The model's.
+        pooling: mean or max, which the original's files do not tell apart.
 
     Raises:
         CheckpointError: A file is missing or broken, or the model is of another kind.
+        InputError: The pooling is not known, or not what the folder says.
     """
     model, _, values = read_config(folder)
     named = values.get("architectures") or ()
@@ -112,19 +115,24 @@ def read_classifier(folder: Path) -> PublishedClassifier:
     if unread := [name for name in state if name.startswith("pooler.pooling.")]:
         raise CheckpointError(
             f"{folder} pools by attention ({unread[0]}), which the original scales and masks otherwise than this "
-            "recipe\n  take the pretrained model instead: pretrainkit import FOLDER --recipe pixel"
+            "recipe\n  fine-tune again from the pretrained model: pretrainkit finetune TASK --from PRETRAINED "
+            "'model.encoder_settings={text: {pooling: pma:8}}'"
         )
     text: dict[str, Any] = {"pooling": "mean", "pooling_linear": False, "pooling_norm": False}
     names: dict[str, str] = {}
     if reads == "examples":
-        kind = "cls" if "vit.pooler.dense.weight" in state and "pooler.linear.weight" not in state else "patches"
+        # The original's files have the layers of pooled patches in any case, used or not.
+        kind = "cls" if "vit.pooler.dense.weight" in state else "patches"
         names = {ours: theirs for ours, theirs in _POOLINGS[kind].items() if f"{theirs}.weight" in state}
-        pooling = "cls" if kind == "cls" else values.get("pooling", "mean")
+        if "pooling" not in values and _is_untrained_norm(state, names.get("pooling.norm")):
+            del names["pooling.norm"]
         text = {
-            "pooling": pooling,
+            "pooling": _pooling(folder, "cls" if kind == "cls" else values.get("pooling"), pooling),
             "pooling_linear": kind == "cls" or "pooling.dense" in names,
             "pooling_norm": kind == "cls" or "pooling.norm" in names,
         }
+    elif pooling is not None:
+        raise InputError(f"{folder} gives an answer for each {reads[:-1]}, and pools nothing\n  leave --pooling out")
     head_name = _HEADS[reads]
     pairs = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in names.items() for part in ("weight", "bias")}
     heads = {part: f"{head_name}.{part}" for part in ("weight", "bias")}
@@ -136,6 +144,30 @@ def read_classifier(folder: Path) -> PublishedClassifier:
     classes = () if reads == "spans" else class_names(values, len(head["weight"]))
     encoder |= {ours: state[theirs] for ours, theirs in pairs.items()}
     return PublishedClassifier(model, text, encoder, head, classes, reads)
+
+
+def _pooling(folder: Path, said: str | None, given: str | None) -> str:
+    """What the folder says, or else what is given. Raises InputError where neither does, or they differ."""
+    if said is None and given is None:
+        raise InputError(
+            f"{folder} does not tell whether it takes the mean or the maximum of a text's patches: the original's "
+            f"files are the same\n  fix: pretrainkit import {folder} --recipe glue --pooling mean --out OUT\n"
+            "  or --pooling max; the original's default is mean. Then use OUT instead"
+        )
+    if said is not None and given not in (None, said):
+        raise InputError(f"{folder} pools by {said}, not by {given}\n  leave --pooling out")
+    found = said or given
+    if found not in ("cls", "mean", "max") or (said is None and found == "cls"):
+        raise InputError(f"{folder} cannot pool by {found!r}: it has the layers of mean and max\n  give --pooling mean")
+    return found
+
+
+def _is_untrained_norm(state: Mapping[str, Tensor], name: str | None) -> bool:
+    """True for a layer norm of ones and zeros. Training moves one that is used; the original's files have one that
+    `pooler_add_layer_norm` switched off, too."""
+    if name is None:
+        return False
+    return bool((state[f"{name}.weight"] == 1).all() and (state[f"{name}.bias"] == 0).all())
 
 
 def nearest_grid_width(table: Tensor, config: PixelModelConfig) -> int | None:

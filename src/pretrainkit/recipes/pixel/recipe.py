@@ -151,10 +151,10 @@ class Pixel(Recipe):
 
         write_classifier(model, config, out, renderer=tokenizer)
 
-    def import_text_classifier(self, folder: Path) -> ImportedTextClassifier:
+    def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
         from pretrainkit.recipes.pixel.convert_classifier import read_classifier
 
-        found, config = read_classifier(folder), base()
+        found, config = read_classifier(folder, pooling), base()
         length = found.model.max_patches
         run = config.model_copy(
             update={

@@ -26,7 +26,9 @@ from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rendering.page import Page, Text
+from pretrainkit.rendering.parts import Part, RunningPart
 from pretrainkit.rendering.renderer import Renderer
+from pretrainkit.rendering.windows import NoRoomError, Window, windows
 from pretrainkit.training.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 
 _CONTROL_PATCHES = 2
@@ -84,7 +86,10 @@ class DrawnExamples(ReadExamples):
         if not isinstance(text, tuple):
             return page
         limit = _first_patches(page, self._renderer)
-        return page if limit is None else Page(self._renderer.drawer, text, text_a_max_length=limit)
+        if limit is None:
+            return page
+        first = Page(self._renderer.drawer, text, text_a_max_length=limit).parts[0]
+        return Page(self._renderer.drawer, (_shown(first, text[0]), text[1]))
 
     def lengths(self) -> Ints:
         return self._lengths
@@ -120,6 +125,12 @@ def _first_patches(page: Page, renderer: Renderer) -> int | None:
     return limit if num_first > limit else None
 
 
+def _shown(part: Part, text: str) -> str:
+    """What a canvas shows of a pair's first text. The rest is left out before the pair is drawn, because with `parity`
+    it keeps its room, in which the second text would be shown."""
+    return part.text if isinstance(part, RunningPart) else text
+
+
 class DrawnWords(DrawnExamples, ReadWords):
     """Lists of words, each of which begins a patch. The last one that is read may lose its end."""
 
@@ -143,43 +154,33 @@ class DrawnPassages(DrawnExamples, ReadPassages):
     cuts_words = True
 
     def __init__(self, renderer: Renderer, pairs: Sequence[tuple[str, str]], stride: int, max_first: int) -> None:
-        self._max_first = max_first
-        windows = [
-            (number, begin, text)
-            for number, pair in enumerate(pairs)
-            for begin, text in self._windows(renderer, pair, stride)
+        drawer = renderer.drawer
+        firsts = [Page(drawer, (question, ""), text_a_max_length=max_first).parts[0] for question, _ in pairs]
+        questions = [_shown(first, question) for first, (question, _) in zip(firsts, pairs, strict=True)]
+        is_cut = np.fromiter((first.rest(0) is not None for first in firsts), bool, len(pairs))
+        shown = [
+            (number, window.begin + len(context) - len(context.lstrip()), window.page.text, window.page.direction)
+            for number, (question, (_, context)) in enumerate(zip(questions, pairs, strict=True))
+            for window in self._windows(Page(drawer, (question, context.strip())), stride)
         ]
-        pages = (self._page(renderer, (question, "")) for question, _ in pairs)
-        is_cut = np.fromiter((page.parts[0].rest(0) is not None for page in pages), bool, len(pairs))
-        self._example = np.array([number for number, _, _ in windows], np.int64)
-        self._begin = np.array([begin for _, begin, _ in windows], np.int64)
+        self._example = np.array([number for number, _, _, _ in shown], np.int64)
+        self._begin = np.array([begin for _, begin, _, _ in shown], np.int64)
         self._is_cut = is_cut[self._example]
-        super().__init__(renderer, [text for _, _, text in windows])
+        self._directions = [direction for _, _, _, direction in shown]
+        super().__init__(renderer, [text for _, _, text, _ in shown])
 
-    def _windows(self, renderer: Renderer, pair: tuple[str, str], stride: int) -> Iterable[tuple[int, tuple[str, str]]]:
-        """(first character of the context, what is drawn)."""
-        question, context = pair
-        begin = 0
-        while True:
-            text = question, context[begin:]
-            yield begin, text
-            rest = self._page(renderer, text).parts[-1].rest(stride)
-            if rest is None:
-                return
-            if rest[0] <= 0:
-                room = renderer.config.max_seq_length
-                raise ConfigError(
-                    f"a window of {room} patches has no room for more of a context than the {stride} that it repeats\n"
-                    "  use longer windows, shorter questions or a smaller stride"
-                )
-            begin += rest[0]
-
-    def _page(self, renderer: Renderer, text: tuple[str, str]) -> Page:
-        return Page(renderer.drawer, text, text_a_max_length=self._max_first)
+    @staticmethod
+    def _windows(page: Page, stride: int) -> Iterable[Window]:
+        try:
+            yield from windows(page, stride)
+        except NoRoomError:
+            raise ConfigError(
+                f"a window of {page.geometry.num_patches} patches has no room for more of a context than the {stride} "
+                "that it repeats\n  use longer windows, shorter questions or a smaller stride"
+            ) from None
 
     def page(self, index: int) -> Page:
-        text: Any = self._texts[index]
-        return self._page(self._renderer, text)
+        return Page(self._renderer.drawer, self._texts[index], rtl=self._directions[index] == "rtl")
 
     def example_of(self) -> Ints:
         return self._example
@@ -189,16 +190,12 @@ class DrawnPassages(DrawnExamples, ReadPassages):
 
     def offsets(self, window: int) -> Ints:
         page = self.page(window)
-        spans, text_ids = page.offsets()
-        num_patches = page.end // self._renderer.config.pixels_per_patch + 1
-        found = np.full((1 + num_patches, 2), -1, np.int64)
-        shown = [
-            (1 + patch, first, after)
-            for patch, ((first, after), text) in enumerate(zip(spans, text_ids, strict=True))
-            if text == 1 and after > first >= 0
-        ]
-        for slot, first, after in shown:
-            found[slot] = first + self._begin[window], after + self._begin[window]
+        context, P = page.parts[1], self._renderer.config.pixels_per_patch
+        found = np.full((2 + page.end // P, 2), -1, np.int64)
+        begun = page.parts[0].end // P + 2  # behind the class token and the black patch that ends the question
+        for slot, (first, after) in enumerate(context.spans(), begun):
+            if after > first:
+                found[slot] = first + self._begin[window], after + self._begin[window]
         return found
 
     def no_answer_slot(self, window: int) -> int:
