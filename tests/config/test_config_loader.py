@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.config.base import Config
-from pretrainkit.config.loader import fields_under, flatten, nearest, parse_override, resolve
+from pretrainkit.config.explain import fields_under, nearest
+from pretrainkit.config.loader import flatten, parse_override, resolve
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.data_config import DataConfig

@@ -59,8 +59,15 @@ def check(
 ) -> None:
     """Check a config without starting anything; reports every problem at once."""
     from pretrainkit import api
+    from pretrainkit.config.base import shown
+    from pretrainkit.config.loader import flatten
 
-    api.check_config(api.load_config(source, settings or []), nproc)
+    resolved = api.resolve_config(source, settings or [])
+    api.check_config(resolved.config, nproc, resolved.origins)
+    values = flatten(resolved.config.model_dump(mode="json"))
+    for path, origin in resolved.origins.items():
+        if "because" in origin:
+            print(f"note: {path}={shown(values[path])} ({origin})")
     print(f"{source}: all right on {nproc} rank{'s' if nproc > 1 else ''}")
 
 

@@ -75,7 +75,7 @@ def train(
     if sweep:
         start_sweep(asked, source, settings or [], sweep, out, device)
         return
-    api.check_config(resolved.config, asked.world_size)
+    api.check_config(resolved.config, asked.world_size, resolved.origins)
     resolved.config.parallel.require_ranks(asked.world_size)
     start_frozen(asked, resolved, out, device, resume=resume, as_json=json)
 

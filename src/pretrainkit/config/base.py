@@ -1,8 +1,48 @@
 """The base of every config class: frozen, keyword-only, unknown keys refused, every field documented."""
 
-from typing import Any, ClassVar
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
+
+DEFAULT: Any = object()
+"""As a remedy: the default of a field."""
+
+
+class Conflict(str):
+    """A problem, as a message, of several settings that cannot be together; one of them can give way.
+
+    The loader lets those give way that no user wrote, so that a preset's values follow what the user overrides.
+    """
+
+    settings: tuple[str, ...]
+    """Dotted paths of all settings that are involved."""
+    remedies: tuple[tuple[str, Any], ...]
+    """(Dotted path, value as in JSON or DEFAULT); each alone solves the problem, and the first is preferred."""
+
+    def __new__(cls, message: str, remedies: Iterable[tuple[str, Any]], *others: str) -> "Conflict":
+        """`others` are involved, too, but cannot give way."""
+        conflict = super().__new__(cls, message)
+        conflict.remedies = tuple(remedies)
+        conflict.settings = (*others, *(path for path, _ in conflict.remedies))
+        return conflict
+
+
+class ConflictError(ValueError):
+    """For validators of a config: a conflict among its fields, whose paths begin at that config."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(conflict)
+        self.conflict = conflict
+
+
+class ReadBy(NamedTuple):
+    """Marks a field that is read only where another field of the same class has one of some values:
+    `Annotated[float, ReadBy("name", ("sgd", "lars"))]`."""
+
+    field: str
+    values: tuple[Any, ...]
 
 
 class Config(BaseModel):
@@ -23,6 +63,49 @@ class Config(BaseModel):
     def neutral(self) -> frozenset[str]:
         """`neutral_fields`, and those that are neutral because of what another field says."""
         return self.neutral_fields
+
+    def conflicts(self) -> Sequence[Conflict]:
+        """Problems for which the loader looks for a setting that can give way."""
+        return ()
+
+
+def shown(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
+    """A conflict for each field at any depth that is marked `ReadBy`, is not read, and has not its default."""
+    for name, info in type(config).model_fields.items():
+        value, path = getattr(config, name), f"{prefix}{name}"
+        mark = next((mark for mark in info.metadata if isinstance(mark, ReadBy)), None)
+        if mark is None or getattr(config, mark.field) in mark.values:
+            if isinstance(value, Config):
+                yield from unread(value, f"{path}.")
+            continue
+        default = info.get_default(call_default_factory=True)
+        for leaf, given, usual in _changed(path, value, default):
+            choice, others = f"{prefix}{mark.field}", " or ".join(map(shown, mark.values))
+            current = shown(getattr(config, mark.field))
+            yield Conflict(
+                f"{leaf}={shown(given)} is only read by {choice}={others}, not by {current}\n"
+                f"  leave it out, which is {leaf}={shown(usual)}, or set {choice}={shown(mark.values[0])}",
+                [(leaf, DEFAULT)],
+                choice,
+            )
+
+
+def _changed(path: str, value: Any, default: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(Path, value, default) of what differs from the default; of settings each field alone."""
+    if isinstance(value, Config) and type(value) is type(default):
+        for name in type(value).model_fields:
+            yield from _changed(f"{path}.{name}", getattr(value, name), getattr(default, name))
+    elif value != default:
+        yield path, value, default
 
 
 def architecture(config: Config) -> dict[str, Any]:

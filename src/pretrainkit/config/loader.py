@@ -5,16 +5,17 @@ one preset or file, or several of which later ones win; the other keys are laid 
 All problems are reported together.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pretrainkit.config.yaml import parse_yaml
+from pretrainkit.config.base import DEFAULT, Config, Conflict
+from pretrainkit.config.explain import config_classes_in, conflicts_in, explain, tag_of
+from pretrainkit.config.yaml import key_lines, parse_yaml
 from pretrainkit.errors import ConfigError
 
 Tree = dict[str, Any]
@@ -38,7 +39,8 @@ class Resolved:
 
     config: Any
     origins: Origins
-    """Dotted path of each leaf to 'preset bert/tiny', 'file x.yaml', or 'command line'."""
+    """Dotted path of each leaf to 'preset bert/tiny', 'line 3 of file x.yaml', 'command line', or 'default'; where a
+    value of a preset gave way, 'default, because optimizer.name was overridden (command line)'."""
 
 
 def resolve(source: str | Path | Mapping[str, Any], overrides: Iterable[str], catalog: Catalog) -> Resolved:
@@ -55,22 +57,122 @@ def resolve(source: str | Path | Mapping[str, Any], overrides: Iterable[str], ca
         except ConfigError as error:
             problems += error.problems
             continue
-        _lay_over(tree, origins, _nested(path, value), "command line", catalog)
+        overlay = _nested(path, value)
+        _lay_over(tree, origins, overlay, dict.fromkeys(flatten(overlay), "command line"), catalog)
     recipe = tree.get("recipe")
     if not isinstance(recipe, str):
         raise ConfigError(
             [*problems, f"{source}: no recipe is named\n  add 'extends: RECIPE/PRESET' or 'recipe: NAME'"]
         )
     config_class = catalog.config_class(recipe)
+    base = next((origin.removeprefix("preset ") for origin in origins.values() if origin.startswith("preset ")), None)
+
+    def all_fields(parent: str) -> str:
+        """A command that works whatever is wrong here: it shows the preset, or the schema."""
+        if base is not None and (not parent or _has_part(catalog.preset(base), parent)):
+            return f"pretrainkit config show {base}{f' --under {parent}' if parent else ''}"
+        return f"pretrainkit config schema {recipe}"
+
     try:
-        config = config_class.model_validate(tree)
+        config = _settled(tree, origins, config_class)
     except ValidationError as error:
-        name = source if isinstance(source, str) else recipe
-        raise ConfigError(problems + [_explain(e, config_class, str(name)) for e in error.errors()]) from None
+        found = explain(error, config_class, origin=lambda path: _origin_of(path, origins), all_fields=all_fields)
+        raise ConfigError(problems + found) from None
     if problems:
         raise ConfigError(problems)
     leaves = flatten(config.model_dump(mode="json"))
     return Resolved(config, {path: _origin_of(path, origins) for path in leaves})
+
+
+_GAVE_WAY = ("default, because", "adjusted, because")
+
+
+def _settled(tree: Tree, origins: Origins, config_class: type[C]) -> C:
+    """The config of `tree`. In a conflict, a value that no user wrote gives way to what a user wrote.
+
+    Raises:
+        ValidationError: There is more to it than conflicts.
+    """
+    done = set()
+    while True:
+        error, config, conflicts = None, None, list[Conflict]()
+        try:
+            config = config_class.model_validate(tree)
+            conflicts = list(config.conflicts()) if isinstance(config, Config) else []
+        except ValidationError as caught:
+            error = caught
+            conflicts = [_below(prefix, found.conflict) for prefix, found in conflicts_in(error, config_class)]
+        has_changed = False
+        for conflict in conflicts:
+            for path, value in conflict.remedies:
+                others = (_cause(other, origins) for other in conflict.settings if other != path)
+                cause = next(filter(None, others), None)
+                if cause is None or path in done or _is_written(path, origins):
+                    continue
+                done.add(path)
+                has_changed = True
+                _put(tree, path.split("."), value)
+                for leaf in [leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")]:
+                    del origins[leaf]
+                kind = "default" if value is DEFAULT else "adjusted"
+                origins[path] = f"{kind}, because {cause} was overridden ({_origin_of(cause, origins)})"
+                break
+        if not has_changed:
+            if error is not None:
+                raise error
+            assert config is not None
+            return config
+
+
+def _below(prefix: str, conflict: Conflict) -> Conflict:
+    under = f"{prefix}." if prefix else ""
+    remedies = [(under + path, value) for path, value in conflict.remedies]
+    return Conflict(conflict, remedies, *(under + path for path in conflict.settings))
+
+
+def with_origins(problem: str, origins: Origins) -> str:
+    """The message of a conflict, with the places where its settings are written."""
+    paths = problem.settings if isinstance(problem, Conflict) else ()
+    found = []
+    for path in dict.fromkeys(paths):
+        if _is_written(path, origins):
+            leaf = next((leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")), path)
+            found.append(f"{path} ({_origin_of(leaf, origins)})")
+    return f"{problem}\n  written: {', '.join(found)}" if found else problem
+
+
+def _cause(path: str, origins: Origins) -> str | None:
+    """The setting of a user to which the value at `path` is due: this one, or the one for which it gave way."""
+    if _is_written(path, origins):
+        return path
+    found = re.match(rf"(?:{'|'.join(_GAVE_WAY)}) (\S+) was overridden", _origin_of(path, origins))
+    return None if found is None else found[1]
+
+
+def _is_written(path: str, origins: Origins) -> bool:
+    """True where a user wrote the setting, a part of it, or what holds it."""
+    return any(
+        not origin.startswith(("preset ", "default", *_GAVE_WAY))
+        and (f"{leaf}.".startswith(f"{path}.") or f"{path}.".startswith(f"{leaf}."))
+        for leaf, origin in origins.items()
+    )
+
+
+def _put(tree: Tree, path: Sequence[str], value: Any) -> None:
+    *parents, leaf = path
+    for part in parents:
+        tree[part] = dict(tree.get(part) or {})
+        tree = tree[part]
+    if value is DEFAULT:
+        tree.pop(leaf, None)
+    else:
+        tree[leaf] = value
+
+
+def _has_part(config: BaseModel, path: str) -> bool:
+    for name in path.split("."):
+        config = getattr(config, name, None)  # type: ignore[assignment]
+    return isinstance(config, BaseModel)
 
 
 def parse_override(word: str) -> tuple[list[str], Any]:
@@ -105,7 +207,7 @@ def config_of_words(config_class: type[C], words: Iterable[str], option: str) ->
         return config_class.model_validate(tree)
     except ValidationError as error:
         fields = f"\n  fields of {option}: {', '.join(config_class.model_fields)}"
-        found = [_explain(e, config_class, option).partition("\n  all fields")[0] for e in error.errors()]
+        found = explain(error, config_class)
         raise ConfigError(
             [f"{option}: {problem}" for problem in found[:-1]] + [f"{option}: {found[-1]}{fields}"]
         ) from None
@@ -120,29 +222,9 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix: tree}
 
 
-def fields_under(config_class: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Dotted path of every field below a config class, to its documentation."""
-    found: dict[str, str] = {}
-    for name, info in config_class.model_fields.items():
-        path = f"{prefix}.{name}" if prefix else name
-        found[path] = info.description or ""
-        for sub in config_classes_in(info.annotation):
-            found |= fields_under(sub, path)
-    return found
-
-
-def config_classes_in(annotation: Any) -> list[type[BaseModel]]:
-    """The config classes that an annotation allows: through Optional, unions and Annotated, not through lists."""
-    if isinstance(annotation, type):
-        return [annotation] if issubclass(annotation, BaseModel) else []
-    if getattr(annotation, "__origin__", None) in (list, tuple, dict):
-        return []
-    return [c for arg in get_args(annotation) for c in config_classes_in(arg)]
-
-
 def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple[str, ...]) -> tuple[Tree, Origins]:
     if isinstance(source, Mapping):
-        return _extend(dict(source), "given mapping", Path(), catalog, trail)
+        return _extend(dict(source), "given mapping", Path(), catalog, trail, {})
     name = str(source)
     if not name.endswith((".yaml", ".yml")):
         tree = catalog.preset(name).model_dump(mode="json")
@@ -159,10 +241,12 @@ def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple
     tree = parse_yaml(text, name)
     if not isinstance(tree, dict):
         raise ConfigError(f"{name} holds {type(tree).__name__}, not a mapping of settings")
-    return _extend(tree, f"file {name}", path.parent, catalog, (*trail, str(path.resolve())))
+    return _extend(tree, f"file {name}", path.parent, catalog, (*trail, str(path.resolve())), key_lines(text))
 
 
-def _extend(tree: Tree, origin: str, folder: Path, catalog: Catalog, trail: tuple[str, ...]) -> tuple[Tree, Origins]:
+def _extend(
+    tree: Tree, origin: str, folder: Path, catalog: Catalog, trail: tuple[str, ...], lines: Mapping[str, int]
+) -> tuple[Tree, Origins]:
     tree = dict(tree)
     bases = tree.pop("extends", [])
     merged: Tree = {}
@@ -173,47 +257,83 @@ def _extend(tree: Tree, origin: str, folder: Path, catalog: Catalog, trail: tupl
         if base.endswith((".yaml", ".yml")) and not Path(base).is_absolute():
             base = str(folder / base)
         base_tree, base_origins = _load(base, catalog, trail)
-        merged = _merge(merged, base_tree, _tags(merged, catalog))
-        origins |= base_origins
-    _lay_over(merged, origins, tree, origin, catalog)
+        _lay_over(merged, origins, base_tree, base_origins, catalog)
+    _lay_over(merged, origins, tree, {path: _line_of(path, lines) + origin for path in flatten(tree)}, catalog)
     return merged, origins
 
 
-def _lay_over(tree: Tree, origins: Origins, overlay: Tree, origin: str, catalog: Catalog) -> None:
-    merged = _merge(tree, overlay, _tags(tree, catalog))
+def _line_of(path: str, lines: Mapping[str, int]) -> str:
+    return f"line {lines[path]} of " if path in lines else ""
+
+
+def _lay_over(tree: Tree, origins: Origins, overlay: Tree, overlay_origins: Origins, catalog: Catalog) -> None:
+    """Put `overlay` over `tree`, key by key. In place.
+
+    Where it names another member of a union, the fields of the old member go, but for those that a user wrote and that
+    the new member has or that were not the default, and those without a default that both members have.
+    """
+    is_preset = all(origin.startswith("preset ") for origin in overlay_origins.values())
+    for path, choice, members in _unions(tree, catalog):
+        old, new = _at(tree, path), _at(overlay, path)
+        if not isinstance(old, Mapping) or not isinstance(new, Mapping) or choice not in new:
+            continue
+        before, after = members.get(str(old.get(choice))), members.get(str(new[choice]))
+        if before is None or after is None or before is after:
+            continue
+        kept = {} if is_preset else {n: v for n, v in old.items() if _stays(path, n, v, before, after, origins)}
+        _put(tree, path.split("."), kept)
+        for leaf in list(origins):
+            if leaf.startswith(f"{path}.") and leaf.removeprefix(f"{path}.").partition(".")[0] not in kept:
+                del origins[leaf]
+        cause = f"{path}.{choice}"
+        origins[path] = f"default, because {cause} was overridden ({_origin_of(cause, overlay_origins)})"
+    merged = _merge(tree, overlay)
     tree.clear()
     tree.update(merged)
-    for path in flatten(overlay):
-        origins[path] = origin
+    origins |= overlay_origins
 
 
-def _merge(base: Any, overlay: Any, tags: Mapping[str, str], path: str = "") -> Any:
-    """`overlay` over `base`, key by key; where it names another member of a union, it replaces the old member whole."""
+_ANY: Any = object()
+
+
+def _stays(path: str, name: str, value: Any, before: type[BaseModel], after: type[BaseModel], origins: Origins) -> bool:
+    """True where a field of a union's old member is kept for the new one."""
+    was, will = before.model_fields.get(name), after.model_fields.get(name)
+    if _is_written(f"{path}.{name}", origins):
+        usual = None if was is None else was.get_default(call_default_factory=True)
+        return will is not None or value != usual
+    if was is None or will is None:
+        return False
+    is_same = (was.annotation, was.metadata) == (will.annotation, will.metadata)
+    return was.is_required() and will.is_required() and is_same
+
+
+def _merge(base: Any, overlay: Any) -> Any:
     if not (isinstance(base, Mapping) and isinstance(overlay, Mapping)):
         return overlay
-    tag = tags.get(path)
-    if tag is not None and tag in overlay and overlay[tag] != base.get(tag):
-        return dict(overlay)
-    under = f"{path}." if path else ""
-    return {**base, **{key: _merge(base.get(key), value, tags, under + key) for key, value in overlay.items()}}
+    return {**base, **{key: _merge(base.get(key), value) for key, value in overlay.items()}}
 
 
-def _tags(tree: Tree, catalog: Catalog) -> dict[str, str]:
-    """Dotted path of each field that is a union of configs, to the name of the field that tells its members apart."""
+def _at(tree: Any, path: str) -> Any:
+    for part in path.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _unions(tree: Tree, catalog: Catalog) -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
+    """Of each union of configs: its dotted path, the field that tells its members apart, and the members."""
     recipe = tree.get("recipe")
-    return _union_tags(catalog.config_class(recipe)) if isinstance(recipe, str) else {}
+    return _unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
 
 
-def _union_tags(config_class: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+def _unions_of(config_class: type[BaseModel], prefix: str = "") -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
+    found = []
     for name, info in config_class.model_fields.items():
         members, path = config_classes_in(info.annotation), f"{prefix}{name}"
-        if len(members) > 1:
-            for field in set.intersection(*(set(member.model_fields) for member in members)):
-                if all(len(get_args(member.model_fields[field].annotation)) == 1 for member in members):
-                    found[path] = field
+        if (tag := tag_of(members)) is not None:
+            found.append((path, *tag))
         for member in members:
-            found |= _union_tags(member, f"{path}.")
+            found += _unions_of(member, f"{path}.")
     return found
 
 
@@ -230,78 +350,3 @@ def _origin_of(path: str, origins: Origins) -> str:
             return origins[path]
         path = path.rpartition(".")[0]
     return "default"
-
-
-def _explain(error: Any, config_class: type[BaseModel], source: str) -> str:
-    """One pydantic error as: what was given, what is wrong, what to do."""
-    location = _without_union_tags(error["loc"], config_class)
-    path = ".".join(map(str, location))
-    parent, _, leaf = path.rpartition(".")
-    given = error.get("input")
-    if error["type"] == "extra_forbidden":
-        known = fields_under(config_class)
-        close = nearest(path, known)
-        under = f" --under {parent}" if parent else ""
-        advice = f"\n  closest: {close}" if close else ""
-        return (
-            f"{parent or 'the config'} has no field {leaf!r}\n  given:   {path}={_short(given)}{advice}\n"
-            f"  all fields: pretrainkit config show {source}{under}"
-        )
-    if error["type"] == "missing":
-        doc = fields_under(config_class).get(path, "")
-        return f"{path} is missing\n  {doc}\n  give it: {path}=VALUE"
-    message = error["msg"].removeprefix("Value error, ")
-    if not path and isinstance(given, Mapping):
-        words = " ".join(f"{name}={_short(value)}" for name, value in given.items())
-        return f"{message}\n  given:   {words or 'nothing'}"
-    doc = fields_under(config_class).get(path, "")
-    return f"{path or 'the config'}: {message}\n  given:   {path}={_short(given)}" + (
-        f"\n  meaning: {doc}" if doc else ""
-    )
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _without_union_tags(location: Sequence[Any], config_class: type[BaseModel]) -> list[Any]:
-    """Pydantic puts the tag of a union's member into the location; the user never wrote it."""
-    classes: list[type[BaseModel]] = [config_class]
-    path: list[Any] = []
-    for part in location:
-        if isinstance(part, str) and path and not any(part in c.model_fields for c in classes):
-            tags = {tag for c in classes for tag in _literals(c)} | {c.__name__ for c in classes}
-            if part in tags:
-                classes = [c for c in classes if part in _literals(c) or part == c.__name__]
-                continue
-        path.append(part)
-        infos = [c.model_fields[part] for c in classes if part in c.model_fields]
-        classes = [sub for info in infos for sub in config_classes_in(info.annotation)] or classes
-    return path
-
-
-def _literals(config_class: type[BaseModel]) -> set[str]:
-    return {
-        value
-        for info in config_class.model_fields.values()
-        for value in get_args(info.annotation)
-        if isinstance(value, str)
-    }
-
-
-def nearest(path: str, known: Mapping[str, str]) -> str | None:
-    """The known dotted path that `path` most likely meant: by spelling, place, and the words of the documentation."""
-    parent, _, leaf = path.rpartition(".")
-    words = set(re.findall(r"[a-z]{2,}", leaf.lower()))
-
-    def score(candidate: str) -> float:
-        other_parent, _, other_leaf = candidate.rpartition(".")
-        spelling = difflib.SequenceMatcher(None, leaf, other_leaf).ratio()
-        doc_words = set(re.findall(r"[a-z]{2,}", known[candidate].lower()))
-        described = len(words & doc_words) / len(words) if words else 0.0
-        named = len(words & set(other_leaf.split("_"))) / len(words) if words else 0.0
-        return max(spelling, 0.9 * named, 0.8 * described) + (0.15 if other_parent == parent else 0.0)
-
-    best = max(known, key=score, default=None)
-    return best if best is not None and score(best) >= 0.6 else None

@@ -67,6 +67,20 @@ def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
         raise ConfigError(f"{where} is not valid YAML\n  {str(error).replace(chr(10), chr(10) + '  ')}") from None
 
 
+def key_lines(text: str) -> dict[str, int]:
+    """Dotted path of each key of a YAML text that `parse_yaml` reads, to its line, from 1."""
+    found = {}
+
+    def walk(node: yaml.Node | None, prefix: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                found[f"{prefix}{key.value}"] = key.start_mark.line + 1
+                walk(value, f"{prefix}{key.value}.")
+
+    walk(yaml.compose(text, Loader=_Loader), "")
+    return found
+
+
 def dump_yaml(value: Any) -> str:
     """Plain YAML that `parse_yaml` reads back to the same value."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.config.loader import Resolved, resolve
+from pretrainkit.config.loader import Origins, Resolved, resolve, with_origins
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import Recipes
 from pretrainkit.training.run import RunConfig
@@ -26,7 +26,16 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str]
     return resolve_config(source, overrides).config
 
 
-def check_config(config: RunConfig, world_size: int = 1) -> None:
-    """Refuse combinations that cannot work on `world_size` ranks. Raises ConfigError with all of them."""
+def check_config(config: RunConfig, world_size: int = 1, origins: Origins | None = None) -> None:
+    """Refuse combinations that cannot work on `world_size` ranks.
+
+    Args:
+        config: From `resolve_config`.
+        world_size: Ranks.
+        origins: From there, too; then messages say where the settings are written that do not go together.
+
+    Raises:
+        ConfigError: With all of them.
+    """
     if problems := config.problems(world_size):
-        raise ConfigError(problems)
+        raise ConfigError([with_origins(problem, origins or {}) for problem in problems])

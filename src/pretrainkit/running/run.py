@@ -46,7 +46,7 @@ def run_training(
         refuse_idle_evaluation(config, origins)
         config = with_first_step(config)
     config = with_extra_steps(config)
-    config = checked(recipe, absolute_paths(config))  # before torch, which takes a second and a half to import
+    config = checked(recipe, absolute_paths(config), origins)  # before torch, which takes a second and a half to import
 
     import torch
 
@@ -165,11 +165,11 @@ def _idle_changes(folder: RunFolder, trainer: Trainer, changes: Mapping[str, Any
     )
 
 
-def checked(recipe: Recipe, config: Any) -> Any:
+def checked(recipe: Recipe, config: Any, origins: Origins | None = None) -> Any:
     """The config bound to its data, or ConfigError and DataError with what does not fit on this number of ranks."""
     world_size = os.environ.get("WORLD_SIZE", "1")
     num_ranks = int(world_size) if world_size.isdecimal() else 1  # init_world complains about what is no number
-    check_config(config, num_ranks)
+    check_config(config, num_ranks, origins)
     if not config.has_training_data:
         raise ConfigError(
             "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"

@@ -1,10 +1,10 @@
 """How gradients become updates, and the learning rate over time. Torch-free."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import Config, ReadBy
 from pretrainkit.config.fields import NonNegativeFloat, Pattern, Rate
 
 
@@ -60,6 +60,12 @@ class AdafactorConfig(Config):
         return 1.0 if self.weight_decay_lr_exponent else 0.0
 
 
+_HAS_MOMENTS = ReadBy("name", ("adamw", "lamb", "lion", "muon"))
+_IS_SGD = ReadBy("name", ("sgd", "lars"))
+_ENDS_AT_FLOOR = ReadBy("name", ("linear", "cosine", "wsd"))
+_HAS_FACTORS = ReadBy("name", ("factors",))
+
+
 class OptimizerConfig(Config):
     """How gradients become updates."""
 
@@ -70,21 +76,21 @@ class OptimizerConfig(Config):
     in the model's blocks, made orthogonal; adamw for all other parameters."""
     peak_lr: PositiveFloat
     """Learning rate after warm-up."""
-    beta1: Rate = 0.9
+    beta1: Annotated[Rate, _HAS_MOMENTS] = 0.9
     """Decay of the first moment."""
-    beta2: Rate = 0.999
+    beta2: Annotated[Rate, _HAS_MOMENTS] = 0.999
     """Decay of the second moment."""
-    epsilon: PositiveFloat = 1e-6
+    epsilon: Annotated[PositiveFloat, ReadBy("name", ("adamw", "lamb", "muon"))] = 1e-6
     """Added to the root of the second moment."""
-    momentum: Rate = 0.9
+    momentum: Annotated[Rate, ReadBy("name", ("sgd", "lars", "muon"))] = 0.9
     """sgd, lars and muon only: how much of the last update stays. Muon was published with 0.95."""
-    nesterov: bool = False
+    nesterov: Annotated[bool, _IS_SGD] = False
     """sgd and lars only: look ahead along the momentum."""
-    weight_decay: NonNegativeFloat = 0.01
+    weight_decay: Annotated[NonNegativeFloat, ReadBy("name", ("adamw", "lamb", "sgd", "lars", "lion", "muon"))] = 0.01
     """Decoupled, multiplied by the learning rate. Not read by adafactor."""
-    scale_by_parameter_rms: bool = False
+    scale_by_parameter_rms: Annotated[bool, ReadBy("name", ("adamw",))] = False
     """adamw only: multiply each tensor's step by its root mean square, at least 0.001 (nanoT5)."""
-    adafactor: AdafactorConfig = AdafactorConfig()
+    adafactor: Annotated[AdafactorConfig, ReadBy("name", ("adafactor",))] = AdafactorConfig()
     """adafactor only."""
     decay_mask: Literal["by_name", "by_ndim_compat", "all"] = "by_name"
     """by_name: all but biases, norms, temperatures, class tokens and learned positions of vision transformers and CLIP
@@ -121,24 +127,24 @@ class ScheduleConfig(Config):
     """Updates until peak_lr is reached."""
     warmup_share: Rate | None = None
     """Instead of num_warmup_steps: this share of num_steps, rounded down."""
-    floor: Rate = 0.0
+    floor: Annotated[Rate, _ENDS_AT_FLOOR] = 0.0
     """Share of peak_lr at the end (cosine, linear, wsd)."""
-    num_decay_steps: NonNegativeInt = 0
+    num_decay_steps: Annotated[NonNegativeInt, ReadBy("name", ("wsd",))] = 0
     """wsd only: updates of the final decay."""
-    factors: tuple[ScheduleFactor, ...] = ()
+    factors: Annotated[tuple[ScheduleFactor, ...], _HAS_FACTORS] = ()
     """factors only: what is multiplied, with s = t - step_offset and w = num_warmup_steps; T5X's "a * b" is read too.
     constant: peak_lr. linear_warmup: min(1, s / w). rsqrt_decay: 1 / sqrt(max(s, w)). rsqrt_normalized_decay: the same
     x sqrt(w). decay_every: decay_factor ** (s // steps_per_decay). cosine_decay: half a cosine from 1 to 0 over each
     steps_per_cycle after w. linear_decay: peak_lr x min(s / w, 1 + decay_factor x (w - s))."""
-    decay_factor: NonNegativeFloat = 0.5
+    decay_factor: Annotated[NonNegativeFloat, _HAS_FACTORS] = 0.5
     """factors only: of decay_every and linear_decay."""
-    steps_per_decay: PositiveInt = 20_000
+    steps_per_decay: Annotated[PositiveInt, _HAS_FACTORS] = 20_000
     """factors only: updates between two cuts of decay_every."""
-    steps_per_cycle: PositiveInt = 100_000
+    steps_per_cycle: Annotated[PositiveInt, _HAS_FACTORS] = 100_000
     """factors only: updates of one cosine."""
     step_offset: NonNegativeInt = 0
     """Start the schedule anew: update step_offset counts as the first, and so do those before."""
-    min_lr: NonNegativeFloat = 1e-8
+    min_lr: Annotated[NonNegativeFloat, _HAS_FACTORS] = 1e-8
     """factors only: the learning rate is never lower."""
 
     @field_validator("factors", mode="before")

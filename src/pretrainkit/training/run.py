@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy, unread
 from pretrainkit.config.fields import Pattern
 from pretrainkit.config.paths import IsPath
 from pretrainkit.errors import ConfigError
@@ -33,7 +33,7 @@ class ParallelConfig(Config):
     """ddp: the whole model on every rank. fsdp2: a shard of it on each. hsdp: fsdp2 within a group of ranks, copies in
     the other groups, so that weights travel within a machine and only gradients between machines. auto: ddp when there
     is more than one rank."""
-    shard_ranks: Annotated[int, Field(ge=2)] | None = None
+    shard_ranks: Annotated[Annotated[int, Field(ge=2)] | None, ReadBy("strategy", ("hsdp",))] = None
     """Of hsdp: neighbouring ranks that hold one copy together; null: the ranks of a machine."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile per block. auto: on for CUDA, off for CPU, where it costs more than it gives."""
@@ -55,10 +55,8 @@ class ParallelConfig(Config):
     def problems(self, world_size: int) -> list[str]:
         """What cannot work on so many ranks, each as a message."""
         shards = self.shard_ranks
-        if shards is None:
+        if shards is None or self.strategy != "hsdp":
             return []
-        if self.strategy != "hsdp":
-            return [f"parallel.shard_ranks={shards} is only read by parallel.strategy=hsdp\n  leave it out"]
         if world_size > 1 and world_size % shards:
             divisors = [str(size) for size in range(2, world_size + 1) if world_size % size == 0]
             return [
@@ -216,9 +214,13 @@ class RunConfig(Config):
         has_probes = any(probe.every_steps is not None for probe in evaluate.probes)
         return evaluate.every_steps is not None or evaluate.every_epochs is not None or has_probes
 
+    def conflicts(self) -> list[Conflict]:
+        """Problems that are solved when a value gives way that no user wrote."""
+        return [problem for problem in self.problems() if isinstance(problem, Conflict)]
+
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""
-        found = []
+        found: list[str] = []
         batch, micro = self.data.batch_size, self.data.microbatch_size
         if batch % world_size:
             found.append(
@@ -227,9 +229,14 @@ class RunConfig(Config):
             )
         elif micro is not None and (batch // world_size) % micro:
             unit = world_size * micro
+            per_rank, advice = batch // world_size, nearest_multiples(batch, unit)
             found.append(
-                f"a batch of {batch} examples cannot be split over {world_size} ranks with microbatches of {micro}\n"
-                f"  {batch} is not a multiple of {world_size} x {micro} = {unit}; {nearest_multiples(batch, unit)}"
+                Conflict(
+                    f"a batch of {batch} examples cannot be split over {world_size} ranks with microbatches of {micro}"
+                    f"\n  {batch} is not a multiple of {world_size} x {micro} = {unit}; {advice}",
+                    [("data.microbatch_size", max(n for n in range(1, micro + 1) if per_rank % n == 0))],
+                    "data.batch_size",
+                )
             )
         found += self.parallel.problems(world_size)
         found += self._start_problems()
@@ -237,52 +244,34 @@ class RunConfig(Config):
             found.append("neither num_steps nor data.num_epochs says how long to train\n  set one of them")
         if self.evaluate.every_steps is not None and self.evaluate.every_epochs is not None:
             found.append(
-                f"evaluate.every_steps={self.evaluate.every_steps} and evaluate.every_epochs="
-                f"{self.evaluate.every_epochs} both say when to evaluate\n  give one of them"
+                Conflict(
+                    f"evaluate.every_steps={self.evaluate.every_steps} and evaluate.every_epochs="
+                    f"{self.evaluate.every_epochs} both say when to evaluate\n  give one of them",
+                    [("evaluate.every_steps", DEFAULT), ("evaluate.every_epochs", DEFAULT)],
+                )
             )
         found += self._held_out_problems()
         if self.schedule.warmup_share is not None and self.schedule.num_warmup_steps:
             found.append(
-                f"schedule.num_warmup_steps={self.schedule.num_warmup_steps} and "
-                f"schedule.warmup_share={self.schedule.warmup_share} both set the warm-up\n  give one of them"
+                Conflict(
+                    f"schedule.num_warmup_steps={self.schedule.num_warmup_steps} and "
+                    f"schedule.warmup_share={self.schedule.warmup_share} both set the warm-up\n  give one of them",
+                    [("schedule.num_warmup_steps", DEFAULT), ("schedule.warmup_share", DEFAULT)],
+                )
             )
         if self.num_steps is not None:
             found += self._schedule_problems(self.num_steps)
         elif self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
             found.append(
-                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n  a tenth of the run is usual"
+                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
+                "  a tenth of the run is usual, such as schedule.num_decay_steps=100"
             )
-        is_sgd = self.optimizer.name in ("sgd", "lars")
-        is_adafactor = self.optimizer.name == "adafactor"
-        has_betas = not is_sgd and not is_adafactor
-        for name, belongs in (
-            ("momentum", is_sgd or self.optimizer.name == "muon"),
-            ("nesterov", is_sgd),
-            ("beta1", has_betas),
-            ("beta2", has_betas),
-            ("epsilon", has_betas and self.optimizer.name != "lion"),
-            ("weight_decay", not is_adafactor),
-            ("scale_by_parameter_rms", self.optimizer.name == "adamw"),
-            ("adafactor", is_adafactor),
-        ):
-            value = getattr(self.optimizer, name)
-            default = OptimizerConfig.model_fields[name].default
-            if not belongs and value != default:
-                found.append(
-                    f"optimizer.{name}={value} is not read by optimizer.name={self.optimizer.name}\n"
-                    f"  leave it out; where a preset has it: optimizer.{name}={default}"
-                )
-        found += self._factor_problems()
-        if self.schedule.name in ("inverse_sqrt", "constant", "factors") and self.schedule.floor:
+        if self.schedule.name == "factors" and not self.schedule.factors:
             found.append(
-                f"schedule.floor={self.schedule.floor} is only read by the schedules linear, cosine and wsd, "
-                f"not by {self.schedule.name}\n  leave it out, or choose one of those with schedule.name"
+                "schedule.name=factors needs schedule.factors\n"
+                "  name them, such as schedule.factors=[constant,linear_warmup,rsqrt_normalized_decay]"
             )
-        if self.schedule.name != "wsd" and self.schedule.num_decay_steps:
-            found.append(
-                f"schedule.num_decay_steps={self.schedule.num_decay_steps} is only read by schedule.name=wsd, "
-                f"not by {self.schedule.name}\n  leave it out, or set schedule.name=wsd"
-            )
+        found += unread(self)
         return found
 
     def _start_problems(self) -> list[str]:
@@ -330,40 +319,44 @@ class RunConfig(Config):
             )
         return found
 
-    def _factor_problems(self) -> list[str]:
-        """Fields that only schedule.name=factors reads, elsewhere; and factors that are not named."""
-        schedule = self.schedule
-        if schedule.name == "factors":
-            if schedule.factors:
-                return []
-            return ["schedule.name=factors needs schedule.factors, such as [constant, rsqrt_decay]"]
-        names = ("factors", "decay_factor", "steps_per_decay", "steps_per_cycle", "min_lr")
-        return [
-            f"schedule.{name}={getattr(schedule, name)} is only read by schedule.name=factors, not by {schedule.name}\n"
-            "  leave it out, or set schedule.name=factors"
-            for name in names
-            if getattr(schedule, name) != ScheduleConfig.model_fields[name].default
-        ]
-
     def _schedule_problems(self, num_steps: int) -> list[str]:
-        """Phases of the schedule that do not fit into the run."""
+        """Phases of the schedule that do not fit into the run. Those that nobody wrote become a tenth of it."""
         found = []
-        num_warmup_steps = self.schedule.warmup_steps(num_steps)
-        if num_warmup_steps > num_steps and self.schedule.name != "factors":
+        schedule, tenth = self.schedule, num_steps // 10
+        num_warmup_steps = schedule.warmup_steps(num_steps)
+        shorter_warmup = ("schedule.num_warmup_steps", tenth)
+        if num_warmup_steps > num_steps and schedule.name != "factors":
             found.append(
-                f"schedule.num_warmup_steps {num_warmup_steps} is more than num_steps {num_steps}\n"
-                "  shorten the warm-up or train longer"
+                Conflict(
+                    f"schedule.num_warmup_steps {num_warmup_steps} is more than num_steps {num_steps}\n"
+                    f"  shorten the warm-up, such as schedule.num_warmup_steps={tenth}, or train longer",
+                    [shorter_warmup],
+                    "num_steps",
+                    "schedule.name",
+                )
             )
-        if self.schedule.name == "wsd" and not self.schedule.num_decay_steps:
+        shorter_decay = ("schedule.num_decay_steps", max(1, tenth))
+        if schedule.name == "wsd" and not schedule.num_decay_steps:
             found.append(
-                "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
-                f"  a tenth of the run is usual: schedule.num_decay_steps={max(1, num_steps // 10)}"
+                Conflict(
+                    "schedule.name=wsd needs schedule.num_decay_steps of at least 1\n"
+                    f"  a tenth of the run is usual: schedule.num_decay_steps={max(1, tenth)}",
+                    [shorter_decay],
+                    "schedule.name",
+                )
             )
-        num_ramp_steps = num_warmup_steps + self.schedule.num_decay_steps
-        if self.schedule.name == "wsd" and num_ramp_steps > num_steps >= num_warmup_steps:
+        num_ramp_steps = num_warmup_steps + schedule.num_decay_steps
+        if schedule.name == "wsd" and num_ramp_steps > num_steps >= num_warmup_steps:
+            shorter = [shorter_warmup, shorter_decay]
             found.append(
-                f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
-                f"num_steps = {num_steps}\n  shorten the warm-up or the decay, or train longer"
+                Conflict(
+                    f"schedule.num_warmup_steps + schedule.num_decay_steps is {num_ramp_steps}, more than "
+                    f"num_steps = {num_steps}\n  shorten the warm-up or the decay, such as "
+                    f"schedule.num_warmup_steps={tenth} schedule.num_decay_steps={max(1, tenth)}, or train longer",
+                    shorter if num_warmup_steps > schedule.num_decay_steps else reversed(shorter),
+                    "num_steps",
+                    "schedule.name",
+                )
             )
         return found
 

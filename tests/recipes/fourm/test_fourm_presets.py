@@ -84,7 +84,7 @@ def changed(**update) -> FourMRun:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (changed(length=LengthConfig(num_tokens=10**9)), "num_steps=1500, but by the tokens"),
+        (changed(length=LengthConfig(num_tokens=10**9)), "num_steps=1500, but by length.num_tokens"),
         (changed(length=LengthConfig(num_warmup_tokens=10**6)), "num_warmup_steps=75, but"),
         (changed(length=LengthConfig(num_epoch_examples=5)), "only read with length.num_tokens"),
         (

@@ -81,7 +81,7 @@ def changed(config=None, **update) -> ImageTokenizerRun:
     ("config", "message"),
     [
         (changed(objective=ImageTokenizerObjectiveConfig(reconstruction="cross_entropy")), "does not fit colors"),
-        (changed(semseg_coco(), objective=ImageTokenizerObjectiveConfig()), "use cross_entropy"),
+        (changed(semseg_coco(), objective=ImageTokenizerObjectiveConfig()), "reconstruction=cross_entropy"),
         (
             changed(rgb(), objective=ImageTokenizerObjectiveConfig(reconstruction="cosine")),
             "does not fit a diffusion decoder",

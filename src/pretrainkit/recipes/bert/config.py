@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, model_validator
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy
 from pretrainkit.config.fields import Rate
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.run import RunConfig
@@ -110,7 +110,7 @@ class BertObjectiveConfig(Config):
     """Most tokens to predict in one example; null: no limit besides the rate."""
     mask_unit: Literal["token", "whole_word", "span"] = "token"
     """What is hidden together: single tokens, all pieces of a word, or runs of geometric length."""
-    mean_span_length: Annotated[float, Field(ge=1)] = 3.0
+    mean_span_length: Annotated[float, Field(ge=1), ReadBy("mask_unit", ("span",))] = 3.0
     """span only: mean run in tokens (SpanBERT uses 3.8)."""
     mask_share: Rate = 0.8
     """Of the tokens to predict, how many become the mask token."""
@@ -123,7 +123,7 @@ class BertObjectiveConfig(Config):
     Sabertooth, where a random pad token is then not attended to."""
     sentence_order: bool = True
     """Predict what sentence_pair says; single segments count as being as written."""
-    sentence_pair: Literal["order", "next"] = "order"
+    sentence_pair: Annotated[Literal["order", "next"], ReadBy("sentence_order", (True,))] = "order"
     """order: whether the two segments were swapped (ALBERT). next: whether the second segment follows the first, or is
     as many tokens from elsewhere in the same component (BERT), which can be told by the words they share."""
     swap_probability: Rate = 0.5
@@ -152,7 +152,7 @@ class BertDataConfig(DataConfig):
     batching: Literal["rows", "packed"] = "packed"
     """rows: one example per row of max_seq_length, the rest padding. packed: examples one after another without
     padding. The numbers are the same; packed costs less."""
-    microbatch_tokens: PositiveInt | None = None
+    microbatch_tokens: Annotated[PositiveInt | None, ReadBy("batching", ("packed",))] = None
     """packed only: room for so many tokens in every microbatch, filled up with padding, so that shapes never change
     (torch.compile); null: as many as there are."""
     chunking: Literal["lossless", "sabertooth"] = "lossless"
@@ -202,8 +202,12 @@ class BertRun(RunConfig):
             )
         if data.max_seq_length > model.max_positions:
             found.append(
-                f"data.max_seq_length {data.max_seq_length} is more than model.max_positions {model.max_positions}\n"
-                f"  set data.max_seq_length={model.max_positions} or model.max_positions={data.max_seq_length}"
+                Conflict(
+                    f"data.max_seq_length {data.max_seq_length} is more than model.max_positions "
+                    f"{model.max_positions}\n"
+                    f"  set data.max_seq_length={model.max_positions} or model.max_positions={data.max_seq_length}",
+                    [("data.max_seq_length", model.max_positions), ("model.max_positions", data.max_seq_length)],
+                )
             )
         if model.arch == "modern" and model.local_window % 2:
             found.append(f"model.local_window is {model.local_window}; it must be even: half on each side of a token")
@@ -212,44 +216,35 @@ class BertRun(RunConfig):
                 f"model.type_vocab_size is {model.type_vocab_size}, but pairs of segments need 2\n"
                 "  set model.type_vocab_size=2 or objective.sentence_order=false"
             )
+        predicted = ("data.max_seq_length", "objective.masking_rate", "objective.valid_masking_rate")
         wanted = int(max(objective.masking_rate, objective.valid_masking_rate) * data.max_seq_length)
         if objective.max_predictions is not None and objective.max_predictions < wanted:
             found.append(
-                f"objective.max_predictions {objective.max_predictions} would quietly lower the masking rate: "
-                f"a full example of {data.max_seq_length} tokens has {wanted} predictions\n"
-                f"  set objective.max_predictions={wanted + 1} or null, or a lower objective.masking_rate"
+                Conflict(
+                    f"objective.max_predictions {objective.max_predictions} would quietly lower the masking rate: "
+                    f"a full example of {data.max_seq_length} tokens has {wanted} predictions\n"
+                    f"  set objective.max_predictions={wanted + 1} or null, or a lower objective.masking_rate",
+                    [("objective.max_predictions", wanted + 1)],
+                    *predicted,
+                )
             )
         if objective.max_predictions is not None and objective.max_predictions >= data.max_seq_length:
             found.append(
-                f"objective.max_predictions {objective.max_predictions} leaves nothing to read of "
-                f"data.max_seq_length {data.max_seq_length}\n  set it to null for no limit besides the masking rate"
-            )
-        found += self._ignored_fields()
-        return found
-
-    def _ignored_fields(self) -> list[str]:
-        """Fields that were set although nothing reads them under the other settings."""
-        found = []
-        data, objective = self.data, self.objective
-        if data.batching == "rows" and data.microbatch_tokens is not None:
-            found.append(
-                f"data.microbatch_tokens={data.microbatch_tokens} is only read by data.batching=packed\n"
-                "  rows are cut into microbatches by data.microbatch_size"
+                Conflict(
+                    f"objective.max_predictions {objective.max_predictions} leaves nothing to read of "
+                    f"data.max_seq_length {data.max_seq_length}\n  set objective.max_predictions={wanted + 1}, or null "
+                    "for no limit besides the masking rate",
+                    [("objective.max_predictions", wanted + 1)],
+                    *predicted,
+                )
             )
         if data.microbatch_tokens is not None and data.microbatch_tokens < data.max_seq_length:
             found.append(
-                f"data.microbatch_tokens {data.microbatch_tokens} has no room for one example of "
-                f"data.max_seq_length {data.max_seq_length}\n  make it at least microbatch_size x the mean length"
-            )
-        if not objective.sentence_order and objective.sentence_pair != "order":
-            found.append(
-                f"objective.sentence_pair={objective.sentence_pair} is not read with objective.sentence_order=false\n"
-                "  leave one of them out"
-            )
-        default_length = BertObjectiveConfig.model_fields["mean_span_length"].default
-        if objective.mask_unit != "span" and objective.mean_span_length != default_length:
-            found.append(
-                f"objective.mean_span_length={objective.mean_span_length} is only read by objective.mask_unit=span, "
-                f"not by {objective.mask_unit}\n  leave it out, or set objective.mask_unit=span"
+                Conflict(
+                    f"data.microbatch_tokens {data.microbatch_tokens} has no room for one example of "
+                    f"data.max_seq_length {data.max_seq_length}\n  make it at least microbatch_size x the mean length",
+                    [("data.microbatch_tokens", DEFAULT)],
+                    "data.max_seq_length",
+                )
             )
         return found

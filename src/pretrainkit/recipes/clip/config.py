@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import Config, ReadBy
 from pretrainkit.config.fields import Rate
 from pretrainkit.config.paths import IsPath
 from pretrainkit.images.ops import ImageTransform
@@ -227,61 +227,43 @@ class MixupConfig(Config):
     """Of the sequence of shares and coins, the same on every rank."""
 
 
+_IS_INFONCE = ReadBy("loss", ("infonce",))
+
+
 class ClipObjectiveConfig(Config):
     """Pairs belong together, all others do not."""
 
     loss: Literal["infonce", "siglip"] = "infonce"
     """infonce: softmax over the batch in both directions. siglip: a sigmoid for each pair (Zhai et al. 2023,
     https://arxiv.org/abs/2303.15343)."""
-    gather_gradient: bool = True
+    gather_gradient: Annotated[bool, _IS_INFONCE] = True
     """Gradient also through the embeddings a row is compared with, those of other ranks too: the true gradient. false:
     those are constants, as ZeroVL's `gather_backward: False`."""
     gather: bool = True
     """Compare with the pairs of all ranks; false: with those of this rank alone."""
-    gather_group_size: PositiveInt | None = None
+    gather_group_size: Annotated[PositiveInt | None, ReadBy("gather", (True,))] = None
     """Compare within groups of so many consecutive ranks; null: all."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    label_smoothing: Annotated[float, Field(ge=0, lt=1), _IS_INFONCE] = 0.0
     """infonce only: share of the target spread over all columns."""
-    mixup: MixupConfig | None = None
+    mixup: Annotated[MixupConfig | None, _IS_INFONCE] = None
     """infonce only; null: off."""
     duplicates: Literal["negatives", "ignore", "positives"] = "negatives"
     """What pairs with the same image or caption in one batch are to each other: as any other, left out of the
     comparison, or further positives."""
-    siglip_bias: float = -10.0
+    siglip_bias: Annotated[float, ReadBy("loss", ("siglip",))] = -10.0
     """siglip only: initial bias of the logits."""
     logits_megabytes: PositiveInt = 256
     """Logits are computed in chunks of at most so many megabytes."""
 
     def problems(self, world_size: int) -> list[str]:
-        """Settings that do not fit together, or that the loss would not read."""
-        found = []
-        if self.loss == "siglip":
-            unread = {
-                "label_smoothing": self.label_smoothing != 0,
-                "mixup": self.mixup is not None,
-                "gather_gradient=false": not self.gather_gradient,
-            }
-            found += [
-                f"objective.{name} is for objective.loss=infonce, not for siglip\n  leave it out, or change the loss"
-                for name, is_set in unread.items()
-                if is_set
-            ]
-        elif self.siglip_bias != type(self).model_fields["siglip_bias"].default:
-            found.append(
-                f"objective.siglip_bias={self.siglip_bias} is only read by objective.loss=siglip\n"
-                "  leave it out, or change the loss"
-            )
-        if self.gather_group_size is not None and not self.gather:
-            found.append(
-                f"objective.gather_group_size={self.gather_group_size} means nothing with objective.gather=false\n"
-                "  leave one of them out"
-            )
-        elif self.gather_group_size is not None and world_size % self.gather_group_size and world_size > 1:
-            found.append(
-                f"{world_size} ranks cannot be split into groups of objective.gather_group_size="
-                f"{self.gather_group_size}\n  use a divisor of {world_size}"
-            )
-        return found
+        """Groups of ranks that the ranks cannot be split into."""
+        size = self.gather_group_size
+        if size is None or not self.gather or world_size == 1 or world_size % size == 0:
+            return []
+        return [
+            f"{world_size} ranks cannot be split into groups of objective.gather_group_size={size}\n"
+            f"  use a divisor of {world_size}"
+        ]
 
 
 class TextAugmentConfig(Config):
@@ -321,6 +303,9 @@ ClipSources = Annotated[
 ]
 
 
+_IS_DEBIASED = ReadBy("order", ("debias",))
+
+
 class ClipDataConfig(DataConfig):
     """How pairs become batches."""
 
@@ -339,11 +324,11 @@ class ClipDataConfig(DataConfig):
     order: Literal["shuffle", "sequential", "debias"] = "shuffle"  # type: ignore[assignment]
     """shuffle: all sets as one. sequential: one set after another, shuffled inside. debias: each batch from one set,
     drawn in proportion to its size or weight."""
-    debias_exponent: Annotated[float, Field(ge=0)] = 1.0
+    debias_exponent: Annotated[float, Field(ge=0), _IS_DEBIASED] = 1.0
     """debias only: a set of N pairs is drawn in proportion to N ** this (1: size, 0: all alike)."""
-    debias_draw: Literal["random", "balanced"] = "random"
+    debias_draw: Annotated[Literal["random", "balanced"], _IS_DEBIASED] = "random"
     """debias only. random: drawn anew for every batch. balanced: in each epoch exactly as often as it has batches."""
-    debias_seed: NonNegativeInt = 2021
+    debias_seed: Annotated[NonNegativeInt, _IS_DEBIASED] = 2021
     """debias only: of the sequence of sets, the same on every rank."""
     small_set: Literal["error", "wrap"] = "error"
     """A set with fewer pairs than a batch: refuse it, or let pairs occur several times in a batch."""
@@ -378,16 +363,6 @@ class ClipDataConfig(DataConfig):
     @property
     def loader_workers(self) -> tuple[Literal["threads", "processes"], int]:
         return self.workers, self.num_workers
-
-    def order_problems(self) -> list[str]:
-        """Settings of debiased sampling where there is none."""
-        names = ("debias_exponent", "debias_draw", "debias_seed")
-        changed = {name: getattr(self, name) for name in names}
-        return [
-            f"data.{name}={value} is only read by data.order=debias, not by {self.order}\n  leave it out"
-            for name, value in changed.items()
-            if self.order != "debias" and value != type(self).model_fields[name].default
-        ]
 
 
 _SPLIT_FOLDERS = frozenset({"train", "valid", "validation", "val", "test"})
@@ -453,7 +428,7 @@ class ClipRun(RunConfig):
     """Evaluation while training."""
 
     def problems(self, world_size: int = 1) -> list[str]:
-        found = [*super().problems(world_size), *self.objective.problems(world_size), *self.data.order_problems()]
+        found = [*super().problems(world_size), *self.objective.problems(world_size)]
         found += self.model.temperature.problems()
         if not self.model.has_learning_part and self.objective.loss != "siglip":  # whose bias is learned
             found.append(

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pretrainkit.config.loader import flatten, nearest, parse_override
+from pretrainkit.config.explain import nearest
+from pretrainkit.config.loader import flatten, parse_override
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError
 from pretrainkit.images import ops

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import DEFAULT, Config, Conflict
 from pretrainkit.config.fields import NonNegativeFloat
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
 from pretrainkit.recipes.fourm.lengths import LengthConfig
@@ -68,29 +68,61 @@ class FourMRun(RunConfig):
 
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""
-        found = super(FourMRun, self.in_steps()).problems(world_size)
+        found = [self._in_tokens(problem) for problem in super(FourMRun, self.in_steps()).problems(world_size)]
         return found + self._length_problems() + self._model_problems()
+
+    def _in_tokens(self, problem: str) -> str:
+        """A conflict of the base class, where `length` says in tokens what would have to give way."""
+        tokens = {
+            "schedule.num_warmup_steps": ("num_warmup_tokens", self.length.num_warmup_tokens),
+            "schedule.num_decay_steps": ("num_cooldown_tokens", self.length.num_cooldown_tokens),
+        }
+        if not isinstance(problem, Conflict):
+            return problem
+        remedies = []
+        for path, value in problem.remedies:
+            name, given = tokens.get(path, ("", None))
+            if given is not None:
+                num_tokens = value if value is DEFAULT else max(1, value * self.step_tokens)
+                remedies.append((f"length.{name}", num_tokens))
+            else:
+                remedies.append((path, value))
+        return Conflict(problem, remedies, "length.num_tokens", *problem.settings)
 
     def _length_problems(self) -> list[str]:
         """Lengths that are given twice and not alike."""
-        found, wanted = [], self.in_steps()
-        for name, given, needed, default in (
-            ("num_steps", self.num_steps, wanted.num_steps, None),
-            ("schedule.num_warmup_steps", self.schedule.num_warmup_steps, wanted.schedule.num_warmup_steps, 0),
-            ("schedule.num_decay_steps", self.schedule.num_decay_steps, wanted.schedule.num_decay_steps, 0),
+        found: list[str] = []
+        wanted = self.in_steps()
+        schedule, planned = self.schedule, wanted.schedule
+        for name, in_tokens, given, needed, default in (
+            ("num_steps", "num_tokens", self.num_steps, wanted.num_steps, None),
+            ("schedule.num_warmup_steps", "num_warmup_tokens", schedule.num_warmup_steps, planned.num_warmup_steps, 0),
+            ("schedule.num_decay_steps", "num_cooldown_tokens", schedule.num_decay_steps, planned.num_decay_steps, 0),
         ):
             if given not in (default, needed):
                 found.append(
-                    f"{name}={given}, but by the tokens of `length` it is {needed}\n"
-                    f"  leave one out: {name}={'null' if default is None else default}, or the one in `length` null"
+                    Conflict(
+                        f"{name}={given}, but by length.{in_tokens} it is {needed}\n"
+                        f"  leave one out: {name}={'null' if default is None else default} or length.{in_tokens}=null",
+                        [(f"length.{in_tokens}", DEFAULT), (name, default)],
+                    )
                 )
         if self.length.num_epoch_examples is not None and self.length.num_tokens is None:
             found.append(
-                f"length.num_epoch_examples={self.length.num_epoch_examples} is only read with length.num_tokens\n"
-                "  give both or none"
+                Conflict(
+                    f"length.num_epoch_examples={self.length.num_epoch_examples} is only read with length.num_tokens\n"
+                    "  give both or none",
+                    [("length.num_epoch_examples", DEFAULT)],
+                    "length.num_tokens",
+                )
             )
         if self.length.num_warmup_tokens is not None and self.schedule.warmup_share is not None:
-            found.append("length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them")
+            found.append(
+                Conflict(
+                    "length.num_warmup_tokens and schedule.warmup_share both set the warm-up\n  give one of them",
+                    [("length.num_warmup_tokens", DEFAULT), ("schedule.warmup_share", DEFAULT)],
+                )
+            )
         return found
 
     def _model_problems(self) -> list[str]:
@@ -116,7 +148,10 @@ class FourMRun(RunConfig):
             found.append("objective.modality_weights leaves nothing to learn: all are 0\n  give one more")
         if model.num_registers and self.masking.unused == "pack":
             found.append(
-                f"model.num_registers={model.num_registers} registers are in front of rows, which hold one example "
-                "each only with masking.unused=pad\n  set that, or model.num_registers=0"
+                Conflict(
+                    f"model.num_registers={model.num_registers} registers are in front of rows, which hold one example "
+                    "each only with masking.unused=pad\n  set masking.unused=pad, or model.num_registers=0",
+                    [("masking.unused", "pad"), ("model.num_registers", 0)],
+                )
             )
         return found

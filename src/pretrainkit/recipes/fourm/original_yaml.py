@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.config.loader import nearest, parse_override
+from pretrainkit.config.explain import nearest
+from pretrainkit.config.loader import parse_override
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError

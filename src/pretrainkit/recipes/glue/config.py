@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy
 from pretrainkit.config.paths import IsPath
 from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.training.data_config import DataConfig
@@ -92,9 +92,9 @@ class GlueDataConfig(DataConfig):
     task_folders: TaskFolders = Field(default_factory=dict)
     """Where the data of named tasks lie: {glue: FOLDER}, also one set alone, {glue/cola: FOLDER}, or a folder with one
     for each benchmark, {all: FOLDER}. What is not named is taken from the hub."""
-    texts: Names = ()
+    texts: Annotated[Names, ReadBy("kind", ("classes", "numbers"))] = ()
     """Files of your own: the column of the text, or the two of a pair."""
-    label: str | None = None
+    label: Annotated[str | None, ReadBy("kind", ("classes", "numbers", "tags"))] = None
     """Files of your own: the column of the label; null: label, or of tags the first of tags, upos, ner_tags, pos_tags
     that there is. Of columns with a word in each line: column2, column3 and so on; null: the last."""
     kind: Kind = "classes"
@@ -103,9 +103,9 @@ class GlueDataConfig(DataConfig):
     head and a relation for each word)."""
     labels: Annotated[str | None, IsPath()] = None
     """A file with the name of a class in each line, in the order of their numbers; null: those of the training data."""
-    spans: SpanConfig = SpanConfig()
+    spans: Annotated[SpanConfig, ReadBy("kind", ("spans",))] = SpanConfig()
     """Only for kind=spans."""
-    heads: Literal["likeliest", "tree"] = "likeliest"
+    heads: Annotated[Literal["likeliest", "tree"], ReadBy("kind", ("tree",))] = "likeliest"
     """Only for kind=tree, when the model is asked: likeliest: of each word the likeliest head, as published numbers
     have it, so that answers need not be trees; tree: those of the likeliest tree with one word at its root."""
     max_seq_length: PositiveInt = 128
@@ -142,7 +142,11 @@ class GlueRun(RunConfig):
             own = [name for name in ("train", "texts", "label") if getattr(data, name)]
             own += ["kind"] if data.kind != "classes" else []
             found += [
-                f"data.{name} is for files of your own, but data.task={data.task} is a task of GLUE\n  leave one out"
+                Conflict(
+                    f"data.{name} is for files of your own, but data.task={data.task} is a task of GLUE\n"
+                    "  leave one out: data.task=null to read your own files",
+                    [("data.task", DEFAULT), (f"data.{name}", DEFAULT)],
+                )
                 for name in own
             ]
         elif data.kind in ("classes", "numbers") and len(data.texts) not in (1, 2):
@@ -150,14 +154,6 @@ class GlueRun(RunConfig):
                 f"data.texts names {len(data.texts)} columns; an example has one text, or two\n"
                 "  name a task, data.task=cola, or the columns of your files: data.texts=[premise,hypothesis]"
             )
-        elif data.kind not in ("classes", "numbers") and data.texts:
-            found.append(f"data.texts is for classes and numbers, but data.kind={data.kind}\n  leave it out")
-        if data.kind != "spans" and data.spans != SpanConfig():
-            found.append(f"data.spans is for data.kind=spans, but it is {data.kind}\n  leave it out")
-        if data.kind != "tree" and data.heads != "likeliest":
-            found.append(f"data.heads={data.heads} is for data.kind=tree, but it is {data.kind}\n  leave it out")
-        if data.kind in ("spans", "tree") and data.label is not None:
-            found.append(f"data.label is for classes and numbers, but data.kind={data.kind}\n  leave it out")
         if data.labels is not None and (data.task is not None or data.kind in ("numbers", "spans")):
             found.append("data.labels is for classes of your own files\n  leave it out")
         if data.order == "lanes":

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, NonNegativeInt, PositiveInt, model_validator
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import DEFAULT, Config, Conflict, ConflictError
 from pretrainkit.config.fields import NonNegativeFloat
 from pretrainkit.config.paths import IsPath
 from pretrainkit.data.aligned_crops import CropConfig
@@ -46,7 +46,8 @@ class PerceptualConfig(Config):
         unread = sorted({"blocks", "distance", "image_size"} & self.model_fields_set)
         changed = [name for name in unread if getattr(self, name) != type(self).model_fields[name].default]
         if self.is_lpips and changed:
-            raise ValueError(f"{self.network} does not read {', '.join(changed)}; leave it out")
+            message = f"{self.network} does not read {', '.join(changed)}; leave it out"
+            raise ConflictError(Conflict(message, [(name, DEFAULT) for name in changed], "network"))
         return self
 
     @property
@@ -167,16 +168,41 @@ class ImageTokenizerRun(RunConfig):
         others = ("mse", "l1", "smooth_l1", "cosine", "cosine_channels")
         if loss not in expected.get(kind, others):
             found.append(
-                f"objective.reconstruction={loss} does not fit {kind} of model.domain {self.model.domain.name}\n"
-                f"  use {' or '.join(expected.get(kind, others))}"
+                Conflict(
+                    f"objective.reconstruction={loss} does not fit {kind} of model.domain {self.model.domain.name}\n"
+                    f"  use objective.reconstruction={' or '.join(expected.get(kind, others))}",
+                    [("objective.reconstruction", expected.get(kind, others)[0])],
+                    "model.domain",
+                )
             )
-        if self.model.is_diffusion and loss not in ("mse", "l1", "smooth_l1"):
-            found.append(f"objective.reconstruction={loss} does not fit a diffusion decoder\n  use mse or smooth_l1")
+        if self.model.is_diffusion and kind not in expected and loss not in ("mse", "l1", "smooth_l1"):
+            found.append(
+                Conflict(
+                    f"objective.reconstruction={loss} does not fit a diffusion decoder\n"
+                    "  use objective.reconstruction=mse or smooth_l1",
+                    [("objective.reconstruction", "mse")],
+                    "model.decoder",
+                )
+            )
         if self.objective.perceptual.weight and (kind not in ("colors", "grey", "normals") or self.model.is_diffusion):
-            found.append("objective.perceptual compares pictures of decoders without diffusion\n  set its weight to 0")
+            found.append(
+                Conflict(
+                    "objective.perceptual compares pictures of decoders without diffusion\n"
+                    "  set objective.perceptual.weight=0",
+                    [("objective.perceptual.weight", 0)],
+                    "model.domain",
+                    "model.decoder",
+                )
+            )
         perceptual, smallest = self.objective.perceptual, self.data.min_image_size or self.model.image_size
         if perceptual.is_measured and not self.model.domain.is_flat:
-            found.append("objective.perceptual compares pictures\n  set objective.perceptual.is_measured=false")
+            found.append(
+                Conflict(
+                    "objective.perceptual compares pictures\n  set objective.perceptual.is_measured=false",
+                    [("objective.perceptual.is_measured", False)],
+                    "model.domain",
+                )
+            )
         if perceptual.is_lpips and perceptual.is_used and smallest < LPIPS_SMALLEST:
             found.append(
                 f"objective.perceptual.network={perceptual.network} cannot read images of {smallest} pixels\n"
@@ -189,11 +215,23 @@ class ImageTokenizerRun(RunConfig):
         if smallest is None:
             return []
         if self.model.domain.kind == "features":
-            return ["data.min_image_size is for images; features have one size\n  leave it out"]
+            return [
+                Conflict(
+                    "data.min_image_size is for images; features have one size\n  leave it out",
+                    [("data.min_image_size", DEFAULT)],
+                    "model.domain",
+                )
+            ]
         if smallest > largest or (largest - smallest) % step or step % self.model.patch_size:
             return [
-                f"sizes from data.min_image_size={smallest} to model.image_size={largest} in steps of "
-                f"data.image_size_step={step} do not fit\n"
-                f"  steps are multiples of model.patch_size={self.model.patch_size} and lead from one to the other"
+                Conflict(
+                    f"sizes from data.min_image_size={smallest} to model.image_size={largest} in steps of "
+                    f"data.image_size_step={step} do not fit\n"
+                    f"  steps are multiples of model.patch_size={self.model.patch_size} and lead from one to the other",
+                    [("data.min_image_size", DEFAULT)],
+                    "model.image_size",
+                    "model.patch_size",
+                    "data.image_size_step",
+                )
             ]
         return []

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import DEFAULT, Config, Conflict, ReadBy
 from pretrainkit.config.fields import NonNegativeFloat, Rate
 from pretrainkit.recipes.image_tokenizer.domain import NamedDomain
 
@@ -68,7 +68,7 @@ class NoiseConfig(Config):
     schedule: Literal["linear", "squared_cosine", "shifted_cosine"] = "squared_cosine"
     """How noise grows. linear: variances from 1e-4 to 0.02. squared_cosine: Nichol & Dhariwal 2021. shifted_cosine: the
     ratio of signal and noise of a cosine, shifted."""
-    shift: PositiveFloat = 1.0
+    shift: Annotated[PositiveFloat, ReadBy("schedule", ("shifted_cosine",))] = 1.0
     """shifted_cosine only: below 1 there is less noise, for decoders that are told much."""
     ends_in_noise: bool = True
     """At the last time nothing of the image is left (https://arxiv.org/abs/2305.08891)."""
@@ -304,7 +304,7 @@ class ImageTokenizerModelConfig(Config):
         return found
 
     def _diffusion_problems(self, decoder: UNetConfig | UViTConfig) -> list[str]:
-        found = []
+        found: list[str] = []
         if self.domain.kind in ("classes", "features", "mask"):
             found.append(
                 f"a diffusion decoder makes pictures or depth, not {self.domain.kind}\n  use model.decoder.kind=vit"
@@ -320,13 +320,21 @@ class ImageTokenizerModelConfig(Config):
                 f"  use a multiple of {unit}, or fewer levels"
             )
         noise = decoder.noise
-        if noise.shift != 1 and noise.schedule != "shifted_cosine":
-            found.append("model.decoder.noise.shift is only read by schedule=shifted_cosine\n  leave it out")
         if noise.masks_places and not noise.dropout:
-            found.append("model.decoder.noise.masks_places needs dropout above 0\n  set it, or leave both out")
+            found.append(
+                Conflict(
+                    "model.decoder.noise.masks_places=true needs model.decoder.noise.dropout above 0\n"
+                    "  set model.decoder.noise.dropout=0.1, or leave both out",
+                    [("model.decoder.noise.masks_places", DEFAULT)],
+                    "model.decoder.noise.dropout",
+                )
+            )
         if noise.ends_in_noise and noise.prediction == "noise":
             found.append(
-                "model.decoder.noise: where nothing is left of an image, it does not follow from its noise\n"
-                "  predict image or velocity, or set ends_in_noise=false"
+                Conflict(
+                    "model.decoder.noise: where nothing is left of an image, it does not follow from its noise\n"
+                    "  set model.decoder.noise.prediction=velocity or model.decoder.noise.ends_in_noise=false",
+                    [("model.decoder.noise.ends_in_noise", False), ("model.decoder.noise.prediction", "velocity")],
+                )
             )
         return found

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import DEFAULT, Config, Conflict, ConflictError, ReadBy
 from pretrainkit.config.fields import Rate
 from pretrainkit.recipes.pixel.data_config import PixelDataConfig
 from pretrainkit.recipes.pixel.text_config import PixelTextConfig
@@ -55,9 +55,9 @@ class PixelModelConfig(Config):
     """grid: fixed sines and cosines of a square grid are added to the patches, as published. rotary: queries and keys
     are turned by their place in the row (Su et al. 2021, https://arxiv.org/abs/2104.09864), so that a narrow model
     finds a patch's neighbours at once; such models have no Hugging Face form."""
-    rotary_theta: PositiveFloat = 10_000.0
+    rotary_theta: Annotated[PositiveFloat, ReadBy("positions", ("rotary",))] = 10_000.0
     """Base of the wavelengths of rotary positions; only read with them."""
-    grid_width: PositiveInt | None = None
+    grid_width: Annotated[PositiveInt | None, ReadBy("positions", ("grid",))] = None
     """Only with positions=grid. Patch i has the sine-cosine position (i mod grid_width, i div grid_width), as in the
     square images of the masked autoencoder; null: the root of max_patches, rounded down. A model that was made for 529
     patches keeps 23 whatever its length becomes."""
@@ -93,6 +93,9 @@ class PixelModelConfig(Config):
         return self.patch_size**2 * NUM_CHANNELS
 
 
+_IN_SPANS = ReadBy("masking", ("span",))
+
+
 class PixelObjectiveConfig(Config):
     """Patches to hide and to draw again."""
 
@@ -100,12 +103,12 @@ class PixelObjectiveConfig(Config):
     """Share of the patches to hide, rounded up."""
     masking: Literal["span", "random"] = "span"
     """span: in short runs. random: each patch by itself, at least one of the text."""
-    max_span_length: Annotated[int, Field(ge=1, le=64)] = 6
+    max_span_length: Annotated[int, Field(ge=1, le=64), _IN_SPANS] = 6
     """Patches of the longest run."""
-    cumulative_span_weights: tuple[Rate, ...] | None = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
+    cumulative_span_weights: Annotated[tuple[Rate, ...] | None, _IN_SPANS] = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
     """Rising shares of the runs of at most 1, 2, ... max_span_length patches; the last is 1. null: all lengths
     alike."""
-    spacing: Annotated[int, Field(ge=0, le=64)] | Literal["span"] = "span"
+    spacing: Annotated[Annotated[int, Field(ge=0, le=64)] | Literal["span"], _IN_SPANS] = "span"
     """Patches that stay visible on both sides of a run when it is placed; "span": as many as the run has. Above a ratio
     of 0.4 the authors advise 1, above 0.7 0."""
     mask_region: Literal["text", "canvas"] = "text"
@@ -122,9 +125,12 @@ class PixelObjectiveConfig(Config):
         if self.masking == "random" or weights is None:
             return self
         if len(weights) != self.max_span_length:
-            raise ValueError(
-                f"cumulative_span_weights has {len(weights)} numbers, but max_span_length is {self.max_span_length}; "
-                "give one for each length"
+            raise ConflictError(
+                Conflict(
+                    f"cumulative_span_weights has {len(weights)} numbers, but max_span_length is "
+                    f"{self.max_span_length}; give one for each length, or null for all alike",
+                    [("cumulative_span_weights", None), ("max_span_length", len(weights))],
+                )
             )
         if list(weights) != sorted(weights) or weights[-1] != 1:
             raise ValueError(f"cumulative_span_weights is {weights}; it must rise and end with 1")
@@ -153,7 +159,7 @@ class PixelRun(RunConfig):
     def problems(self, world_size: int = 1) -> list[str]:
         """What the base class finds, and settings of this recipe that cannot work together."""
         found = super().problems(world_size)
-        model, data, objective = self.model, self.data, self.objective
+        model, data = self.model, self.data
         for part, width, heads in (
             ("", model.hidden_size, model.num_heads),
             ("decoder_", model.decoder_hidden_size, model.decoder_num_heads),
@@ -168,16 +174,13 @@ class PixelRun(RunConfig):
                     f"a head of model.{part}hidden_size {width} over model.{part}num_heads {heads} has "
                     f"{width // heads} values, which rotary positions turn in pairs\n  use an even width of a head"
                 )
-        if model.positions == "rotary" and model.grid_width is not None:
-            found.append(f"model.grid_width={model.grid_width} is only read by model.positions=grid\n  leave it out")
-        if model.positions == "grid" and model.rotary_theta != PixelModelConfig.model_fields["rotary_theta"].default:
-            found.append(
-                f"model.rotary_theta={model.rotary_theta} is only read by model.positions=rotary\n  leave it out"
-            )
         if data.max_patches > model.max_patches:
             found.append(
-                f"data.max_patches {data.max_patches} is more than model.max_patches {model.max_patches}\n"
-                f"  set data.max_patches={model.max_patches} or model.max_patches={data.max_patches}"
+                Conflict(
+                    f"data.max_patches {data.max_patches} is more than model.max_patches {model.max_patches}\n"
+                    f"  set data.max_patches={model.max_patches} or model.max_patches={data.max_patches}",
+                    [("data.max_patches", model.max_patches), ("model.max_patches", data.max_patches)],
+                )
             )
         if data.min_text_patches >= data.max_patches:
             found.append(
@@ -186,13 +189,10 @@ class PixelRun(RunConfig):
             )
         if data.temperature != 1 and any(source.weight is not None for source in data.train):
             found.append(
-                f"data.temperature={data.temperature} is only read without weights of data.train\n  leave one out"
+                Conflict(
+                    f"data.temperature={data.temperature} is only read without weights of data.train\n  leave one out",
+                    [("data.temperature", DEFAULT)],
+                    "data.train",
+                )
             )
-        default = PixelObjectiveConfig()
-        if objective.masking == "random":
-            found += [
-                f"objective.{name}={getattr(objective, name)} is only read by objective.masking=span\n  leave it out"
-                for name in ("max_span_length", "cumulative_span_weights", "spacing")
-                if getattr(objective, name) != getattr(default, name)
-            ]
         return found

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from pretrainkit.config.base import Config
+from pretrainkit.config.base import DEFAULT, Config, Conflict, ConflictError, ReadBy, shown
 from pretrainkit.config.paths import IsPath
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
@@ -91,7 +91,8 @@ class T5ModelConfig(Config):
         for name, is_wanted in (("num_encoder_layers", has_encoder), ("num_decoder_layers", has_decoder)):
             value = getattr(self, name)
             if is_wanted != (value is not None):
-                raise ValueError(f"{name} is {value}, but kind {self.kind} needs {'a number' if is_wanted else 'null'}")
+                message = f"{name} is {shown(value)}, but kind {self.kind} needs {'a number' if is_wanted else 'null'}"
+                raise ConflictError(Conflict(message, [] if is_wanted else [(name, None)], "kind"))
         if self.max_distance <= self.num_buckets // 2:
             raise ValueError(
                 f"max_distance {self.max_distance} leaves no distances for half of the num_buckets {self.num_buckets}; "
@@ -169,7 +170,7 @@ class T5DataConfig(DataConfig):
     packing: bool = False
     """Lay several examples of a microbatch into one row where they fit, without attention between them. Losses and
     gradients are the same, for less padding."""
-    packed_rows: PositiveInt | None = None
+    packed_rows: Annotated[PositiveInt | None, ReadBy("packing", (True,))] = None
     """packing only: rows of every microbatch, so that shapes stay; a microbatch that needs more is an error. null: as
     many as its examples need, rounded up by an eighth at most so that few shapes occur; `pretrainkit data check` counts
     them."""
@@ -259,8 +260,14 @@ class T5Run(RunConfig):
         is_other = self.optimizer.name != "adafactor"
         if is_other and self.objective.normalize_by == "none" and self.optimizer.max_grad_norm:
             found.append(
-                f"objective.normalize_by=none sums the loss over the batch, and optimizer.name={self.optimizer.name} "
-                "clips the gradient of that sum\n  set objective.normalize_by=real_target_tokens"
+                Conflict(
+                    "objective.normalize_by=none sums the loss over the batch, and optimizer.name="
+                    f"{self.optimizer.name} clips the gradient of that sum\n"
+                    "  set objective.normalize_by=real_target_tokens",
+                    [("objective.normalize_by", "real_target_tokens")],
+                    "optimizer.name",
+                    "optimizer.max_grad_norm",
+                )
             )
         return found
 
@@ -272,18 +279,17 @@ class T5Run(RunConfig):
             found.append(
                 f"data.task={self.data.task} and data.train or data.valid both say what to read\n  give one of them"
             )
-        if not self.data.packing and self.data.packed_rows is not None:
-            found.append(
-                f"data.packed_rows={self.data.packed_rows} is only read where data.packing=true\n"
-                "  leave it out, or set data.packing=true"
-            )
         if self.data.task is not None:
             return found
         for name in ("tokenizer", "task_folders", "leave_out"):
             if getattr(self.data, name):
                 found.append(
-                    f"data.{name}={getattr(self.data, name)} is only read where data.task names a task\n"
-                    "  leave it out; token shards bring their tokenizer"
+                    Conflict(
+                        f"data.{name}={getattr(self.data, name)} is only read where data.task names a task\n"
+                        "  leave it out; token shards bring their tokenizer",
+                        [(f"data.{name}", DEFAULT)],
+                        "data.task",
+                    )
                 )
         has_inputs = {denoiser.inputs is not None for denoiser in denoising.all}
         if kind != "decoder_only" and False in has_inputs:
@@ -298,16 +304,26 @@ class T5Run(RunConfig):
             if len(has_pairs) > 1:
                 found.append("data.denoising.denoisers mixes pairs with others\n  use a denoiser of pairs alone")
             if self.data.input_length != self.data.target_length:
+                inputs, targets = self.data.input_length, self.data.target_length
                 found.append(
-                    f"data.input_length={self.data.input_length} and data.target_length={self.data.target_length} "
-                    "differ, but two examples that fill a row on one side fill it on the other too\n  make them equal"
+                    Conflict(
+                        f"data.input_length={inputs} and data.target_length={targets} differ, but two examples that "
+                        "fill a row on one side fill it on the other too\n"
+                        f"  make them equal: data.target_length={inputs} or data.input_length={targets}",
+                        [("data.target_length", inputs), ("data.input_length", targets)],
+                        "data.denoising.name",
+                    )
                 )
             if self.data.packing:
                 found.append("data.packing=true, but pairs fill their rows already\n  set data.packing=false")
         wanted = {(denoiser.inputs, denoiser.targets) for denoiser in denoising.all}
         if kind == "encoder_only" and wanted != {("sentinel_per_token", "keep")}:
             found.append(
-                f"model.kind=encoder_only says a token for each it reads, which data.denoising.name={denoising.name} "
-                "does not ask for\n  set data.denoising.name=mass_style"
+                Conflict(
+                    "model.kind=encoder_only says a token for each it reads, which data.denoising.name="
+                    f"{denoising.name} does not ask for\n  set data.denoising.name=mass_style",
+                    [("data.denoising.name", "mass_style")],
+                    "model.kind",
+                )
             )
         return found
