@@ -14,6 +14,7 @@ $(VENV)/.done: pyproject.toml setup.py constraints.txt $(wildcard src/pretrainki
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch torchvision
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pretrainkit.exporting.torchvision_shim
 	touch $@
 
 demo: setup

@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ RUST_TOOL_SLOWER_THAN_COUNTER = 10.7 / 7.9
 """CPU-s of the original's word counter over those of Python's Counter, both on 200 MB on one machine."""
 BY_HAND = "## By hand"
 """From this heading on, the file is left as it is."""
+_TARGETS = "Targets"
 _PACKAGES = (
     "torch",
     "numpy",
@@ -31,16 +32,6 @@ _PACKAGES = (
 )
 
 Row = dict[str, str]
-
-
-@dataclass(frozen=True)
-class Section:
-    """The outcome of one benchmark."""
-
-    command: str
-    machine: str
-    """Where and when."""
-    markdown: str
 
 
 @dataclass(frozen=True)
@@ -392,18 +383,20 @@ TARGETS = (
 )
 
 
-def compare_with_targets(outputs: Mapping[str, str]) -> str:
-    """A table of the targets of the benchmarks that were run. `outputs`: name to Markdown."""
+def compare_with_targets(sections: Mapping[str, str], names: Collection[str]) -> str:
+    """A table of the targets of the benchmarks `names`. `sections`: name to Markdown, of those that were measured."""
     lines = ["| what | goal | measured | reached | benchmark |", "|---|---|---|---|---|"]
     for target in TARGETS:
-        if target.benchmark not in outputs:
+        if target.benchmark not in names:
             continue
-        try:
-            value = target.measure(parse_tables(outputs[target.benchmark]))
-        except KeyError as missing:
-            measured, reached = f"no figure ({missing.args[0]})", "?"
-        else:
-            measured, reached = target.form.format(value), "yes" if target.is_reached(value) else "**no**"
+        measured, reached = "*not measured*", "?"
+        if target.benchmark in sections:
+            try:
+                value = target.measure(parse_tables(sections[target.benchmark]))
+            except KeyError as missing:
+                measured = f"no figure ({missing.args[0]})"
+            else:
+                measured, reached = target.form.format(value), "yes" if target.is_reached(value) else "**no**"
         lines.append(f"| {target.text} | {target.goal()} | {measured} | {reached} | {target.benchmark} |")
     return "\n".join(lines)
 
@@ -425,31 +418,27 @@ def describe_machine() -> str:
     return f"{time.strftime('%Y-%m-%d')}, {model}, {cores} cores; {', '.join(versions)}"
 
 
-def read_results(path: Path, names: Collection[str]) -> tuple[dict[str, Section], str]:
-    """The sections of a file of `write_results`, and what stands there by hand."""
+def read_results(path: Path) -> tuple[dict[str, str], str]:
+    """The sections of a file of `write_results`, each as it stands there, and what stands there by hand."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     text, mark, by_hand = text.partition(BY_HAND)
-    sections: dict[str, Section] = {}
-    for name, body in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
-        found = re.match(r"\n`(.+)`, (.+)\n\n", body)
-        if name in names and found:
-            sections[name] = Section(found.group(1), found.group(2), body[found.end() :].strip())
-    return sections, mark + by_hand
+    found = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: body.strip() for name, body in found if name != _TARGETS}, mark + by_hand
 
 
-def write_results(path: Path, sections: Mapping[str, Section], by_hand: str) -> None:
-    """The targets, then each benchmark's tables, then what stood there by hand; aside first, then renamed."""
+def write_results(path: Path, sections: Mapping[str, str], order: Sequence[str], by_hand: str) -> None:
+    """The targets, the sections (those in `order` first), then what stood there by hand; aside first, then renamed."""
     parts = [
         "# Speed",
         "What the benchmarks of this folder measured, against the goals. Written by\n"
         "`python benchmarks/run.py --large --write`; each section says where and when it was measured. Contestants\n"
         "take turns in rounds and figures are CPU time unless a column says otherwise, so that ratios hold on a busy\n"
         "machine. The text at the top of each script says what both sides do, and what the other side leaves out.",
-        "## Targets",
-        compare_with_targets({name: section.markdown for name, section in sections.items()}),
+        f"## {_TARGETS}",
+        compare_with_targets(sections, {target.benchmark for target in TARGETS}),
     ]
-    for name, section in sections.items():
-        parts += [f"## {name}", f"`{section.command}`, {section.machine}", section.markdown]
+    for name in sorted(sections, key=lambda name: order.index(name) if name in order else len(order)):
+        parts += [f"## {name}", sections[name]]
     parts += [by_hand.strip()] if by_hand.strip() else []
     aside = path.with_name(path.name + ".incomplete")
     aside.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from results import Section, compare_with_targets, describe_machine, read_results, write_results
+from results import compare_with_targets, describe_machine, read_results, write_results
 
 FOLDER = Path(__file__).resolve().parent
 BENCHMARKS = (
@@ -75,7 +75,7 @@ def main() -> int:
     if arguments.quick and arguments.write:
         parser.error("--quick measures too little to be written down; leave one of the two out")
 
-    measured: dict[str, Section] = {}
+    measured: dict[str, str] = {}
     failures: dict[str, str] = {}
     for name in arguments.only:
         options = ["--quick"] if arguments.quick else list(LARGE.get(name, ())) if arguments.large else []
@@ -84,16 +84,17 @@ def main() -> int:
         output, failure = run(name, options, arguments.limit)
         seconds = time.monotonic() - began
         if failure is None:
-            measured[name] = Section(" ".join([f"python benchmarks/{name}.py", *options]), describe_machine(), output)
+            command = " ".join([f"python benchmarks/{name}.py", *options])
+            measured[name] = f"`{command}`, {describe_machine()}\n\n{output}"
         else:
             failures[name] = failure
         print(f"## {name}\n\n{output}\n\n({failure or 'done'}, {seconds:.0f} s)\n", flush=True)
 
-    print(f"## Targets\n\n{compare_with_targets({n: section.markdown for n, section in measured.items()})}")
+    print(f"## Targets\n\n{compare_with_targets(measured, arguments.only)}")
     if arguments.write and measured:
         path = FOLDER / "RESULTS.md"
-        old, by_hand = read_results(path, BENCHMARKS)
-        write_results(path, {name: (old | measured)[name] for name in BENCHMARKS if name in old | measured}, by_hand)
+        old, by_hand = read_results(path)
+        write_results(path, old | measured, BENCHMARKS, by_hand)
         print(f"wrote {path}", file=sys.stderr)
     for name, failure in failures.items():
         print(f"failed: {name}: {failure}", file=sys.stderr)

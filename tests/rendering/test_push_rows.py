@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -148,3 +151,19 @@ def test_the_command_goes_on_with_what_a_server_has(given, whole, latin_font, tm
     assert len(hub.commits) == 2
     assert "7 of 8 files were there" in done.stderr
     assert "someone/set/train:" in done.stdout
+
+
+def test_a_hub_that_cannot_be_reached_is_one_message(tmp_path):
+    """Whichever library the hub's own speaks with. Nothing listens at port 9."""
+    pytest.importorskip("huggingface_hub")
+    code = """
+from pretrainkit.rendering import hub
+hub._TRIES, hub._FIRST_WAIT_SECONDS = 2, 0.0
+try:
+    hub.HuggingFaceHub("someone/set", private=False).files()
+except hub.RunError as error:
+    print(error)
+"""
+    environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "none"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert "the hub cannot be reached" in done.stdout, done.stderr

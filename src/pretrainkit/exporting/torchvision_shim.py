@@ -1,21 +1,37 @@
 """torchvision beside a CPU-only torch.
 
-The package index has torchvision for CUDA builds of torch alone. Beside a CPU build its compiled library does not load,
-and `import torchvision`, which timm needs, ends with "operator torchvision::nms does not exist": two of the operators
-that the library would have declared are given shape functions at import. Declaring those two is all that is missing.
-Then transforms, datasets, models and all of timm work; boxes (`torchvision.ops`) and its image decoders do not, and say
-so when they are called. Public reports: pytorch/vision issues 9077, 9085, 8985.
+Some package indexes have torchvision for CUDA builds of torch alone. Beside a CPU build its compiled library does not
+load, and `import torchvision`, which timm, OpenCLIP and transformers need, ends with "operator torchvision::nms does
+not exist": two of the operators that the library would have declared are given shape functions at import. Declaring
+those two is all that is missing. Then transforms, datasets, models and all of timm work; boxes (`torchvision.ops`) and
+its image decoders do not, and say so when they are called. Public reports: pytorch/vision issues 9077, 9085, 8985.
 
-Where the compiled operators load, nothing is declared.
+`import_torchvision` does so for this process, and
+
+    python -m pretrainkit.exporting.torchvision_shim
+
+for every program of this environment, in the installed package: `make setup` runs it. Where the compiled operators
+load, neither does anything.
 """
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 from pretrainkit.errors import MissingPackageError
 
 _MISSING = ("nms", "qnms")
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_ADDED = f"""
+
+# Added by pretrainkit.exporting.torchvision_shim, which says why.
+if not _has_ops():
+    for _name in {_MISSING}:
+        torch.library.define(f"torchvision::{{_name}}", "{_SCHEMA}")
+"""
 
 
 def import_torchvision() -> ModuleType:
@@ -27,7 +43,7 @@ def import_torchvision() -> ModuleType:
     try:
         import torchvision
     except RuntimeError as error:
-        if not any(f"operator torchvision::{name} does not exist" in str(error) for name in _MISSING):
+        if not lacks_operators(str(error)):
             raise
         _declare()
         import torchvision
@@ -57,9 +73,40 @@ def import_transformers() -> ModuleType:
     return transformers
 
 
+def lacks_operators(error: str) -> bool:
+    """Whether this is what an import of torchvision says beside a torch that it was not built for."""
+    return any(f"operator torchvision::{name} does not exist" in error for name in _MISSING)
+
+
+def mend_installed() -> bool:
+    """Declares the two operators in the installed torchvision, if its import fails for want of them.
+
+    Returns:
+        Whether that was so.
+    """
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return False
+    plain = [sys.executable, "-c", "import torchvision"]
+    if not lacks_operators(subprocess.run(plain, capture_output=True, text=True, check=False).stderr):
+        return False
+    path = Path(spec.origin).with_name("extension.py")
+    # Written anew: some installers share a file between environments.
+    aside = path.with_name("extension.py.incomplete")
+    aside.write_text(path.read_text(encoding="utf-8") + _ADDED, encoding="utf-8")
+    os.replace(aside, path)
+    subprocess.run(plain, check=True)
+    return True
+
+
 def _declare() -> None:
     import torch
 
     for name in _MISSING:
         if name not in dir(torch.ops.torchvision):
             torch.library.define(f"torchvision::{name}", _SCHEMA)
+
+
+if __name__ == "__main__":
+    if mend_installed():
+        print("torchvision can be imported now; what it compiled (torchvision.ops, its image decoders) does not work")

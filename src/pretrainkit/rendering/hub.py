@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -196,8 +197,11 @@ def _groups(paths: list[str], size: int) -> Iterator[list[str]]:
 
 def _retried(call: Callable[[], T]) -> T:
     """The call again, after longer and longer waits, while the hub has troubles of its own."""
-    import httpx
+    from huggingface_hub import get_session
     from huggingface_hub.errors import HfHubHTTPError
+
+    # httpx, or httpx2 from the hub's version 2 on.
+    http = import_module(type(get_session()).__module__.partition(".")[0])
 
     wait = _FIRST_WAIT_SECONDS
     for attempt in range(_TRIES):
@@ -206,7 +210,7 @@ def _retried(call: Callable[[], T]) -> T:
         except HfHubHTTPError as error:
             if error.response.status_code < 500 or attempt == _TRIES - 1:
                 raise RunError(f"the hub refused: {error}\n  {_mend(error.response.status_code)}") from error
-        except httpx.TransportError as error:
+        except http.TransportError as error:
             if attempt == _TRIES - 1:
                 raise RunError(f"the hub cannot be reached: {error}\n  run the same command again to go on") from error
         time.sleep(wait)

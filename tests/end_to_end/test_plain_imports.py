@@ -1,0 +1,69 @@
+"""Programs that know nothing of pretrainkit import torchvision, timm and transformers in its environment."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(sys.modules["pretrainkit"].__path__[0]).parent
+PLAIN = """
+import torch, transformers
+size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 9}
+transformers.AutoModel.from_config(transformers.BertConfig(**size)).save_pretrained("exported")
+model = transformers.AutoModel.from_pretrained("exported")
+print(tuple(model(torch.tensor([[1, 2]])).last_hidden_state.shape))
+import timm
+print(tuple(timm.create_model("test_vit", img_size=32)(torch.zeros(1, 3, 32, 32)).shape))
+"""
+
+
+@pytest.fixture
+def torchvision_folder() -> Path:
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None or find_spec("timm") is None:
+        pytest.skip("timm and torchvision are not installed: pip install 'pretrainkit[vision]'")
+    return Path(spec.origin).parent
+
+
+def python(*words: str, folder: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A fresh process, in `folder`, with `path` before what is installed."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*([path] if path else []), SOURCE]))}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=folder, env=environment, timeout=200
+    )
+
+
+def test_plain_programs_work_in_this_environment(torchvision_folder: Path, tmp_path: Path) -> None:
+    done = python("-c", PLAIN, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["(1, 2, 8)", "(1, 1000)"]
+
+
+def test_a_torchvision_of_another_build_is_mended_for_plain_programs_too(
+    torchvision_folder: Path, tmp_path: Path
+) -> None:
+    """The installed package without its compiled library, which is what Python sees where that does not load."""
+    path = tmp_path / "installed"
+    shutil.copytree(torchvision_folder, path / "torchvision", ignore=shutil.ignore_patterns("*.so", "*.pyd"))
+    extension = path / "torchvision" / "extension.py"
+    text = extension.read_text(encoding="utf-8").partition("\n\n# Added by pretrainkit")[0]
+    extension.write_text(text, encoding="utf-8")
+    shared = tmp_path / "shared.py"
+    os.link(extension, shared)
+
+    words = ("-m", "pretrainkit.exporting.torchvision_shim")
+    # It imports torchvision in a fresh process, before and after.
+    mended = python(*words, folder=tmp_path, path=path)
+    assert mended.returncode == 0, mended.stderr
+    assert "can be imported now" in mended.stdout
+
+    # Again: nothing to do. A file that an installer shares between environments is not written to.
+    written = extension.read_text(encoding="utf-8")
+    again = python(*words, folder=tmp_path, path=path)
+    assert (again.returncode, again.stdout) == (0, "")
+    assert extension.read_text(encoding="utf-8") == written != text
+    assert shared.read_text(encoding="utf-8") == text
