@@ -63,6 +63,7 @@ def engines(parameters: PunktParameters) -> dict[str, Callable[[], Split]]:
         "NLTK Punkt": lambda: nltk_engine(parameters),
         "ours: punkt, rules of NLTK": lambda: PunktSplitter(parameters, "nltk"),
         "ours: punkt, default rules": lambda: PunktSplitter(parameters),
+        "ours: and common abbreviations": lambda: PunktSplitter(parameters.with_language("en")),
         "ours: punkt, rules of Sabertooth": lambda: PunktSplitter(parameters, "sabertooth"),
         "ours: regex": lambda: PlainSplitter("regex"),
         "ours: newline": lambda: PlainSplitter("newline"),

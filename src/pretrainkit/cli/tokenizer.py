@@ -69,6 +69,15 @@ PunktRulesOption = Annotated[
 ]
 
 
+Language = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|none|CODE",
+        help="Whose common abbreviations punkt knows beforehand (en, de, es, fr, it, pt, ru). auto: of the text.",
+    ),
+]
+
+
 @app.command()
 def train(
     words: Annotated[
@@ -113,6 +122,7 @@ def train(
             show_default=False,
         ),
     ] = None,
+    language: Language = "auto",
     text_key: TextKey = "text",
     max_bad: MaxBad = 0,
     json_output: Json = False,
@@ -140,15 +150,18 @@ def train(
         raise InputError(
             f"--abbreviations {abbreviations} is only read with --sentences-from\n  add that, or leave it out"
         )
+    if language != "auto" and not sentences_from:
+        raise InputError(f"--language {language} is only read with --sentences-from\n  add that, or leave it out")
     more = read_abbreviations(abbreviations) if abbreviations else []
     punkt = None
     with shown_stages() as progress:
         if sentences_from:
             from pretrainkit.corpus.sources import find_sources
-            from pretrainkit.tokenizers.sentences import learn_punkt
+            from pretrainkit.tokenizers.sentences import about_language, learn_punkt
 
             progress.note("learning sentence boundaries")
-            punkt = learn_punkt(find_sources(sentences_from), text_key=text_key, max_bad=max_bad)
+            punkt = learn_punkt(find_sources(sentences_from), text_key=text_key, max_bad=max_bad, language=language)
+            progress.note(about_language(punkt))
             punkt = punkt.with_abbreviations(more)
         progress.note(f"learning a {kind.value} vocabulary of {vocab_size:,} pieces")
         manifest = train_tokenizer(words, out, settings, punkt=punkt)
@@ -178,6 +191,7 @@ def encode(
     pattern: Annotated[
         str | None, typer.Option(help="What lies between sentences, for --splitter regex.", show_default=False)
     ] = None,
+    language: Language = "auto",
     control_pieces: Annotated[
         ControlPiecesChoice,
         typer.Option(help="What <mask> and its like in a document become. text: text; ids: ids, as in AutoTokenizer."),
@@ -200,6 +214,7 @@ def encode(
         splitter=splitter.value,
         punkt_rules=punkt_rules.value,
         pattern=pattern,
+        language=language,
         control_pieces=control_pieces.value,
         text_key=text_key,
         max_bad=max_bad,

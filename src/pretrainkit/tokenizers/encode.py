@@ -31,6 +31,8 @@ from pretrainkit.tokenizers.sentences import (
     SAMPLE_BYTES,
     Splitter,
     SplitterName,
+    about_language,
+    check_language,
     check_splitter,
     learn_punkt,
     load_splitter,
@@ -54,6 +56,9 @@ class EncodeSettings:
     """For punkt: what becomes of ellipses, closing quotes and the like; see punkt.py."""
     pattern: str | None = None
     """For regex: what lies between two sentences."""
+    language: str = "auto"
+    """Whose common abbreviations punkt knows beforehand, where boundaries are learned: auto (of the text's language,
+    where it is known), none, or a code of abbreviations.py."""
     control_pieces: ControlPieces = "text"
     """What those become that are spelled out in a document, such as `<mask>`: ordinary text, or their ids, as in
     AutoTokenizer."""
@@ -64,6 +69,12 @@ class EncodeSettings:
 
     def __post_init__(self) -> None:
         check_splitter(self.splitter, self.punkt_rules, self.pattern)
+        check_language(self.language)
+        if self.language != "auto" and self.splitter != "punkt":
+            raise DataError(
+                f"splitter {self.splitter!r} knows no abbreviations but was given language {self.language!r}\n"
+                "  leave it out, or take punkt"
+            )
 
 
 def encode_corpus(
@@ -122,15 +133,23 @@ def _sentences(
     """The splitter; learns Punkt parameters unless the tokenizer, or an earlier attempt at this output, has them."""
     punkt, learned_from = None, None
     if settings.splitter == "punkt" and (tokenizer / PUNKT_JSON).is_file():
+        if settings.language != "auto":
+            raise DataError(
+                f"{tokenizer} has sentence boundaries already, so --language {settings.language} would not be read\n"
+                "  leave it out, or give it to: pretrainkit tokenizer train --sentences-from"
+            )
         punkt = PunktParameters.load(tokenizer / PUNKT_JSON)
     elif settings.splitter == "punkt":
         split, (sources, corpus) = next(iter(splits.items()))
         content = corpus or [source.identity for source in sources]
-        learned_from = fingerprint([content, settings.text_key, SAMPLE_BYTES, made_by()])
+        learned_from = fingerprint([content, settings.text_key, SAMPLE_BYTES, settings.language, made_by()])
         punkt = _learned_before(out / split, learned_from)
         if punkt is None:
             progress.note("learning sentence boundaries from the text (`tokenizer train --sentences-from` keeps them)")
-            punkt = learn_punkt(sources, text_key=settings.text_key, max_bad=settings.max_bad)
+            punkt = learn_punkt(
+                sources, text_key=settings.text_key, max_bad=settings.max_bad, language=settings.language
+            )
+            progress.note(about_language(punkt))
     splitter = load_splitter(settings.splitter, punkt, rules=settings.punkt_rules, pattern=settings.pattern)
     return _Sentences(splitter, punkt, learned_from)
 

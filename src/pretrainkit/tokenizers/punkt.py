@@ -19,6 +19,9 @@ Of other packages on PyPI, sentencex (Rust; 166 MB/s in novels, 0.2 in WikiText-
 have rules of their own for quotations and line breaks: 69 % and 94 % of boundaries in novels are as NLTK's.
 segtok (1.6) and pysbd (0.3), tried on 0.3 MB of a novel, are slower than NLTK.
 
+Common abbreviations of a language can be added to what was learned (abbreviations.py); docs/tokenizers.md says what
+that is worth. Boundaries are then no longer NLTK's, and the speed is the same.
+
 Newlines are no boundaries: a heading without a stop goes with the sentence behind it. "…" is none either.
 
 Rules:
@@ -42,6 +45,7 @@ from typing import Any, Final, Literal
 
 from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.abbreviations import LANGUAGES
 from pretrainkit.tokenizers.stops import FREE_STOPS, SPACED_STOPS, cut_at, stop_pattern
 
 PunktRules = Literal["default", "nltk", "sabertooth"]
@@ -91,6 +95,13 @@ class PunktParameters:
     sentence_starters: frozenset[str]
     orthography: dict[str, int]
     """Word to the contexts it was seen in: a sum of BEGIN_UPPER ... UNKNOWN_LOWER."""
+    language: str | None = None
+    """Whose common abbreviations were added; None: none."""
+    titles: frozenset[str] = frozenset()
+    """Of the abbreviations, those that stand before names and end no sentence (rules `default`)."""
+    listed: frozenset[str] = frozenset()
+    """Of the abbreviations, those that end a sentence before a capital only if it begins a sentence starter (rules
+    `default`): what was learned from other text says little about the names that follow them."""
 
     def as_dict(self) -> dict[str, Any]:
         """As it is written: sorted, so that equal parameters give equal files."""
@@ -101,7 +112,11 @@ class PunktParameters:
             "collocations": sorted(list(pair) for pair in self.collocations),
             "sentence_starters": sorted(self.sentence_starters),
             "orthography": dict(sorted(self.orthography.items())),
-        }
+        } | (
+            {"language": self.language, "titles": sorted(self.titles), "listed": sorted(self.listed)}
+            if self.language
+            else {}
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -112,6 +127,21 @@ class PunktParameters:
         """These, and words that end with a period but no sentence. Their case and last period do not count."""
         more = {word.lower().removesuffix(".") for word in words}
         return replace(self, abbreviations=self.abbreviations | more)
+
+    def with_language(self, code: str) -> "PunktParameters":
+        """These, and the common abbreviations of a language of abbreviations.py, and what follows them."""
+        language = LANGUAGES[code]
+        before = {(word, _NUMBER_TYPE) for word in language.before_numbers}
+        after = {(_NUMBER_TYPE, word) for word in language.after_numbers}
+        return replace(
+            self,
+            abbreviations=self.abbreviations | language.titles | language.others,
+            collocations=self.collocations | before | after,
+            sentence_starters=self.sentence_starters | language.starters,
+            language=code,
+            titles=language.titles,
+            listed=language.others,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
@@ -151,6 +181,9 @@ class PunktParameters:
             "collocations": isinstance(pairs, list) and all(_are_words(pair) and len(pair) == 2 for pair in pairs),
             "sentence_starters": _are_words(content.get("sentence_starters")),
             "orthography": isinstance(contexts, dict) and all(type(value) is int for value in contexts.values()),
+            "titles": _are_words(content.get("titles", [])),
+            "listed": _are_words(content.get("listed", [])),
+            "language": isinstance(content.get("language"), str | None),
         }
         if not all(is_good.values()):
             broken = ", ".join(name for name, good in is_good.items() if not good)
@@ -160,6 +193,9 @@ class PunktParameters:
             collocations=frozenset((first, second) for first, second in content["collocations"]),
             sentence_starters=frozenset(content["sentence_starters"]),
             orthography=content["orthography"],
+            language=content.get("language"),
+            titles=frozenset(content.get("titles", ())),
+            listed=frozenset(content.get("listed", ())),
         )
 
 
@@ -291,6 +327,10 @@ class PunktSplitter:
         self._candidates = re.compile(rf"{stop}(?=([{no_word}]|{space}++{next_word}))")
         end = rf"\s|$|[{no_word}]|{_SEVERAL}"
         self._word = re.compile(rf"{_SEVERAL}|[^\s(\"`{{\[:;&#*@)}}\]\-,]\S*?(?={end}|,(?:{end}))|\S")
+        no_words: frozenset[str] = frozenset()
+        self._titles, self._listed = (
+            (parameters.titles, parameters.listed) if rules == "default" else (no_words, no_words)
+        )
         self._collocated = frozenset(first for first, _ in parameters.collocations)
         self._certain: set[str] = set()
         self._uncertain: dict[str, bool] = {}
@@ -392,6 +432,12 @@ class PunktSplitter:
         next_word = _word_without_period(second) if self._first_pass(second)[0] else _word_type(second)
         if (word, next_word) in self.parameters.collocations:
             return False
+        if is_abbreviation or len(word) == 1:
+            last = word.rpartition("-")[2]
+            if word in self._titles or last in self._titles:
+                return False
+            if second[0].isupper() and (word in self._listed or last in self._listed):
+                return next_word in self.parameters.sentence_starters
         is_initial = _INITIAL.fullmatch(first) is not None
         starts = self._starts_sentence(second, next_word)
         if not is_initial and (is_abbreviation or _ELLIPSIS.fullmatch(first)):

@@ -23,6 +23,7 @@ from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.sources import SourceFile
 from pretrainkit.errors import DataError
+from pretrainkit.tokenizers.abbreviations import LANGUAGES, language_of
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules, PunktSplitter, first_bytes, train_punkt
 from pretrainkit.tokenizers.stops import ASCII_STOPS, ELLIPSIS, SPACED_STOPS, cut_at, stop_pattern
 
@@ -145,8 +146,27 @@ def load_splitter(
     return PunktSplitter(PunktParameters.load(parameters) if isinstance(parameters, Path) else parameters, rules)
 
 
+def check_language(name: str) -> None:
+    """DataError unless `name` is "auto", "none" or a language whose abbreviations are known."""
+    if name not in ("auto", "none", *LANGUAGES):
+        raise DataError(f"language {name!r} has no list of abbreviations\n  give auto, none, {', '.join(LANGUAGES)}")
+
+
+def about_language(parameters: PunktParameters) -> str:
+    """Which abbreviations were known beforehand, for a person."""
+    if parameters.language is None:
+        return "abbreviations are known as far as the text shows them (--language adds those of a language)"
+    num = len(parameters.titles | parameters.listed)
+    return f"{num} common abbreviations of language {parameters.language} are added (--language none leaves them out)"
+
+
 def learn_punkt(
-    sources: Sequence[SourceFile], *, text_key: str = "text", max_bad: int = 0, max_bytes: int = SAMPLE_BYTES
+    sources: Sequence[SourceFile],
+    *,
+    text_key: str = "text",
+    max_bad: int = 0,
+    max_bytes: int = SAMPLE_BYTES,
+    language: str = "auto",
 ) -> PunktParameters:
     """Punkt parameters from a sample of the documents, spread over the files. Equal files give equal parameters.
 
@@ -155,12 +175,17 @@ def learn_punkt(
         text_key: Key or column that holds the text.
         max_bad: Pieces of bad input that may be skipped in one file.
         max_bytes: Size of the sample in UTF-8; a file gives no more than its share.
+        language: Whose common abbreviations are added: auto is that of the sample where it is known, none is none's.
 
     Raises:
-        DataError: The files hold no word.
+        DataError: The files hold no word, or there is no such language.
     """
+    check_language(language)
     where = sources[0].address if len(sources) == 1 else f"{sources[0].address} and {len(sources) - 1} more files"
-    return train_punkt(_sample(sources, text_key, max_bad, max_bytes), max_bytes=max_bytes, where=where)
+    sample = list(_sample(sources, text_key, max_bad, max_bytes))
+    parameters = train_punkt(sample, max_bytes=max_bytes, where=where)
+    code = language_of(sample) if language == "auto" else language
+    return parameters if code in (None, "none") else parameters.with_language(code)
 
 
 def _sample(sources: Sequence[SourceFile], text_key: str, max_bad: int, max_bytes: int) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Wikitext to text: what a reader sees stays, markup goes, and no markup is slow."""
 
+import re
 import time
 import unicodedata
 
@@ -317,6 +318,25 @@ MARKUP = st.sampled_from(["\n", "\U000f0020", "\U000f0101", *SIGNS.split()])
 def test_any_text_is_cleaned_into_lines_without_blank_ones(text, everything):
     lines = clean(text, sections=everything, lists=everything, tables=everything)
     assert lines == "" or all(line.strip() for line in lines.split("\n"))
+
+
+MARKUP = [
+    "<br>", "<br/>", "<p>", "<ref>gone</ref>", "<ref name=gone/>", "<!-- gone -->", "<small>", "</small>", "<nowiki/>",
+    "{{Gone}}", "{{nbsp}}", "{{Gone|gone\n|gone}}", "[[File:gone.jpg|thumb|gone [[gone]]]]", "[[Category:Gone]]", "''",
+    "'''", "&nbsp;", "&ndash;", "__NOTOC__", "[http://gone.org]", "<math>x</math>", "\u00a0", "\t", ", ", "\n\n", "\n",
+    "<br> ", "</ref> ", "<div>", "</div> ", "{{#if:x|", "{{#switch:a|a=", "{{nowrap|", "[[Gone|", "[http://gone.org ",
+]  # fmt: skip
+CLOSED_BY = {"{{#if:x|": "}}", "{{#switch:a|a=": "}}", "{{nowrap|": "}}", "[[Gone|": "]]", "[http://gone.org ": "]"}
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(MARKUP), min_size=1, max_size=12))
+def test_no_word_of_a_paragraph_is_lost(markup):
+    """The general law: words that a reader sees, whatever markup stands around them, are in the text, in order."""
+    pieces = [f"{sign}Word{place} {CLOSED_BY.get(sign, '')}" for place, sign in enumerate(markup)]
+    text = clean("".join(pieces))
+    assert re.findall(r"Word\d+", text) == [f"Word{place}" for place in range(len(markup))]
+    assert "gone" not in text.lower()
 
 
 def test_text_without_markup_is_kept():

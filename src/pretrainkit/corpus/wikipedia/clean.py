@@ -30,7 +30,7 @@ _OPENED = re.compile(r"\([ ,;:]+")
 _CLOSED = re.compile(r"[ ,;:]+\)")
 _SPACES = re.compile(r"  +")
 _ENTITY = re.compile(r"&(#\d+|#[xX][0-9a-fA-F]+|\w+);")
-_GAP = re.compile(r"[,;] ?(?:[,;] ?)*([,;]|\.(?! \.))(?=[\s)]|$)", re.MULTILINE)
+_GAP = re.compile(r"[,;](?= ?[,;.]) ?(?:[,;] ?)*([,;]|\.(?! \.))(?=[\s)]|$)", re.MULTILINE)
 _BEFORE_SIGN = re.compile(r" ([,.;])(?=[\s)]|$)", re.MULTILINE)
 _ENTITIES = (
     ("&nbsp;", " "), ("&ndash;", "–"), ("&mdash;", "—"), ("&thinsp;", " "), ("&minus;", "−"), ("&times;", "×"),
@@ -116,9 +116,10 @@ def _plain(text: str) -> str:
         text = _EMPTY_BRACKETS.sub("", text)
     if "  " in text:
         text = _SPACES.sub(" ", text)
-    if ", " in text or "; " in text:
+    has_gap = " ," in text or " ." in text or " ;" in text
+    if has_gap or ",," in text or ",;" in text or ";," in text:
         text = _GAP.sub(itemgetter(1), text)
-    return _BEFORE_SIGN.sub(itemgetter(1), text) if " ," in text or " ." in text or " ;" in text else text
+    return _BEFORE_SIGN.sub(itemgetter(1), text) if has_gap else text
 
 
 def _character(found: re.Match[str]) -> str:

@@ -173,7 +173,8 @@ class _Expander:
         if self._depth >= _MAX_DEPTH:
             return ""
         self._depth += 1
-        parts, position = [], 0
+        parts: list[str] = []
+        position = 0
         for start, end in _balanced(text, is_template=True):
             parts += (text[position:start], self._template(text[start + 2 : end - 2]))
             position = end
@@ -323,7 +324,8 @@ def _pairs(text: str, start: int, end: int) -> Iterator[Span]:
 
 def _internal_links(text: str) -> str:
     """Labels of outermost links, with the brackets of those within; links whose target holds a colon go with them."""
-    parts, position = [], 0
+    parts: list[str] = []
+    position = 0
     for start, end in _pairs(text, 0, len(text)):
         parts += (text[position:start], _label(text[start + 2 : end - 2]))
         position = end
@@ -360,7 +362,8 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _unescape_but_code(text: str) -> str:
-    parts, position = [], 0
+    parts: list[str] = []
+    position = 0
     last = text.rfind("&lt;/syntaxhighlight&gt;")
     for found in _CODE.finditer(text, 0, last + 24 if last >= 0 else 0):
         parts += (_unescape(text[position : found.start()]), found[1])

@@ -96,7 +96,8 @@ def strip_elements(text: str, on_formula: Callable[[str], str]) -> str:
             name = name.lower()
             if name not in _KNOWN:
                 continue
-        line = max(line, text.rfind("\n", position, start) + 1)
+        if (feed := text.rfind("\n", position, start)) >= 0:
+            line = feed + 1
         if begins_line:
             position = _behind_spaces(text, position, start)
         begins_line = start == line or (begins_line and start == position)

@@ -372,16 +372,19 @@ class Templates:
     def expand(self, content: str) -> str:
         """What stands between the braces, to text; "" for a template that is not known."""
         head, *parts = content.split("|")
-        name, colon, first = _normal(head).partition(":")
-        for _ in range(2):  # such as {{subst:Template:Name}}
-            if colon and name in self._prefixes:
-                head = head.partition(":")[2]
-                name, colon, first = _normal(head).partition(":")
-        if colon and (function := _EXPANSIONS.get(f"{name}:")):
-            places = enumerate([head.partition(":")[2], *parts], 1)
-            arguments = {str(place): text.strip() for place, text in places}  # no sign of equality makes a name there
-            return function(Call(f"{name}:", arguments, self._language, self.title))
-        name += colon + first
+        name = _normal(head)
+        for _ in range(3):  # such as {{subst:Template:Name}}
+            before, colon, _rest = name.partition(":")
+            if not colon:
+                break
+            if before not in self._prefixes:
+                if function := _EXPANSIONS.get(before + colon):
+                    places = enumerate([head.partition(":")[2], *parts], 1)
+                    arguments = {str(place): text.strip() for place, text in places}  # "=" makes no name there
+                    return function(Call(before + colon, arguments, self._language, self.title))
+                break
+            head = head.partition(":")[2]
+            name = _normal(head)
         expansion = _EXPANSIONS.get(name) or self._of_a_language(name)
         return expansion(Call(name, read_arguments(parts), self._language, self.title)) if expansion else ""
 
