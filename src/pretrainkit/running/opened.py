@@ -55,14 +55,19 @@ class Opened:
         if self.tokenizer is None and not self.recipe.has_own_vocabulary(self.config):
             raise DataError(
                 "there is no tokenizer beside the model\n"
-                "  its ids mean the pieces of the tokenizer that it was trained with: a run keeps that in RUN/tokenizer,"
-                " and an import takes it by pretrainkit import ... --tokenizer FOLDER"
+                "  its ids mean the pieces of the tokenizer that it was trained with: a run keeps that in "
+                "RUN/tokenizer, and an import takes it by pretrainkit import ... --tokenizer FOLDER"
             )
         return self.tokenizer
 
 
 def open_model(
-    path: str | Path, *, step: int | None = None, recipe: str | None = None, averaged: bool = False
+    path: str | Path,
+    *,
+    step: int | None = None,
+    recipe: str | None = None,
+    averaged: bool = False,
+    tokenizer: Path | None = None,
 ) -> Opened:
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
@@ -71,12 +76,13 @@ def open_model(
         step: Of a run folder: this checkpoint instead of the newest valid one.
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
         averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
+        tokenizer: Of a Hugging Face folder: that of its tokenizer; None: beside the model, where there is one.
 
     Raises:
         CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
     path = existing_folder(path)
-    config, weights, tokenizer = read_model(path, step, recipe, averaged)
+    config, weights, tokenizer = read_model(path, step, recipe, averaged, tokenizer)
     found = find_recipe(config.recipe)
     model = with_weights(found, config, weights, path)
     return Opened(model, config, found, tokenizer)
@@ -88,7 +94,7 @@ def load_model(path: str | Path) -> nn.Module:
 
 
 def read_model(
-    path: Path, step: int | None, recipe: str | None, averaged: bool
+    path: Path, step: int | None, recipe: str | None, averaged: bool, tokenizer: Path | None = None
 ) -> tuple[Any, Mapping[str, Any], Path | None]:
     """(config, weights, folder of the tokenizer or renderer where there is one)."""
     from pretrainkit.dist.weights import require_same_architecture
@@ -119,7 +125,7 @@ def read_model(
                 )
                 config = carried.model_copy(update={"model": config.model})
             weights = _with_rest(weights, path)
-        return config, weights, tokenizer_beside(path)
+        return config, weights, tokenizer or tokenizer_beside(path)
     if (path / WEIGHTS).is_file():  # our own export
         return load_config(RunFolder(path).config_tree()), read_tensors(path), _existing(path / "tokenizer")
     run, checkpoint = checkpoint_of(path, step)
