@@ -135,15 +135,21 @@ def _write_rest(opened: Opened, folder: Path) -> None:
     import torch
 
     from pretrainkit.exporting.safetensors import write_tensors
-    from pretrainkit.exporting.settings import REST
+    from pretrainkit.exporting.settings import REST, ROUNDED, is_rounded
 
     try:
         found = opened.recipe.carried_weights(opened.config, opened.recipe.import_huggingface(folder)[1])
     except InputError as error:
-        _log.warning("the export cannot be imported again: %s", str(error).splitlines()[0])
+        _log.warning(
+            "the export cannot be imported again: %s\n  to train it further here, export it with --format safetensors too",
+            str(error).splitlines()[0],
+        )
         return
-    own = opened.model.state_dict()
-    rest = {name: own[name] for name in own if name not in found or not torch.equal(found[name], own[name])}
+    rest = {
+        (ROUNDED if name in found and is_rounded(found[name], tensor) else "") + name: tensor
+        for name, tensor in opened.model.state_dict().items()
+        if name not in found or not torch.equal(found[name], tensor)
+    }
     if rest:
         write_tensors(folder / f"{REST}.safetensors", rest)
 

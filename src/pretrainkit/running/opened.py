@@ -145,18 +145,16 @@ def _existing(folder: Path) -> Path | None:
 
 def _with_rest(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Weights with what their format has no place for: tensors, and last digits. What was trained since stays."""
-    import torch
-
     from pretrainkit.exporting.safetensors import read_tensors
-    from pretrainkit.exporting.settings import REST
+    from pretrainkit.exporting.settings import REST, ROUNDED, is_rounded
 
+    found = dict(weights)
     rest = read_tensors(path, REST) if (path / f"{REST}.safetensors").is_file() else {}
-    return dict(weights) | {
-        name: tensor
-        for name, tensor in rest.items()
-        if name not in weights
-        or (weights[name].shape == tensor.shape and torch.allclose(weights[name], tensor, atol=1e-6))
-    }
+    for name, tensor in rest.items():
+        own = found.get(name.removeprefix(ROUNDED))
+        if not name.startswith(ROUNDED) or (own is not None and is_rounded(own, tensor)):
+            found[name.removeprefix(ROUNDED)] = tensor
+    return found
 
 
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
