@@ -82,17 +82,20 @@ def assert_exports_are_the_run(
         pretrainkit.train(config, place / f"on-{origin.name}")
     after, found = weights(place / f"on-{run.name}"), weights(place / f"on-{imported.name}")
     assert found.keys() == after.keys()
-    assert [name for name, tensor in after.items() if not torch.equal(tensor, found[name])] == []
+    other = [name for name, tensor in after.items() if not torch.equal(tensor, found[name])]
+    assert not other, other
     return exported
 
 
 def _lost(run: Path, imported: Path) -> list[str]:
     """Settings of data that an import lacks, all of which name paths of this machine."""
     trees = [flatten(pretrainkit.load_config(path / "config.yaml").model_dump(mode="json")) for path in (run, imported)]
-    names = [name for name in trees[0] | trees[1] if trees[0].get(name) != trees[1].get(name)]
+    # A mapping of paths that became empty is a leaf of its own in the second.
+    names = [name for name in trees[0] if trees[0][name] != trees[1].get(name)]
+    assert not [name for name in trees[1].keys() - trees[0].keys() if trees[1][name]]
     lost = {name: trees[0].get(name) for name in names if name.split(".")[0] not in ("init", "init_from", "first_step")}
-    assert [name for name, value in lost.items() if not _has_path(value)] == []
-    # A mapping of paths that became empty is a leaf of its own.
+    without_reason = {name: value for name, value in lost.items() if not _has_path(value)}
+    assert not without_reason, without_reason
     return [f"{name}={json.dumps(value)}" for name, value in lost.items() if name.startswith("data.")]
 
 

@@ -104,7 +104,12 @@ OTHER_BERTS = {
     "bert/modern-tiny": ["objective.masking_rate=0.3", "objective.valid_masking_rate=0.3", "model.local_window=8"],
     "bert/tiny": ["objective.sentence_pair=next", "objective.mask_unit=whole_word", "objective.max_predictions=null"],
     "bert/recipe-a": ["data.microbatch_tokens=null", "model.vocab_size=700"],
-    "bert/recipe-b": ["data.microbatch_tokens=null", "model.vocab_size=700", "objective.mask_share=0.7", "objective.keep_share=0.2"],
+    "bert/recipe-b": [
+        "data.microbatch_tokens=null",
+        "model.vocab_size=700",
+        "objective.mask_share=0.7",
+        "objective.keep_share=0.2",
+    ],
 }
 """Presets of each family, with settings that held-out losses depend on."""
 

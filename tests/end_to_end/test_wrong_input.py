@@ -425,6 +425,7 @@ def test_an_import_of_a_model_with_few_positions_is_evaluated_within_them(
 ) -> None:
     succeed("train", *settings, "model.max_positions=40", "num_steps=2", "--out", tmp_path / "run")
     succeed("export", tmp_path / "run", "--out", tmp_path / "export")
+    (tmp_path / "export" / "pretrainkit.json").unlink()  # as a model of others
     succeed("import", tmp_path / "export", "--out", tmp_path / "import")
     assert "loss" in succeed("evaluate", tmp_path / "import", "--data", tokens / "valid", "--num-examples", 8)
     assert pk.load_config(tmp_path / "import" / "config.yaml").data.max_seq_length == 40

@@ -17,7 +17,9 @@ def evaluate(
     path: Annotated[Path, typer.Argument(help="A run folder, a checkpoint in it, or an export.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH=VALUE", help="Settings of data, evaluate, objective or precision, other than the run's."),
+        typer.Argument(
+            metavar="PATH=VALUE", help="Settings of data, evaluate, objective, precision other than the run's."
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="Token shards, or sets of pairs; default: the run's data.valid.")

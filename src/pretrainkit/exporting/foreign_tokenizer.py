@@ -68,11 +68,15 @@ def _auto_tokenizer(folder: Path) -> Any:
     """Raises DataError where transformers is missing or cannot read it."""
     from pretrainkit.exporting.torchvision_shim import import_transformers
 
+    is_said = "tokenizer_class" in _json(folder / CONFIG_JSON) or "model_type" in _json(folder / "config.json")
+    is_bert = not is_said and (folder / "vocab.txt").is_file()  # as it was published, a list of pieces alone
     try:
-        return import_transformers().AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        transformers = import_transformers()
+        kind = transformers.BertTokenizerFast if is_bert else transformers.AutoTokenizer
+        return kind.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # of the library, or of the parsers of each kind of file
         names = [name for name in _VOCABULARIES if (folder / name).is_file()]
-        raise _unreadable(folder, names, f"{type(error).__name__}: {str(error).splitlines()[:1]}") from error
+        raise _unreadable(folder, names, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
 
 
 def _unreadable(folder: Path, names: list[str], reason: str) -> DataError:

@@ -1,4 +1,5 @@
-"""Our own export: config.yaml, pretrainkit.json, model.safetensors and tokenizer/, which may be a renderer, in one folder. No pickle."""
+"""Our own export: config.yaml, pretrainkit.json, model.safetensors and tokenizer/, which may be a renderer, in one
+folder. No pickle."""
 
 from __future__ import annotations
 

@@ -7,16 +7,21 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.paths import without_paths
 from pretrainkit.errors import CheckpointError
 from pretrainkit.training.run import InitConfig
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SETTINGS = "pretrainkit.json"
 REST = "pretrainkit"
 """Name, without `.safetensors`, of a file beside it with the tensors that the format of the weights has no place for,
 or holds in another form, rounded."""
+ROUNDED = "rounded."
+"""In front of names of tensors there that the weights have too, but for their last digits."""
 _FORMAT = "pretrainkit settings 1"
 
 
@@ -70,6 +75,11 @@ def read_settings(path: Path) -> Settings | None:
         raise CheckpointError(
             f"{path} cannot be read: {error}\n  copy the export again; without that file it is read as a foreign one"
         ) from None
+
+
+def is_rounded(tensor: "Tensor", exact: "Tensor") -> bool:
+    """True if two tensors are the same but for their last digits."""
+    return tensor.shape == exact.shape and bool((tensor - exact).abs().max() <= 1e-6 * (1 + exact.abs().max()))
 
 
 def settings_beside(file: Path) -> Path:

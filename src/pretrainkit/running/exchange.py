@@ -119,13 +119,15 @@ def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int 
     most = (values.get("text_config") or values).get("max_position_embeddings")
     if length is not None and isinstance(most, int) and most > length:
         _log.warning(
-            "positions from %d to %d were not trained by this run: give the model at most %d tokens, as model_max_length "
-            "of its tokenizer says",
+            "positions from %d to %d were not trained by this run: give the model at most %d tokens, as "
+            "model_max_length of its tokenizer says",
             *(length, most - 1, length),
         )
     expected = tokenizer and opened.recipe.input_ids(opened.config, tokenizer, PROBES)
     if expected and (difference := difference_of_ids(folder, dict(zip(PROBES, expected, strict=True)))):
-        _log.warning("%s\n  read texts with pretrainkit, or the model gets other tokens than it was trained on", difference)
+        _log.warning(
+            "%s\n  read texts with pretrainkit, or the model gets other tokens than it was trained on", difference
+        )
 
 
 def _write_rest(opened: Opened, folder: Path) -> None:
@@ -133,15 +135,21 @@ def _write_rest(opened: Opened, folder: Path) -> None:
     import torch
 
     from pretrainkit.exporting.safetensors import write_tensors
-    from pretrainkit.exporting.settings import REST
+    from pretrainkit.exporting.settings import REST, ROUNDED, is_rounded
 
     try:
         found = opened.recipe.carried_weights(opened.config, opened.recipe.import_huggingface(folder)[1])
     except InputError as error:
-        _log.warning("the export cannot be imported again: %s", str(error).splitlines()[0])
+        _log.warning(
+            "the export cannot be imported again: %s\n  to train it further here, export it with --format safetensors too",
+            str(error).splitlines()[0],
+        )
         return
-    own = opened.model.state_dict()
-    rest = {name: own[name] for name in own if name not in found or not torch.equal(found[name], own[name])}
+    rest = {
+        (ROUNDED if name in found and is_rounded(found[name], tensor) else "") + name: tensor
+        for name, tensor in opened.model.state_dict().items()
+        if name not in found or not torch.equal(found[name], tensor)
+    }
     if rest:
         write_tensors(folder / f"{REST}.safetensors", rest)
 
@@ -190,10 +198,8 @@ def import_model(
             f"{path} is not a folder that transformers wrote: it has no config.json\n"
             "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
         )
-    opened = open_model(path, recipe=recipe, pooling=pooling)
-    write_native(
-        opened.config, opened.model, given or opened.tokenizer, Path(out), _trained_length(opened, Path(path))
-    )
+    opened = open_model(path, recipe=recipe, pooling=pooling, tokenizer=given)
+    write_native(opened.config, opened.model, opened.tokenizer, Path(out), _trained_length(opened, Path(path)))
     return Path(out)
 
 

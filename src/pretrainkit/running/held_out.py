@@ -103,7 +103,7 @@ def _state_defaults(opened: Opened, path: Path) -> None:
     leaves = flatten({"data": own, "objective": tree["objective"]})
     stated = " ".join(f"{name}={json.dumps(leaf, separators=(',', ':'))}" for name, leaf in leaves.items())
     _log.warning(
-        "%s says nothing of its training. It is evaluated with these settings, in whose place others can be given:\n  %s",
+        "%s says nothing of its training. It is evaluated with these settings, unless others are given:\n  %s",
         *(path, stated),
     )
 

@@ -66,15 +66,17 @@ def with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) ->
 
 
 def tokenizer_given(folder: Path) -> Path:
-    """The folder. Raises DataError where neither a tokenizer nor a renderer lies in it."""
-    from pretrainkit.rendering.folder import is_renderer
+    """The folder, or a copy of it with a tokenizer.json. Raises DataError where neither a tokenizer nor a renderer is
+    in it."""
+    from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
 
-    if not is_renderer(folder) and _tokenizer_fingerprint(folder) is None:
+    found = tokenizer_beside(folder)
+    if found is None:
         raise DataError(
-            f"{folder} is no folder of a tokenizer\n"
-            "  give one with tokenizer.json or sentencepiece.model; of a renderer, one with text_renderer_config.json"
+            f"{folder} is no folder of a tokenizer\n  give one with tokenizer.json, sentencepiece.model, vocab.txt or "
+            "spiece.model; of a renderer, one with text_renderer_config.json"
         )
-    return folder
+    return found
 
 
 def _tokenizer_fingerprint(folder: Path) -> str | None:

@@ -55,8 +55,8 @@ class Opened:
         if self.tokenizer is None and not self.recipe.has_own_vocabulary(self.config):
             raise DataError(
                 "there is no tokenizer beside the model\n"
-                "  its ids mean the pieces of the tokenizer that it was trained with: a run keeps that in RUN/tokenizer,"
-                " and an import takes it by pretrainkit import ... --tokenizer FOLDER"
+                "  its ids mean the pieces of the tokenizer that it was trained with: a run keeps that in "
+                "RUN/tokenizer, and an import takes it by pretrainkit import ... --tokenizer FOLDER"
             )
         return self.tokenizer
 
@@ -68,6 +68,7 @@ def open_model(
     recipe: str | None = None,
     averaged: bool = False,
     pooling: str | None = None,
+    tokenizer: Path | None = None,
 ) -> Opened:
     """A model with all that is needed to use it, from a run folder, a checkpoint folder, or an export.
 
@@ -77,12 +78,13 @@ def open_model(
         recipe: Of a Hugging Face folder: who reads it; None: the recipe that knows its `model_type`.
         averaged: Of a run or checkpoint: the average of the weights that `ema_decay` keeps.
         pooling: Of a Hugging Face folder with a classifier that does not say how it makes one vector of a text.
+        tokenizer: Of a Hugging Face folder: that of its tokenizer; None: beside the model, where there is one.
 
     Raises:
         CheckpointError, DataError: Missing, torn, or not ours; or there is no average.
     """
     path = existing_folder(path)
-    config, weights, tokenizer = read_model(path, step, recipe, averaged, pooling)
+    config, weights, tokenizer = read_model(path, step, recipe, averaged, pooling, tokenizer)
     found = find_recipe(config.recipe)
     model = with_weights(found, config, weights, path)
     return Opened(model, config, found, tokenizer)
@@ -94,7 +96,12 @@ def load_model(path: str | Path) -> nn.Module:
 
 
 def read_model(
-    path: Path, step: int | None, recipe: str | None, averaged: bool, pooling: str | None = None
+    path: Path,
+    step: int | None,
+    recipe: str | None,
+    averaged: bool,
+    pooling: str | None = None,
+    tokenizer: Path | None = None,
 ) -> tuple[Any, Mapping[str, Any], Path | None]:
     """(config, weights, folder of the tokenizer or renderer where there is one)."""
     from pretrainkit.dist.weights import require_same_architecture
@@ -127,7 +134,7 @@ def read_model(
                 )
                 config = carried.model_copy(update={"model": config.model})
             weights = _with_rest(weights, path)
-        return config, weights, tokenizer_beside(path)
+        return config, weights, tokenizer or tokenizer_beside(path)
     if (path / WEIGHTS).is_file():  # our own export
         return load_config(RunFolder(path).config_tree()), read_tensors(path), _existing(path / "tokenizer")
     run, checkpoint = checkpoint_of(path, step)
@@ -147,18 +154,16 @@ def _existing(folder: Path) -> Path | None:
 
 def _with_rest(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Weights with what their format has no place for: tensors, and last digits. What was trained since stays."""
-    import torch
-
     from pretrainkit.exporting.safetensors import read_tensors
-    from pretrainkit.exporting.settings import REST
+    from pretrainkit.exporting.settings import REST, ROUNDED, is_rounded
 
+    found = dict(weights)
     rest = read_tensors(path, REST) if (path / f"{REST}.safetensors").is_file() else {}
-    return dict(weights) | {
-        name: tensor
-        for name, tensor in rest.items()
-        if name not in weights
-        or (weights[name].shape == tensor.shape and torch.allclose(weights[name], tensor, atol=1e-6))
-    }
+    for name, tensor in rest.items():
+        own = found.get(name.removeprefix(ROUNDED))
+        if not name.startswith(ROUNDED) or (own is not None and is_rounded(own, tensor)):
+            found[name.removeprefix(ROUNDED)] = tensor
+    return found
 
 
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:

@@ -14,7 +14,10 @@ from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
-TEXT = ["the cat is walking here and the dog was walking there (really)", "cats and dogs like the garden, naïve ones too"]
+TEXT = [
+    "the cat is walking here and the dog was walking there (really)",
+    "cats and dogs like the garden, naïve ones too",
+]
 
 
 def byte_level(folder: Path, *, lstrip: bool) -> Path:

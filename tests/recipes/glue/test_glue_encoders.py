@@ -17,6 +17,7 @@ from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.model import build
 from pretrainkit.recipes.t5.text_encoder import T5TextEncoder
 from pretrainkit.training.optimizer_config import OptimizerConfig
+from whole_runs import assert_exports_are_the_run
 
 
 def finetuned(encoder, glue, out, *more):
@@ -91,6 +92,19 @@ def test_the_export_of_a_t5_is_an_encoder_of_transformers_with_a_head_beside_it(
             states = theirs(input_ids=batch["input_ids"][None, begin:end].long()).last_hidden_state[0]
             expected = head["weight"] @ states.mean(0) + head["bias"]
             torch.testing.assert_close(ours[number], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "format"),
+    [("bert", "huggingface"), ("modernbert", "huggingface"), ("bert", "safetensors"), ("t5", "safetensors")],
+)
+def test_an_export_is_the_run(family, format, glue, tmp_path, request):
+    if family == "t5":
+        encoder = request.getfixturevalue("t5")
+    else:
+        encoder = write_encoder(tmp_path / "encoder", is_modern=family == "modernbert")
+    finetuned(encoder, glue, tmp_path / "run", "data.max_seq_length=20", "model.dropout=0.2")
+    assert_exports_are_the_run(tmp_path / "run", tmp_path, "glue", format)
 
 
 def test_examples_of_a_t5_do_not_see_each_other(t5, glue, tmp_path):

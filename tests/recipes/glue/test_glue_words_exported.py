@@ -12,6 +12,7 @@ from glue_toys import GOOD, QUICK, WORDS, sentence, write_encoder, write_tokeniz
 from pretrainkit import api
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.glue.answers import records_of
+from whole_runs import assert_exports_are_the_run
 
 
 def write_tags(path):
@@ -45,6 +46,20 @@ def write_distilbert(folder, transformers):
     transformers.DistilBertModel(config).save_pretrained(folder)
     write_tokenizer(folder)
     return folder
+
+
+def test_an_export_is_the_run(tmp_path, transformers):
+    """Also where transformers has no place for a layer: that of an encoder in front of a classifier."""
+    run = finetuned("tags", write_distilbert(tmp_path / "encoder", transformers), tmp_path)
+    assert_exports_are_the_run(run, tmp_path, "glue")
+
+
+@pytest.mark.parametrize("preset", ["tags", "qa"])
+def test_an_export_that_cannot_be_imported_says_so(preset, tmp_path, caplog):
+    run = finetuned(preset, write_encoder(tmp_path / "encoder"), tmp_path)
+    api.export(run, "huggingface", tmp_path / "export")
+    assert "the export cannot be imported again" in caplog.text
+    assert_exports_are_the_run(run, tmp_path, "glue", "safetensors", name="whole")
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "distilbert"])

@@ -19,6 +19,7 @@ from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.relevance import explain
 from pretrainkit.running.initial import load_initial
+from whole_runs import assert_exports_are_the_run
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -86,6 +87,10 @@ def test_an_export_answers_as_the_run(folder: Path, tmp_path: Path) -> None:
         for path in (folder / "run", tmp_path / "out")
     ]
     assert answers[0] == answers[1]
+
+
+def test_an_export_is_the_run(folder: Path, tmp_path: Path) -> None:
+    assert_exports_are_the_run(folder / "run", tmp_path, "glue")
 
 
 def test_a_folder_in_the_originals_layout_answers_as_the_run(folder: Path, tmp_path: Path) -> None:

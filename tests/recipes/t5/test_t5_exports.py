@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 import pretrainkit
 from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.data.vocabulary_folder import open_vocabulary, save_vocabulary

@@ -188,7 +188,11 @@ def _quiet() -> Iterator[None]:
 def _copy_tokenizer(origin: Path, folder: Path) -> None:
     """What lies beside weights, whatever the family calls it."""
     for path in origin.iterdir():
-        is_tokenizers = path.suffix not in _WEIGHTS and path.name not in ("config.json", "generation_config.json", SETTINGS)
+        is_tokenizers = path.suffix not in _WEIGHTS and path.name not in (
+            "config.json",
+            "generation_config.json",
+            SETTINGS,
+        )
         if path.is_file() and is_tokenizers and not path.name.startswith("."):
             shutil.copyfile(path, folder / path.name)
 

@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 from pretrainkit.errors import DataError
@@ -29,26 +28,12 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer, Template]:
     Raises:
         DataError: There is none that can be read.
     """
-    if (folder / TOKENIZER_JSON).is_file():
-        return load_tokenizer(folder), template_of(folder)
-    from pretrainkit.exporting.torchvision_shim import import_transformers
+    from pretrainkit.exporting.foreign_tokenizer import tokenizer_beside
 
-    transformers = import_transformers()
-    try:
-        found = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise DataError(
-            f"{folder} holds no tokenizer that transformers can read: {str(error).splitlines()[0]}\n"
-            "  name the encoder's folder: data.tokenizer=FOLDER"
-        ) from error
-    if not found.is_fast:
-        raise DataError(
-            f"the tokenizer in {folder}, {type(found).__name__}, has no fast form\n"
-            f"  give a folder with {TOKENIZER_JSON}: data.tokenizer=FOLDER"
-        )
-    with TemporaryDirectory() as aside:
-        found.save_pretrained(aside)
-        return load_tokenizer(aside), template_of(Path(aside))
+    found = tokenizer_beside(folder)
+    if found is None:
+        raise DataError(f"{folder} holds no tokenizer\n  name the encoder's folder: data.tokenizer=FOLDER")
+    return load_tokenizer(found), template_of(found)
 
 
 def template_of(folder: Path) -> Template:

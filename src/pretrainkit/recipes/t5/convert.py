@@ -211,7 +211,12 @@ def from_huggingface_config(values: Mapping[str, Any], *, has_logits: bool | Non
 
 
 def write_huggingface(
-    state: State, config: T5ModelConfig, out: Path, *, tokenizer: Path | None = None, vocabulary: Vocabulary | None = None
+    state: State,
+    config: T5ModelConfig,
+    out: Path,
+    *,
+    tokenizer: Path | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> None:
     """Write a folder that `from_pretrained` loads.
 

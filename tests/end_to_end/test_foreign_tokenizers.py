@@ -1,0 +1,138 @@
+"""Folders of transformers whose vocabulary is not a tokenizer.json: it is kept, converted, or refused, never lost."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from command_line import refused, succeed
+
+import pretrainkit as pk
+from pretrainkit.recipes.bert.config import BertModelConfig
+from pretrainkit.recipes.bert.convert import write_huggingface
+from pretrainkit.recipes.bert.model import build
+from pretrainkit.tokenizers.load import load_tokenizer
+
+TEXTS = [
+    "The cat is walking here, and the dog was walking there (really)!",
+    "Cats and dogs like the garden; naïve ones too. Über-Größe",
+    "it's 1,024 東京 🙂 unknownword\ttab  two blanks",
+    "",
+]
+CONTROL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRETRAINKIT_CACHE", str(tmp_path / "cache"))
+
+
+def wordpiece(folder: Path, **about: object) -> Path:
+    """vocab.txt alone, as the first BERTs were published; settings where they are not the usual ones."""
+    found = tokenizers.BertWordPieceTokenizer(lowercase=bool(about.get("do_lower_case", True)))
+    found.train_from_iterator(TEXTS * 9, vocab_size=180, show_progress=False, special_tokens=CONTROL)
+    found.save_model(str(folder))
+    if about:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **about}))
+    return folder
+
+
+def byte_level(folder: Path) -> Path:
+    """vocab.json and merges.txt, as RoBERTa was published."""
+    found = tokenizers.ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    found.train_from_iterator(TEXTS * 9, vocab_size=330, special_tokens=special, show_progress=False)
+    found.save_model(str(folder))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer"}))
+    return folder
+
+
+def sentencepieces(folder: Path) -> Path:
+    """spiece.model alone, as ALBERT was published."""
+    import sentencepiece
+
+    (folder / "text.txt").write_text("\n".join(TEXTS * 9))
+    sentencepiece.SentencePieceTrainer.train(
+        input=f"{folder}/text.txt", model_prefix=f"{folder}/spiece", vocab_size=120, hard_vocab_limit=False,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, minloglevel=2, user_defined_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        pad_piece="<pad>",
+    )  # fmt: skip
+    (folder / "text.txt").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "AlbertTokenizer"}))
+    return folder
+
+
+def model_in(folder: Path, vocab_size: int = 400) -> Path:
+    """A tiny BERT as transformers writes it, without a tokenizer."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 24, "max_positions": 64}
+    config = BertModelConfig(vocab_size=vocab_size, **sizes)
+    write_huggingface(build(config, has_sentence_order=True).state_dict(), config, folder)
+    return folder
+
+
+KINDS = {
+    "vocab.txt": wordpiece,
+    "vocab.txt with case": lambda folder: wordpiece(folder, do_lower_case=False),
+    "vocab.txt with accents": lambda folder: wordpiece(folder, do_lower_case=True, strip_accents=False),
+    "merges.txt": byte_level,
+    "spiece.model": sentencepieces,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_import_keeps_the_vocabulary_and_reads_as_transformers_does(kind: str, tmp_path: Path, transformers) -> None:
+    folder = KINDS[kind](model_in(tmp_path / "there"))
+    assert not (folder / "tokenizer.json").is_file()
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
+    succeed("import", folder, "--out", tmp_path / "here")
+    own = load_tokenizer(tmp_path / "here" / "tokenizer")
+    assert [own.encode(text).tolist() for text in TEXTS] == expected
+    assert len({index for ids in expected for index in ids}) > 30
+    assert own.special.mask == theirs.mask_token_id
+    assert pk.open_model(folder).generate(["the cat <mask> here"])[0]["text"].startswith("the cat")
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_list_of_pieces_is_read_as_the_library_of_tokenizers_reads_it(tmp_path: Path, lowercase: bool) -> None:
+    folder = wordpiece(model_in(tmp_path / "there"), do_lower_case=lowercase)
+    theirs = tokenizers.BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase)
+    own = load_tokenizer(pk.open_model(folder).tokenizer)
+    for text in TEXTS:
+        assert own.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
+
+
+def test_the_export_of_such_an_import_brings_its_tokenizer(tmp_path: Path, transformers) -> None:
+    folder = wordpiece(model_in(tmp_path / "there"))
+    pk.export(pk.import_model(folder, "bert", tmp_path / "here"), "huggingface", tmp_path / "again")
+    theirs, again = (transformers.AutoTokenizer.from_pretrained(path) for path in (folder, tmp_path / "again"))
+    assert again(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
+
+
+def test_a_vocabulary_that_cannot_be_read_is_refused_with_what_helps(tmp_path: Path) -> None:
+    """A class that has no such file makes a tokenizer of nothing from it, without an error."""
+    folder = byte_level(model_in(tmp_path / "there"))
+    good = shutil.copytree(folder, tmp_path / "good")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    message = refused("import", folder, "--out", tmp_path / "here")
+    assert "the tokenizer in" in message
+    assert "--tokenizer FOLDER" in message
+    assert not (tmp_path / "here").exists()
+    succeed("import", folder, "--tokenizer", good, "--out", tmp_path / "here")
+    assert load_tokenizer(tmp_path / "here" / "tokenizer").encode("the cat").size
+
+
+def test_a_model_without_a_vocabulary_asks_for_the_one_it_was_trained_with(tmp_path: Path) -> None:
+    """To train another one, as was advised, gives wrong ids."""
+    folder = model_in(tmp_path / "there")
+    succeed("import", folder, "--out", tmp_path / "here")
+    for path in (folder, tmp_path / "here"):
+        message = refused("generate", path, "the cat <mask> here")
+        assert "tokenizer train" not in message
+        assert "--tokenizer FOLDER" in message
+    words = wordpiece(tmp_path)
+    succeed("import", folder, "--tokenizer", words, "--out", tmp_path / "again")
+    assert succeed("generate", tmp_path / "again", "the cat <mask> here").startswith("the cat")
