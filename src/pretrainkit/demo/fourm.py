@@ -214,6 +214,8 @@ def _told(folder: Path, num_equal: int, seconds: float) -> dict[str, Any]:
         "commonest_caption_words": caption["guessed_words"],
         "box_iou": boxes["iou"],
         "guessed_box_iou": boxes["guessed_iou"],
+        "box_iou_of_any_class": boxes["iou_of_any_class"],
+        "guessed_box_iou_of_any_class": boxes["guessed_iou_of_any_class"],
         "equal_losses_after_resume": num_equal,
         "seconds": round(seconds, 1),
         "report": str(folder / "report.html"),
@@ -227,7 +229,12 @@ def _told(folder: Path, num_equal: int, seconds: float) -> dict[str, Any]:
             f"one for all: {_percent(classes['guessed_accuracy'])}",
         ),
         ("words of the caption", _percent(caption["words"]), f"one for all: {_percent(caption['guessed_words'])}"),
-        ("overlap of boxes (IoU)", _percent(boxes["iou"]), f"some for all: {_percent(boxes['guessed_iou'])}"),
+        (
+            "overlap of boxes (IoU)",
+            _percent(boxes["iou_of_any_class"]),
+            f"some for all: {_percent(boxes['guessed_iou_of_any_class'])}",
+        ),
+        ("  of the same class", _percent(boxes["iou"]), f"some for all: {_percent(boxes['guessed_iou'])}"),
     ):
         print(f"  {what:<28} {value:>7}  ({guess})")
     print(

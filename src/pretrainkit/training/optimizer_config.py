@@ -73,7 +73,8 @@ class OptimizerConfig(Config):
     """adamw: Adam with bias correction and decoupled decay. lamb: the same update with a trust ratio per tensor. sgd:
     with momentum; the decay is added to the gradient. lars: sgd with a trust ratio per tensor. adafactor: T5's, with
     little memory and steps relative to the parameter. lion: the sign of a momentum. muon: the momentum of each matrix
-    in the model's blocks, made orthogonal; adamw for all other parameters."""
+    in the model's blocks, made orthogonal; adamw for all other parameters. Queries, keys and values count as tensors of
+    their own where one layer stores them together, and so do gate and value."""
     peak_lr: PositiveFloat
     """Learning rate after warm-up."""
     beta1: Annotated[Rate, _HAS_MOMENTS] = 0.9

@@ -24,3 +24,15 @@ LEFT, RIGHT, HALF = (0.0, 0.0, 0.4, 1.0), (0.6, 0.0, 1.0, 1.0), (0.0, 0.0, 0.4, 
 def test_overlap_of_boxes(found, truth, wanted):
     assert boxes_iou(found, truth) == pytest.approx(wanted)
     assert boxes_iou(truth, found) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("found", "truth", "wanted"),
+    [
+        ([("ball", LEFT)], [("cone", LEFT)], 1.0),
+        ([("ball", RIGHT), ("cone", HALF)], [("cone", LEFT), ("cone", RIGHT)], 0.75),
+        ([], [("ball", LEFT)], 0.0),
+    ],
+)
+def test_overlap_of_boxes_of_any_class(found, truth, wanted):
+    assert boxes_iou(found, truth, of_any_class=True) == pytest.approx(wanted)

@@ -208,3 +208,32 @@ def test_patches_have_their_channels_together():
     patches = cut_patches(pixels, 2)
     assert patches.shape == (2, 2, 3, 2, 2, 3)
     assert torch.equal(patches[1, 1, 2, 0, 1], pixels[1, :, 2, 5])
+
+
+@pytest.mark.parametrize("num", [1, 60])
+def test_modalities_that_are_not_published_come_back_without_a_config(tmp_path, num):
+    """Also where their description is longer than what is parsed of a header."""
+    own = [DEPTH.model_copy(update={"name": f"depth_{number}@32", "folder": "depth"}) for number in range(num)]
+    model = make_model((CAPTION, RGB, *own), intermediate_size=42)
+    write_original(tmp_path / "model.safetensors", model)
+    config, state = read_original(tmp_path / "model.safetensors")
+    assert config == model.config
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_files_that_the_original_can_load_say_nothing_that_it_does_not_know(tmp_path):
+    shorter = (PUBLISHED[0].model_copy(update={"length": 32, "folder": "texts"}), *PUBLISHED[1:])
+    assert "modalities" not in config_of(small(shorter, intermediate_size=42))
+    smaller = published("rgb@32").model_copy(update={"patch_size": 8})
+    assert "modalities" in config_of(small((PUBLISHED[0], smaller), intermediate_size=42))
+
+
+def test_a_file_that_does_not_say_what_a_modality_is_takes_the_config_of_its_run(tmp_path):
+    """As files of earlier versions."""
+    own = DEPTH.model_copy(update={"name": "far@32"})
+    model = make_model((CAPTION, own), intermediate_size=42)
+    header = {name: str(value) for name, value in config_of(model.config).items() if name != "modalities"}
+    write_tensors(tmp_path / "model.safetensors", to_original(model), header)
+    with pytest.raises(CheckpointError, match=r"no modality 'far@32'[\s\S]*--config runs/NAME/config.yaml"):
+        read_original(tmp_path / "model.safetensors")
+    assert read_original(tmp_path / "model.safetensors", model.config)[0] == model.config

@@ -241,7 +241,11 @@ def test_the_report_shows_targets_beside_the_truth(setup: Setup) -> None:
     assert "text" in text["given"][0]
     assert "image" in text["depth@64"][0]
     targets = {"colors@64", "depth@64", "seg@64", "caption", "det"}
-    assert {*targets, *(f"true {name}" for name in targets)} <= photograph.keys()
+    assert targets <= photograph.keys()
+    # Pictures of the truth are made of its tokens.
+    assert {"true caption", "true det"} <= photograph.keys()
+    assert {f"tokens of the true {name}@64" for name in ("colors", "depth", "seg")} <= photograph.keys()
+    assert "true depth@64" not in photograph
     assert "caption" not in text
 
 
@@ -320,6 +324,23 @@ def test_figures_of_each_data_set_are_told_apart(setup: Setup) -> None:
     for part, own in (("here", answers[:2]), ("there", answers[2:])):
         mean = np.mean([one["figures"]["depth@64"]["error"] for one in own])
         assert summary[f"depth@64 of {part}"]["error"] == pytest.approx(mean)
+
+
+def test_figures_say_over_how_many_examples_they_are(setup: Setup) -> None:
+    """The second data set, whose samples have the names of the first, has no depth."""
+    (one,) = setup.config.data.valid
+    names = ("rgb@64", "caption")
+    valid = (one.model_copy(update={"name": "here"}), one.model_copy(update={"name": "there", "modalities": names}))
+    config = setup.config.model_copy(update={"data": setup.config.data.model_copy(update={"valid": valid})})
+    options = {"given": ["rgb"], "to": ["depth", "caption"], "settings": ["depth.num_steps=1", "caption.max_tokens=2"]}
+    answers = generate(config, setup.model, setup.tokenizer, [], from_data=6, num=2, **options)
+    summary, lines = answers[-1]["summary"], answers[-1]["text"].splitlines()
+    assert (summary["depth@64"]["examples"], summary["caption"]["examples"]) == (3, 6)
+    assert summary["caption of there"]["examples"] == 3
+    (depth,) = [line for line in lines if line.startswith("depth@64: ")]
+    (caption,) = [line for line in lines if line.startswith("caption: ")]
+    assert depth.endswith(", over 3 of 6 examples")
+    assert caption.endswith(", over 6 of 6 examples")
 
 
 def test_variations_together_are_their_mean_and_their_majority(setup: Setup) -> None:

@@ -4,7 +4,8 @@ Source: section 3.14 of the specification; the hub's format of `apple/ml-4m`. Th
 their own; nothing here fetches them.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.recipes.fourm.original_names import State, from_original, to_original
 
 _ACTIVATIONS = {"SiLU": "swish", "GELU": "gelu"}
+_MODALITIES = "modalities"
+"""Our own entry of a header: all modalities as JSON, where the original does not know some. It could not load such a
+model in any case; a file that it can load has no entry that it does not know."""
 _IGNORED = frozenset({"format", "use_act_checkpoint", "image_size", "patch_size"})
 """Of a config: sizes are those of the modalities."""
 _DEFAULTS: Mapping[str, Any] = {
@@ -35,7 +39,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def write_original(path: Path, model: FourM) -> None:
-    """Write a `.safetensors` file that the original loads, with its config in the header.
+    """Write a `.safetensors` file with its config in the header. The original loads it where it knows the modalities.
 
     Tables and heads of targets are written apart, as in the released files.
 
@@ -101,7 +105,7 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
         "num_register_tokens": config.num_registers,
         "share_modality_embeddings": config.shared_modality_embeddings,
         "use_act_checkpoint": False,
-    }
+    } | ({} if all(map(_is_known, config.modalities)) else {_MODALITIES: _described(config.modalities)})
 
 
 def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
@@ -121,15 +125,19 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
             f"only some layers have biases: {biases}\n  no released model is so, and none here can be"
         )
     known = set(config_of(_smallest())) | _IGNORED | {"drop_path_rate_encoder", "drop_path_rate_decoder"}
-    known |= {"shared_drop_path"}
+    known |= {"shared_drop_path", _MODALITIES}
     unknown = sorted(values.keys() - known)
     if unknown or values["act_layer"] not in _ACTIVATIONS:
         what = f"options {', '.join(unknown)}" if unknown else f"the activation {values['act_layer']}"
         raise CheckpointError(f"the config has {what}, which no model here has\n  give --config with the model")
     inputs, targets = _names(values["domains_in"]), _names(values["domains_out"])
-    modalities = tuple(
-        _modality(name, tensors, is_input=name in inputs, is_target=name in targets)
-        for name in sorted({*inputs, *targets})
+    modalities = (
+        _read_modalities(values[_MODALITIES])
+        if _MODALITIES in values
+        else tuple(
+            _modality(name, tensors, is_input=name in inputs, is_target=name in targets)
+            for name in sorted({*inputs, *targets})
+        )
     )
     width = int(values["dim"])
     return FourMModelConfig(
@@ -151,6 +159,31 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
     )
 
 
+def _is_known(modality: Modality) -> bool:
+    """Whether the original has it. Lengths of texts, folders and readers are no part of its models."""
+    try:
+        there = published(modality.name)
+    except ConfigError:
+        return False
+    free = ["is_input", "is_target", "length", "num_positions", "folder", "reader"]
+    free += ["vocab_size"] if modality.kind == "sequence" else []
+    return there.model_copy(update={name: getattr(modality, name) for name in free}) == modality
+
+
+def _described(modalities: Sequence[Modality]) -> str:
+    return json.dumps([modality.model_dump(mode="json", exclude_defaults=True) for modality in modalities])
+
+
+def _read_modalities(value: Any) -> tuple[Modality, ...]:
+    """What `_described` wrote; the parser of headers leaves long texts as they are."""
+    try:
+        return tuple(Modality(**one) for one in (json.loads(value) if isinstance(value, str) else value))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the header has modalities that cannot be read: {error}\n  give --config with the model"
+        ) from None
+
+
 def _inner_width(width: int, ratio: float, *, is_gated: bool) -> int:
     """Of feed-forward layers, as the original rounds it."""
     return int(2 * int(width * ratio) / 3) if is_gated else int(width * ratio)
@@ -164,7 +197,11 @@ def _modality(name: str, tensors: State, *, is_input: bool, is_target: bool) -> 
     try:
         found = published(name)
     except ConfigError as error:
-        raise CheckpointError(f"{error}\n  give --config with a model that declares it") from None
+        raise CheckpointError(
+            f"{error}\n"
+            "  the file says no more of it: give the config of its run, such as --config runs/NAME/config.yaml, or a "
+            "preset that has it"
+        ) from None
     table = tensors.get(f"{'encoder' if is_input else 'decoder'}_embeddings.{name}.token_emb.weight")
     changes: dict[str, Any] = {"is_input": is_input, "is_target": is_target}
     if found.vocab_size is not None and table is not None:

@@ -5,6 +5,7 @@ Dimensions: B examples, P places.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -39,7 +40,8 @@ def figures(
     of depth in deviations of the image's own, of colours in steps of 256. With a decoder, pictures of tokens are
     compared, which are as good as the image tokenizer: `error`, or of classes `pixels`, the share that is equal. Of
     sequences `words`, the harmonic mean of the shares of words that are right among those found and among the true
-    ones, whatever their order; of boxes `iou` too, see `boxes_iou`.
+    ones, whatever their order; of boxes `iou` too, see `boxes_iou`, and `iou_of_any_class`, which only asks where they
+    are.
     """
     if modality.kind == "sequence":
         assert vocabulary is not None
@@ -47,7 +49,8 @@ def figures(
         named = {"words": float(np.mean([overlap(a, b) for a, b in pairs]))}
         if modality.reader == _BOXES:
             both = [(_boxes(modality, a, vocabulary), _boxes(modality, b, vocabulary)) for a, b in zip(found, truth)]
-            named["iou"] = float(np.mean([boxes_iou(a, b) for a, b in both]))
+            for name, agreement in _AGREEMENTS.items():
+                named[name] = float(np.mean([agreement(a, b) for a, b in both]))
         return named
     found_BP, truth_BP = np.stack(list(found)), np.stack(list(truth))
     named = {"accuracy": float((found_BP == truth_BP).mean())}
@@ -91,8 +94,8 @@ def guessed(
     """The same names for the best guess that is the same for every example, made from known ones.
 
     `accuracy`: the commonest token. `error`: the mean of each place. `pixels`: the commonest class of each place.
-    `words`: of the known texts the one that agrees most with the others. `iou`: of the known boxes those that agree
-    most with the others.
+    `words`: of the known texts the one that agrees most with the others. `iou` and `iou_of_any_class`: of the known
+    boxes those that agree most with the others.
     """
     if modality.kind == "sequence":
         assert vocabulary is not None
@@ -101,7 +104,8 @@ def guessed(
         }
         if modality.reader == _BOXES:
             parts = [[_boxes(modality, ids, vocabulary) for ids in side] for side in (known, truth)]
-            named["iou"] = _guess(parts[0], parts[1], boxes_iou)
+            for name, agreement in _AGREEMENTS.items():
+                named[name] = _guess(parts[0], parts[1], agreement)
         return named
     known_BP, truth_BP = np.stack(list(known)), np.stack(list(truth))
     named = {"accuracy": float((truth_BP == np.bincount(known_BP.ravel()).argmax()).mean())}
@@ -146,15 +150,21 @@ def _guess(known: Sequence[T], truth: Sequence[T], agreement: Callable[[T, T], f
     return float(np.mean([agreement(best, one) for one in truth]))
 
 
-def boxes_iou(found: Boxes, truth: Boxes) -> float:
+def boxes_iou(found: Boxes, truth: Boxes, *, of_any_class: bool = False) -> float:
     """Intersection over union of boxes that belong together, as a mean over the larger number of boxes.
 
     Those of the same class that lie best on each other belong together, each to at most one; two empty lists agree.
+
+    Args:
+        of_any_class: Let boxes of different classes belong together, too.
     """
     if not found and not truth:
         return 1.0
     pairs = [
-        (_iou(a, b), i, j) for i, (name, a) in enumerate(found) for j, (other, b) in enumerate(truth) if name == other
+        (_iou(a, b), i, j)
+        for i, (name, a) in enumerate(found)
+        for j, (other, b) in enumerate(truth)
+        if of_any_class or name == other
     ]
     total, used_found, used_truth = 0.0, set[int](), set[int]()
     for value, i, j in sorted(pairs, reverse=True):
@@ -163,6 +173,12 @@ def boxes_iou(found: Boxes, truth: Boxes) -> float:
             used_found.add(i)
             used_truth.add(j)
     return total / max(len(found), len(truth))
+
+
+_AGREEMENTS: Mapping[str, Callable[[Boxes, Boxes], float]] = {
+    "iou": boxes_iou,
+    "iou_of_any_class": partial(boxes_iou, of_any_class=True),
+}
 
 
 def _iou(one: Sequence[float], other: Sequence[float]) -> float:

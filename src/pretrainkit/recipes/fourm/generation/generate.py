@@ -27,6 +27,8 @@ from pretrainkit.recipes.fourm.text import TextVocabulary
 
 _VARIATION = 1 << 32
 """Distance of the numbers of two variations of an example."""
+_NUM = "examples"
+"""Name of the figure that says over how many examples the others are."""
 _MOST_KNOWN = 256
 """Training samples that a guess is made of."""
 _SHEET_ROWS = 32
@@ -107,7 +109,8 @@ def generate(
     if out is not None:
         _write(Path(out), wanted, results, answers, summary)
     if summary:
-        answers[-1]["text"] += "\n" + "\n".join(_told(name, values) for name, values in summary.items())
+        told = (_told(name, values, len(examples)) for name, values in summary.items())
+        answers[-1]["text"] += "\n" + "\n".join(told)
         answers[-1]["summary"] = summary
     return answers
 
@@ -246,7 +249,8 @@ def _summary(
     chain: Chain, results: Sequence[Result], decoders: Mapping[str, ImageDecoder]
 ) -> dict[str, dict[str, float]]:
     """Of targets whose truth is known: means over all results, and over those of each data set, where there are
-    several; of the best guess that looks at nothing, and of all variations of an example together."""
+    several; of the best guess that looks at nothing, and of all variations of an example together. `examples` says how
+    many have the target."""
     found = {}
     for number, modality in chain.targets:
         link, own = chain.links[number], [one for one in results if one.truth(number, modality) is not None]
@@ -273,19 +277,19 @@ def _compared(
     vocabulary: TextVocabulary | None,
     decoder: ImageDecoder | None,
 ) -> dict[str, float]:
-    """Figures of results of one target, whose truth is known.
+    """Figures of results of one target, whose truth is known, and the number of examples that they are over.
 
     Args:
         known: What guesses are made of; nothing: there are none.
     """
-    groups: dict[str, tuple[list[Ids], Ids]] = {}
+    groups: dict[tuple[str | None, str], tuple[list[Ids], Ids]] = {}
     made, true = [], []
     for result in results:
         ids, truth = result.ids(number, modality), result.truth(number, modality)
         assert truth is not None
         made.append(ids)
         true.append(truth)
-        groups.setdefault(result.example.key, ([], truth))[0].append(ids)
+        groups.setdefault((result.example.data_set, result.example.key), ([], truth))[0].append(ids)
     values = figures(modality, made, true, vocabulary, decoder)
     guess = guessed(modality, known, true, vocabulary, decoder) if known else {}
     values |= {f"guessed_{name}": value for name, value in guess.items()}
@@ -293,7 +297,7 @@ def _compared(
         variations, truths = zip(*groups.values(), strict=True)
         both = together(modality, variations, truths, decoder)
         values |= {f"together_{name}": value for name, value in both.items()}
-    return values
+    return values | {_NUM: float(len(groups))}
 
 
 def _training_contents(link: Link, modality: Modality) -> dict[str | None, list[Ids]]:
@@ -310,15 +314,16 @@ def _training_contents(link: Link, modality: Modality) -> dict[str | None, list[
     return found
 
 
-def _told(name: str, values: Mapping[str, float]) -> str:
+def _told(name: str, values: Mapping[str, float], num_examples: int) -> str:
+    """A line for people; `num_examples`: all that were generated."""
     parts = []
     for what, value in values.items():
-        if what.startswith(("guessed_", "together_")):
+        if what.startswith(("guessed_", "together_")) or what == _NUM:
             continue
         more = [f"guessing alike for all: {values[key]:.3f}" for key in (f"guessed_{what}",) if key in values]
         more += [f"variations together: {values[key]:.3f}" for key in (f"together_{what}",) if key in values]
         parts.append(f"{what} {value:.3f}" + (f" ({', '.join(more)})" if more else ""))
-    return f"{name}: {', '.join(parts)}"
+    return f"{name}: {', '.join(parts)}, over {values[_NUM]:.0f} of {num_examples} examples"
 
 
 def _write(

@@ -98,7 +98,9 @@ class Result:
             found[modality.name] = self._cell(number, modality, self.ids(number, modality), canvas)
             truth = self.truth(number, modality)
             if truth is not None:
-                found[f"true {modality.name}"] = self._cell(number, modality, truth, canvas)
+                # Of an image this is a picture of its tokens, as coarse as they are, and not the file.
+                what = "tokens of the true" if modality.kind == "image" else "true"
+                found[f"{what} {modality.name}"] = self._cell(number, modality, truth, canvas)
         return found
 
     def _canvas(self) -> Pixels | None:
