@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.registry import entries, find_recipe
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import tokenizer_given
 from pretrainkit.running.opened import open_model, with_weights
-from pretrainkit.training.recipe import ImportedConfig, ImportedModel
+from pretrainkit.training.recipe import ImportedConfig, ImportedModel, Recipe
 
 if TYPE_CHECKING:
     pass
@@ -24,15 +25,35 @@ def import_config(
 
     Args:
         path: The file.
-        recipe: Who reads it; None: the only recipe that can.
+        recipe: Who reads it; None: told by the keys of the file.
         settings: `dotted.key=value` in that system's own keys.
         nproc: Ranks it is meant for.
     """
-    readers = [entry.name for entry in entries().values() if entry.load().reads_configs_of]
-    name = recipe or (readers[0] if len(readers) == 1 else None)
-    if name is None:
-        raise InputError(f"who reads {path}? give one of: {', '.join(f'--recipe {reader}' for reader in readers)}")
-    return find_recipe(name).import_config(Path(path), settings, nproc)
+    reader = _reader_of(Path(path)) if recipe is None else find_recipe(recipe)
+    return reader.import_config(Path(path), settings, nproc)
+
+
+def _reader_of(path: Path) -> Recipe:
+    """The recipe that knows most of the top-level keys of a file.
+
+    Raises:
+        InputError: It is a config of ours, or none that is known.
+    """
+    readers = [recipe for entry in entries().values() if (recipe := entry.load()).reads_configs_of]
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path), tuples=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}\n  {error}") from None
+    keys = set(tree) if isinstance(tree, Mapping) else set()
+    if keys & {"recipe", "extends"}:
+        raise InputError(f"{path} is a config of pretrainkit\n  use it as it is: pretrainkit config check {path}")
+    numbers = [len(keys & recipe.keys_of_other_configs) for recipe in readers]
+    best = max(numbers, default=0)
+    if numbers.count(best) != 1:
+        systems = " and ".join(f"{recipe.reads_configs_of} (--recipe {recipe.name})" for recipe in readers)
+        shown = ", ".join(map(str, list(keys)[:5])) or "none"
+        raise InputError(f"{path} is not recognised by its keys ({shown})\n  config files are read of {systems}")
+    return readers[numbers.index(best)]
 
 
 def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
@@ -133,4 +154,5 @@ def read_foreign_model(
     if format not in reader.file_formats:
         known = ", ".join(("huggingface", *reader.file_formats))
         raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
-    return reader.import_file(Path(path), format, None if config is None else load_config(config))
+    wanted = None if config is None else load_config(config).model_copy(update={"init_from": None})
+    return reader.import_file(Path(path), format, wanted)
