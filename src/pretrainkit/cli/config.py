@@ -61,9 +61,11 @@ def check(
     from pretrainkit import api
     from pretrainkit.config.base import shown
     from pretrainkit.config.loader import flatten
+    from pretrainkit.running.configs import check_initial
 
     resolved = api.resolve_config(source, settings or [])
     api.check_config(resolved.config, nproc, resolved.origins)
+    check_initial(resolved.config)
     values = flatten(resolved.config.model_dump(mode="json"))
     for path, origin in resolved.origins.items():
         if "because" in origin:
@@ -84,9 +86,16 @@ def schema(recipe: Annotated[str, typer.Argument(help="Name of the recipe.")]) -
 
 @app.command("import")
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="A config file of ZeroVL.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.yaml",
+            help="A config file of ZeroVL (its clip or linear_prob task; recipe clip) or the main config of a run of "
+            "4M (recipe fourm).",
+        ),
+    ],
     settings: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="In that file's own keys.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Who reads it; default: the only recipe that can.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Who reads it; default: told by the keys of the file.")] = None,
     nproc: Annotated[int, typer.Option(min=1, help="How many ranks it is meant for.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Write it here; default: print it.")] = None,
 ) -> None:
@@ -98,11 +107,19 @@ def import_file(
     imported = api.import_config(file, recipe, settings or [], nproc)
     for note in imported.notes:
         print(f"note: {note}", file=sys.stderr)
+    if words := list(imported.weights_command):
+        words += [] if imported.config is None else ["--config", str(out or "FILE.yaml")]
+        print(f"note: it starts from the weights that this command reads: {shlex.join(words)}", file=sys.stderr)
+    if imported.without_effect:
+        number = len(imported.without_effect)
+        keys = "1 key changes" if number == 1 else f"{number} keys change"
+        print(f"note: {keys} nothing here: {', '.join(imported.without_effect)}", file=sys.stderr)
     if imported.config is None:
         print(f"{file} needs no config here; the same is done by:\n  {shlex.join(imported.command)}")
         return
-    api.check_config(imported.config, nproc)
-    text = to_commented_yaml(imported.config)
+    config = imported.config
+    api.check_config(config, nproc)
+    text = to_commented_yaml(config)
     if out is None:
         print(text, end="")
         return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pretrainkit.config.loader import Origins, Resolved, resolve, with_origins
-from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.registry import Recipes
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.registry import Recipes, find_recipe
 from pretrainkit.training.run import RunConfig
 
 
@@ -24,6 +25,24 @@ def resolve_config(source: str | Path | Mapping[str, Any], overrides: Iterable[s
 def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Any:
     """As `resolve_config`, the config alone: `load_config("bert/tiny", ["data.batch_size=64"])`."""
     return resolve_config(source, overrides).config
+
+
+def check_initial(config: RunConfig) -> None:
+    """Refuse weights to start from that are not there, or in a file of another system. Raises DataError."""
+    if config.init_from is None or Path(config.init_from).is_dir():
+        return
+    path, formats = quote(config.init_from), find_recipe(config.recipe).file_formats
+    if not Path(config.init_from).is_file() or not formats:
+        raise DataError(
+            f"init_from={config.init_from}: there is no such folder\n"
+            "  give a run, a checkpoint (RUN/checkpoints/step-…) or an export; files of other systems are read by "
+            "pretrainkit import"
+        )
+    raise DataError(
+        f"init_from={config.init_from} is a file, not a run, a checkpoint or an export of ours\n"
+        f"  read it first: pretrainkit import {path} --recipe {config.recipe} --format {formats[0]} --out WEIGHTS\n"
+        "  and then init_from=WEIGHTS"
+    )
 
 
 def check_config(config: RunConfig, world_size: int = 1, origins: Origins | None = None) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import entries, find_recipe
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import tokenizer_given
 from pretrainkit.running.opened import Opened, open_model, with_weights
-from pretrainkit.training.recipe import ImportedConfig, ImportedModel
+from pretrainkit.training.recipe import ImportedConfig, ImportedModel, Recipe
 
 _log = logging.getLogger(__name__)
 
@@ -34,15 +35,35 @@ def import_config(
 
     Args:
         path: The file.
-        recipe: Who reads it; None: the only recipe that can.
+        recipe: Who reads it; None: told by the keys of the file.
         settings: `dotted.key=value` in that system's own keys.
         nproc: Ranks it is meant for.
     """
-    readers = [entry.name for entry in entries().values() if entry.load().reads_configs_of]
-    name = recipe or (readers[0] if len(readers) == 1 else None)
-    if name is None:
-        raise InputError(f"who reads {path}? give one of: {', '.join(f'--recipe {reader}' for reader in readers)}")
-    return find_recipe(name).import_config(Path(path), settings, nproc)
+    reader = _reader_of(Path(path)) if recipe is None else find_recipe(recipe)
+    return reader.import_config(Path(path), settings, nproc)
+
+
+def _reader_of(path: Path) -> Recipe:
+    """The recipe that knows most of the top-level keys of a file.
+
+    Raises:
+        InputError: It is a config of ours, or none that is known.
+    """
+    readers = [recipe for entry in entries().values() if (recipe := entry.load()).reads_configs_of]
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path), tuples=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}\n  {error}") from None
+    keys = set(tree) if isinstance(tree, Mapping) else set()
+    if keys & {"recipe", "extends"}:
+        raise InputError(f"{path} is a config of pretrainkit\n  use it as it is: pretrainkit config check {path}")
+    numbers = [len(keys & recipe.keys_of_other_configs) for recipe in readers]
+    best = max(numbers, default=0)
+    if numbers.count(best) != 1:
+        systems = " and ".join(f"{recipe.reads_configs_of} (--recipe {recipe.name})" for recipe in readers)
+        shown = ", ".join(map(str, list(keys)[:5])) or "none"
+        raise InputError(f"{path} is not recognised by its keys ({shown})\n  config files are read of {systems}")
+    return readers[numbers.index(best)]
 
 
 def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
@@ -231,5 +252,6 @@ def read_foreign_model(
         raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
     settings = read_settings(settings_beside(Path(path)))
     source = config if config is not None or settings is None else settings.config
-    found = reader.import_file(Path(path), format, None if source is None else load_config(source))
+    wanted = None if source is None else load_config(source).model_copy(update={"init_from": None})
+    found = reader.import_file(Path(path), format, wanted)
     return found if settings is None else replace(found, trained_length=settings.trained_length)

@@ -13,7 +13,7 @@ from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.recipes.registry import find_recipe
-from pretrainkit.running.configs import check_config, resolve_config
+from pretrainkit.running.configs import check_config, check_initial, resolve_config
 from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
 from pretrainkit.running.initial import fresh_model, load_initial, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokenizer
@@ -44,6 +44,7 @@ def run_training(
         config = with_kept_tokenizer(recipe, with_encoder(recipe, absolute_paths(config)), folder)
     else:
         refuse_idle_evaluation(config, origins)
+        check_initial(config)
         config = with_first_step(config)
     config = with_extra_steps(config)
     config = checked(recipe, absolute_paths(config), origins)  # before torch, which takes a second and a half to import

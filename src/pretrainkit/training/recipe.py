@@ -64,9 +64,14 @@ class ImportedConfig:
 
     config: RunConfig | None
     notes: list[str]
-    """What in it has no effect here, and why."""
+    """What someone who uses it should know."""
     command: tuple[str, ...] = ()
     """Words of a command line; empty where there is a config."""
+    without_effect: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the file that change nothing here, and why."""
+    weights_command: tuple[str, ...] = ()
+    """Words of the command line that reads the weights which the run starts from, or `command` is about; empty where
+    there are none. Of a config it wants `--config` with the file that the config is written to."""
 
 
 @dataclass(frozen=True)
@@ -469,6 +474,11 @@ class Recipe(ABC):
     def reads_configs_of(self) -> str | None:
         """The system whose config files `import_config` reads."""
         return None
+
+    @property
+    def keys_of_other_configs(self) -> frozenset[str]:
+        """Top-level keys of those files, by which they are recognised."""
+        return frozenset()
 
     def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
         """A config file of another system as ours."""

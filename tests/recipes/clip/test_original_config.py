@@ -1,13 +1,26 @@
 """ZeroVL's YAML files become configs of ours, one to one; nothing in them is passed over in silence."""
 
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+import torch
+from clip_models import random_model, run_config, tiny_bert, tiny_timm
+from typer.testing import CliRunner
 
-from pretrainkit.errors import ConfigError
+from pretrainkit.api import import_config as import_file
+from pretrainkit.api import load_config, train
+from pretrainkit.cli.main import app
+from pretrainkit.config.yaml import dump_yaml
+from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.clip import presets
-from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.config import ClipRun, TemperatureConfig
+from pretrainkit.recipes.clip.original import to_original
 from pretrainkit.recipes.clip.original_config import DEFAULTS, MUST_STAY, WITHOUT_EFFECT, import_config
+from pretrainkit.recipes.registry import entries
+from pretrainkit.running.initial import load_initial
 
 DGA = Path(__file__).with_name("zerovl_yaml") / "zerovl_dga.yaml"
 BASELINE = ["runner.name=clip", "runner.val_interval_steps=100", "data.train_type=shuffle", "data.batch_size=1024"]
@@ -16,7 +29,9 @@ HALF = ["transforms.normalize.mean=[0.5,0.5,0.5]", "transforms.normalize.std=[0.
 LEARNED = ["loss.temperature.name=parameter"]
 
 
-def config_of(*arguments) -> ClipRun:
+def config_of(*arguments, rules=None) -> ClipRun:
+    if rules is not None:  # as on ZeroVL's command line, where a backslash is one
+        arguments = (arguments[0], [*arguments[1], f"optim.param_group_rules={json.dumps(rules)}"])
     imported = import_config(*arguments)
     assert isinstance(imported.config, ClipRun)
     return imported.config
@@ -145,3 +160,144 @@ def test_fact_35_the_file_of_the_linear_probe_becomes_a_command(tmp_path):
     assert " ".join(imported.command) == f"{words} --threads 4"
     with pytest.raises(ConfigError, match=r"optim\.lr\.warmup_proportion=0\.5 has no counterpart"):
         import_config(path, ["optim.lr.warmup_proportion=0.5"])
+
+
+# ---- the command ----
+
+
+def command(*words):
+    """What `pretrainkit WORDS` prints."""
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+PROBE = """
+runner: {name: linear_prob, val_interval: 2, val_interval_steps: -1}
+epoch: 90
+ckpt: {external_resume: ./ckpts/zerovl_100m.pth, only_load_image_encoder: true}
+optim:
+  name: LARS
+  param: {lr: 0.001, momentum: 0.9, weight_decay: 0.0}
+  lr: {name: cosine_schedule_with_warmup, init: 6.4, warmup_proportion: 0.1111, param: {num_cycles: 0.5}}
+data: {name: imagenet_local, train_steps: -1, data_path: ./data/ILSVRC, batch_size: 16384, num_workers: 2}
+transforms:
+  train_transforms: [random_resize_crop, autoaug]
+  valid_transforms: [resize, center_crop]
+  random_resize_crop: {size: 224, scale: [0.08, 1.0]}
+  normalize: {mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}
+model: {name: linear_prob, classifier: {num_classes: 1000}}
+loss: {name: CrossEntropy}
+"""
+
+
+def test_a_file_tells_by_its_keys_who_reads_it(tmp_path):
+    ours = tmp_path / "ours.yaml"
+    found = command("config", "import", DGA, "--nproc", 8, "--out", ours)
+    assert found.exit_code == 0, found.output
+    assert load_config(ours).recipe == "clip"
+    assert command("config", "check", ours, "--nproc", 8).exit_code == 0
+    (tmp_path / "probe.yaml").write_text(PROBE)
+    found = command("config", "import", tmp_path / "probe.yaml")
+    assert found.exit_code == 0, found.output
+    assert "pretrainkit probe ckpts/zerovl_100m --data ./data/ILSVRC" in found.stdout
+    assert (
+        "import ./ckpts/zerovl_100m.pth --recipe clip --format zerovl --out ckpts/zerovl_100m --config " in found.stderr
+    )
+
+
+def test_a_file_of_nobody_is_refused_with_those_that_are_read(tmp_path):
+    (tmp_path / "x.yaml").write_text("lr: 1\n")
+    with pytest.raises(InputError, match=r"not recognised by its keys \(lr\)\n.*ZeroVL \(--recipe clip\) and 4M"):
+        import_file(tmp_path / "x.yaml")
+    (tmp_path / "x.yaml").write_text("extends: clip/tiny\n")
+    with pytest.raises(InputError, match="is a config of pretrainkit\n") as error:
+        import_file(tmp_path / "x.yaml")
+    advised = re.search(r"use it as it is: pretrainkit (.+)$", str(error.value))
+    assert command(*shlex.split(advised[1])).exit_code == 0
+
+
+def test_the_help_names_every_system_whose_files_are_read():
+    shown = " ".join(command("config", "import", "--help").output.replace("│", " ").split())
+    systems = [recipe.reads_configs_of for entry in entries().values() if (recipe := entry.load()).reads_configs_of]
+    assert len(systems) == 2
+    assert all(system in shown for system in systems)
+
+
+def test_the_notes_that_matter_come_first_and_all_others_are_one(tmp_path):
+    lines = command("config", "import", DGA, "--out", tmp_path / "x.yaml").stderr.splitlines()
+    assert [line.partition(":")[2].split(":")[0].strip() for line in lines[:-1]] == ["ckpt.dir", "dist.fp16"]
+    assert lines[-1].startswith("note: 11 keys change nothing here: runner.stable_random, dist.name, dist.param, ")
+    ignored = import_file(DGA).without_effect
+    assert ignored["data.single_eval"] == "every row is scored exactly once on any number of ranks"
+
+
+@pytest.mark.parametrize("value", ["x", "[1, 2]", "{x: {param: {}}}", "{x: 3}"])
+def test_rules_of_another_shape_are_refused(value):
+    with pytest.raises(ConfigError, match=r"optim\.param_group_rules.*\n  write it as"):
+        import_config(DGA, [f"optim.param_group_rules={value}"])
+
+
+# ---- rules for parameters and weights to start from ----
+
+RULES = [
+    r"bias|mask_token|cls_token|pos_embed|norm1\.weight|norm\.weight|norm2\.weight|LayerNorm\.weight",
+    r"image_encoder",
+    r"^text_encoder\.model\.model\.embeddings",
+    r"image_encoder.model.model.blocks.[01].",
+    r"^module\.image_encoder\.model\.model\.patch_embed",
+    r"(image|text)_encoder\..*bias$",
+    r"model\.model\.encoder\.layer\.1\.",
+    r"loss\.temperature|_projection",
+]
+
+
+def test_patterns_of_rules_find_the_same_parameters(timm, transformers, tmp_path):
+    towers = tiny_timm(), tiny_bert(tmp_path / "bert")
+    model = random_model(run_config(*towers, temperature=TemperatureConfig(kind="parameter", value=0.02)))
+    ours = [name for name, _ in model.named_parameters()]
+    theirs = dict(zip(ours, to_original(model), strict=True))
+    for rule in RULES:
+        config = config_of(DGA, [], rules={"x": {"regex": rule, "param": {"weight_decay": 0.0}}})
+        (group,) = config.optimizer.groups
+        found = {name for name in ours if re.search(group.pattern, name)}
+        prefixes = ("", "module.")  # of one process, and of several
+        assert found == {name for name in ours if any(re.search(rule, prefix + theirs[name]) for prefix in prefixes)}, (
+            group.pattern
+        )
+        assert found
+
+
+@pytest.mark.parametrize("rule", [r"loss\.scale", r"image_encoders\.x", r"model\.blocks"])
+def test_patterns_that_cannot_be_said_in_our_names_are_refused(rule):
+    with pytest.raises(ConfigError, match=r"x\.regex=.* which has no counterpart\n  parameters are called image\.enc"):
+        config_of(DGA, [], rules={"x": {"regex": rule}})
+
+
+def test_a_run_starts_from_weights_of_zerovl_as_the_notes_say(timm, transformers, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = run_config(tiny_timm(), tiny_bert(tmp_path / "bert")).model
+    noted = command("config", "import", DGA, "ckpt.external_resume=ckpts/weights.pth", "--out", "ours.yaml")
+    assert isinstance(command("config", "check", "ours.yaml").exception, DataError), "the weights are not there yet"
+    assert load_config(tmp_path / "ours.yaml").init_from == "ckpts/weights"
+    small = load_config(tmp_path / "ours.yaml").model_copy(update={"model": model})
+    (tmp_path / "ours.yaml").write_text(dump_yaml(small.model_dump(mode="json")))
+    weights = random_model(run_config(tiny_timm(), tiny_bert(tmp_path / "bert")))
+    (tmp_path / "ckpts").mkdir()
+    torch.save({"state_dict": to_original(weights)}, tmp_path / "ckpts" / "weights.pth")
+    (advised,) = re.findall(r"that this command reads: pretrainkit (.+)", noted.stderr)
+    found = command(*shlex.split(advised))
+    assert found.exit_code == 0, found.output
+    assert command("config", "check", "ours.yaml").exit_code == 0
+    started = random_model(small)
+    load_initial(started, load_config(tmp_path / "ours.yaml"))
+    assert torch.equal(started.text_projection.linear.weight, weights.text_projection.linear.weight)
+
+
+def test_a_file_of_weights_is_refused_before_training_with_what_reads_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.pth").write_bytes(b"1")
+    found = command("config", "check", "clip/zerovl-14m", "init_from=x.pth")
+    assert "init_from=x.pth is a file, not a run" in str(found.exception)
+    with pytest.raises(
+        DataError, match=r"import x\.pth --recipe clip --format zerovl --out WEIGHTS\n  and then init_f"
+    ):
+        train(load_config("clip/zerovl-14m", ["init_from=x.pth"]), tmp_path / "run")

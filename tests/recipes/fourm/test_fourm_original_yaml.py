@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import pretrainkit.api
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.fourm.config import FourMRun
@@ -172,11 +173,16 @@ def test_settings_change_the_file(main: Path) -> None:
 
 
 def test_keys_without_effect_are_told(main: Path) -> None:
-    notes = " ".join(import_config(main, ("cooldown_tokens=1",), 1).notes)
-    assert "cooldown_tokens has no effect" in notes
-    assert "tokenizer_path has no effect" in notes
-    assert "wds_n_repeats has no effect" in notes
-    assert "masking.unused=pad" in notes
+    found = import_config(main, ("cooldown_tokens=1",), 1)
+    assert {"cooldown_tokens", "tokenizer_path", "pairs.wds_n_repeats"} < found.without_effect.keys()
+    assert "masking.unused=pad" in " ".join(found.notes)
+
+
+def test_a_file_tells_by_its_keys_who_reads_it(main: Path) -> None:
+    config = pretrainkit.api.import_config(main, settings=("finetune=weights/4M.pth",), nproc=64)
+    assert config.config.recipe == "fourm"
+    assert config.config.init_from == "weights/4M"
+    assert " ".join(config.weights_command).startswith("pretrainkit import weights/4M.pth --recipe fourm --format 4m")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ The keys and defaults are those of ZeroVL's last public version (https://github.
 error; a key without a counterpart is an error where it would change the result, and a note where it would not.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,13 @@ SCHEDULES: dict[str, Any] = {
     "constant_schedule": "constant",
     "constant_schedule_with_warmup": "constant",
 }
+_NAMES = (
+    (r"_encoder\b(?:\\?\.model){0,2}", r"\\.encoder"),
+    (r"(?:\bmodel\\?\.){2}", r"encoder\\."),
+    (r"\bmodule\\?\.", ""),
+    (r"\bloss\\?\.temperature", "temperature"),
+)
+"""Parts of patterns for ZeroVL's names of parameters, and what stands for them in patterns for ours."""
 OPTIMIZERS: dict[str, Any] = {"adamw": "adamw", "sgd": "sgd", "lars": "lars"}
 
 
@@ -260,6 +268,15 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     is_probe = any(key.startswith("model.classifier") for tree in given for key in flatten(tree))
     values: dict[str, Any] = {**DEFAULTS, **WHOLE_MAPPINGS, **(PROBE_DEFAULTS if is_probe else {})}
     problems = [problem for tree in given for problem in _lay(tree, values)]
+    problems += [
+        f"{path}: {key}={values[key]!r} is no mapping\n  write it as {key}={{NAME: VALUE}}"
+        for key in WHOLE_MAPPINGS
+        if not isinstance(values[key], Mapping)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    if is_probe:  # whose learning rate is that of its schedule
+        values["optim.param"] = {key: value for key, value in values["optim.param"].items() if key != "lr"}
     must_stay = MUST_STAY | (PROBE_MUST_STAY if is_probe else {})
     problems += [
         f"{path}: {key}={values[key]!r} has no counterpart\n  it works with {' or '.join(map(repr, fine))}"
@@ -268,10 +285,20 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     ]
     if problems:
         raise ConfigError(problems)
-    written = {key for key in flatten(given[0]) if key in WITHOUT_EFFECT}
-    notes = [f"{key}: {WITHOUT_EFFECT[key]}" for key in sorted(written)]
+    written = flatten(given[0])
+    ignored = {
+        key: why
+        for key, why in WITHOUT_EFFECT.items()
+        if any(path == key or path.startswith(f"{key}.") for path in written)
+    }
     if is_probe:
-        return ImportedConfig(None, notes, _probe_command(values))
+        is_half = list(values["transforms.normalize.mean"]) == [0.5, 0.5, 0.5]
+        preset = "clip/zerovl-100m" if is_half else "clip/zerovl-14m"
+        command = _weights_command(values)
+        return ImportedConfig(
+            None, [], _probe_command(values), ignored, (*command, "--config", preset) if command else ()
+        )
+    notes: list[str] = []
     try:
         config = _convert(values, nproc)
     except ValidationError as error:
@@ -281,12 +308,15 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
         notes.append("loss.nce_loss.gather_backward: accumulation always takes the true gradient, in ZeroVL too")
     if values["dist.fp16"]:
         notes.append("dist.fp16: bfloat16 where the hardware has it; for ZeroVL's format: precision.compute=float16")
-    return ImportedConfig(config, notes)
+    for name, rule in values["optim.param_group_rules"].items():
+        if (pattern := _translated(name, rule["regex"])) != rule["regex"]:
+            notes.append(f"optim.param_group_rules.{name}: {rule['regex']} is {pattern} with our names of parameters")
+    return ImportedConfig(config, notes, without_effect=ignored, weights_command=_weights_command(values))
 
 
 def _probe_command(v: Mapping[str, Any]) -> tuple[str, ...]:
     """What a linear probe is here. Classes, normalization and image size are known from the data and the model."""
-    model = v["ckpt.external_resume"] or f"timm:{v['model.image_encoder.tag']}"
+    model = _weights_folder(v["ckpt.external_resume"]) or f"timm:{v['model.image_encoder.tag']}"
     settings = ("--method", "linear", "--epochs", v["epoch"], "--batch-size", v["data.batch_size"])
     return (
         *("pretrainkit", "probe", str(model), "--data", str(v["data.data_path"])),
@@ -342,7 +372,7 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
     return ClipRun(
         seed=v["seed"] or 0,
         num_steps=train_steps * epochs if has_fixed_steps else None,
-        init_from=v["ckpt.external_resume"],
+        init_from=_weights_folder(v["ckpt.external_resume"]),
         model=_model(v),
         objective=_objective(v, is_accumulating),
         data=ClipDataConfig(
@@ -452,15 +482,47 @@ def _optimizer(v: dict[str, Any]) -> OptimizerConfig:
 
 
 def _group(name: str, rule: Mapping[str, Any], peak_lr: float) -> ParameterGroup:
+    if not (isinstance(rule, Mapping) and isinstance(rule.get("regex"), str)):
+        raise ConfigError(f"optim.param_group_rules.{name} has no regex\n  write it as {{regex: PATTERN, param: {{}}}}")
     param = dict(rule.get("param", {}))
     group = ParameterGroup(
-        pattern=rule["regex"],
+        pattern=_translated(name, rule["regex"]),
         weight_decay=param.pop("weight_decay", None),
         lr_scale=param.pop("lr") / peak_lr if "lr" in param else None,
     )
     if param:
         raise ConfigError(f"optim.param_group_rules.{name}.param has {sorted(param)}, which have no counterpart")
     return group
+
+
+def _translated(name: str, regex: str) -> str:
+    """A pattern of ZeroVL's names of parameters as one of ours: both towers lie a level deeper there.
+
+    Raises:
+        ConfigError: It has parts of names that are not found here.
+    """
+    pattern = regex
+    for theirs, ours in _NAMES:
+        pattern = re.sub(theirs, ours, pattern)
+    if left := re.findall(r"\w*_encoder\w*|\bmodel\b|\bmodule\b|\bloss\b", pattern):
+        raise ConfigError(
+            f"optim.param_group_rules.{name}.regex={regex!r} names {left[0]!r}, which has no counterpart\n"
+            "  parameters are called image.encoder.…, text.encoder.…, image_projection.…, text_projection.… and "
+            "temperature.…: write the pattern for these, or leave the rule out and add it to optimizer.groups"
+        )
+    return pattern
+
+
+def _weights_command(v: Mapping[str, Any]) -> tuple[str, ...]:
+    file, folder = v["ckpt.external_resume"], _weights_folder(v["ckpt.external_resume"])
+    if file is None or file == folder:  # a folder already
+        return ()
+    return ("pretrainkit", "import", file, "--recipe", "clip", "--format", "zerovl", "--out", str(folder))
+
+
+def _weights_folder(file: str | None) -> str | None:
+    """Where the weights of ZeroVL's file shall lie once they are imported: beside it, without its ending."""
+    return None if file is None else str(Path(file).with_suffix(""))
 
 
 def _schedule(v: dict[str, Any]) -> ScheduleConfig:

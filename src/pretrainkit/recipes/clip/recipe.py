@@ -149,6 +149,12 @@ class Clip(Recipe):
     def reads_configs_of(self) -> str:
         return "ZeroVL"
 
+    @property
+    def keys_of_other_configs(self) -> frozenset[str]:
+        from pretrainkit.recipes.clip.original_config import DEFAULTS
+
+        return frozenset(key.partition(".")[0] for key in DEFAULTS)
+
     def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
         from pretrainkit.recipes.clip.original_config import import_config
 

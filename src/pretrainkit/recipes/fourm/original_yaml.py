@@ -54,6 +54,8 @@ _WITHOUT_EFFECT = frozenset(
     | {"log_wandb", "wandb_project", "wandb_entity", "wandb_run_name", "tokenizer_path"}
 )
 """On the examples, the model and its updates."""
+KEYS = frozenset(_DEFAULTS) | _WITHOUT_EFFECT
+"""Of a main config."""
 _WITH_OTHERS = frozenset(
     {"cooldown_epochs", "cooldown_steps", "cooldown_tokens", "frozen_embedding_domain", "frozen_model_blr"}
 )
@@ -100,8 +102,9 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
     for setting in settings:
         parts, value = parse_override(setting)
         given[".".join(parts)] = value
-    values, notes = _checked(given, _DEFAULTS, _WITHOUT_EFFECT, str(path))
-    notes += [f"{path}: {key} has no effect here" for key in given if key in _WITH_OTHERS]
+    values, ignored = _checked(given, _DEFAULTS, _WITHOUT_EFFECT, str(path))
+    ignored |= {key: "belongs to a schedule that is not possible here" for key in given if key in _WITH_OTHERS}
+    notes: list[str] = []
     problems = [
         f"{path}: {key}={values[key]} has no counterpart\n  possible: {', '.join(map(str, possible))}"
         for key, possible in _REQUIRED.items()
@@ -121,13 +124,16 @@ def import_config(path: Path, settings: Iterable[str], nproc: int) -> ImportedCo
         problems.append(f"{path}: there is no data_config\n  give it as data_config=FILE")
     if problems or found is None:
         raise ConfigError(problems)
-    modalities, data, masking = _data(values, path, nproc, notes)
+    modalities, data, masking = _data(values, path, nproc, notes, ignored)
     model = published_model(found[1], modalities, _VARIANTS[found[2]])
     model = model.model_copy(update={"num_registers": values["num_register_tokens"]})
     config = _run(values, notes, {"model": model, "masking": masking, "data": data})
-    if values["finetune"]:
-        notes.append(f"finetune={values['finetune']}: read it with `pretrainkit import`, and give init_from=FOLDER")
-    return ImportedConfig(config, notes)
+    if not values["finetune"]:
+        return ImportedConfig(config, notes, without_effect=ignored)
+    folder = str(Path(values["finetune"]).with_suffix(""))
+    command = ("pretrainkit", "import", values["finetune"], "--recipe", "fourm", "--format", "4m", "--out", folder)
+    config = config.model_copy(update={"init_from": folder})
+    return ImportedConfig(config, notes, without_effect=ignored, weights_command=command)
 
 
 def _run(values: Mapping[str, Any], notes: list[str], parts: Mapping[str, Any]) -> FourMRun:
@@ -176,7 +182,7 @@ def _run(values: Mapping[str, Any], notes: list[str], parts: Mapping[str, Any]) 
 
 
 def _data(
-    values: Mapping[str, Any], path: Path, nproc: int, notes: list[str]
+    values: Mapping[str, Any], path: Path, nproc: int, notes: list[str], ignored: dict[str, str]
 ) -> tuple[tuple[Modality, ...], FourMDataConfig, MaskingConfig]:
     file = _find(str(values["data_config"]), path)
     content = _read(file)
@@ -187,9 +193,9 @@ def _data(
         raise ConfigError(f"{file}: {len(weights)} weights for {len(named)} data sets\n  give one for each")
     sets, inputs, targets, crops = [], set[str](), set[str](), list[CropConfig]()
     for (name, given), weight in zip(named.items(), weights, strict=True):
-        one, one_notes = _checked(given, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: {name}")
-        sets.append(_set(name, one, weight, values, file, one_notes))
-        notes += one_notes
+        one, one_ignored = _checked(given, _SET_DEFAULTS, _SET_WITHOUT_EFFECT, f"{file}: {name}")
+        sets.append(_set(name, one, weight, values, file, notes))
+        ignored |= {f"{name}.{key}": why for key, why in one_ignored.items()}
         crops += _crop(name, one, file)
         inputs |= set(_domains(one["in_domains"]))
         targets |= set(_domains(one["out_domains"]))
@@ -332,8 +338,8 @@ def _tokens(billions: float) -> int | None:
 
 def _checked(
     given: Mapping[str, Any], defaults: Mapping[str, Any], ignored: frozenset[str], where: str
-) -> tuple[dict[str, Any], list[str]]:
-    """All values, and notes on keys without effect."""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """All values, and keys without effect with the reason."""
     unknown = [key for key in given if key not in defaults and key not in ignored]
     if unknown:
         raise ConfigError(
@@ -342,8 +348,8 @@ def _checked(
                 for key in unknown
             ]
         )
-    notes = [f"{where}: {key} has no effect here" for key in given if key in ignored]
-    return {**defaults, **{key: value for key, value in given.items() if key in defaults}}, notes
+    why = {key: "changes neither examples nor model nor updates" for key in given if key in ignored}
+    return {**defaults, **{key: value for key, value in given.items() if key in defaults}}, why
 
 
 def _find(name: str, beside: Path) -> Path:

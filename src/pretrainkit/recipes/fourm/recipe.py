@@ -107,6 +107,12 @@ class FourM(Recipe):
     def reads_configs_of(self) -> str | None:
         return "4M"
 
+    @property
+    def keys_of_other_configs(self) -> frozenset[str]:
+        from pretrainkit.recipes.fourm.original_yaml import KEYS
+
+        return KEYS
+
     def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
         from pretrainkit.recipes.fourm.original_yaml import import_config
 
