@@ -250,8 +250,8 @@ def files_of(renderer: Renderer, text: str) -> list[tuple[str, int]]:
 @pytest.fixture
 def symbol_fonts(tmp_path):
     """Fonts that both have scissors and a thumb; only the emoji font has a skin tone, which changes the thumb."""
-    emoji = drawn_font(tmp_path / "emoji.ttf", "Zzz Emoji", "😀✂👍🏽\ufe0f", pairs="👍🏽")
-    symbols = drawn_font(tmp_path / "symbols.ttf", "Aaa Symbols", "✂👍★")
+    emoji = drawn_font(tmp_path / "emoji.ttf", "Emoji", "😀✂👍🏽\ufe0f", weight=700, pairs="👍🏽")
+    symbols = drawn_font(tmp_path / "symbols.ttf", "Symbols", "✂👍★")  # Fontconfig itself prefers a regular one
     return emoji, symbols
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import fallback_scales, font_files
+from pretrainkit.rendering.fonts import faces_of, fallback_scales, font_files
 from pretrainkit.rendering.glyph_atlas import GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 
@@ -53,20 +53,23 @@ class FreeTypeEngine:
         self.shades = Shades(config)
         self._freetype = _import_freetype()
         files = font_files(config.font_file, config.fallback_fonts)
-        scales = fallback_scales(files) if config.fit_fallbacks else [1.0] * len(files)
-        self._faces = [self._open(path, config, scale) for path, scale in zip(files, scales, strict=True)]
+        faces = faces_of(files, config.font_index)
+        scales = fallback_scales(files, config.font_index) if config.fit_fallbacks else [1.0] * len(files)
+        self._faces = [self._open(*one, config) for one in zip(files, faces, scales, strict=True)]
         self._slots = np.zeros(_NUM_CODES, np.int32)
         self._advances = np.zeros(256, np.int32)
         self._is_missing = np.zeros(256, bool)
         self._has_missing = False
         self._lock = threading.Lock()
 
-    def _open(self, path: Path, config: RendererConfig, scale: float) -> Any:
+    def _open(self, path: Path, index: int, scale: float, config: RendererConfig) -> Any:
         try:
-            face = self._freetype.Face(str(path))
+            face = self._freetype.Face(str(path), index)
             face.set_char_size(0, round(config.font_size * scale * 64), config.dpi, config.dpi)
         except self._freetype.FT_Exception as error:
-            raise DataError(f"font {path} cannot be used: {error}\n  give a scalable .ttf or .otf file") from error
+            raise DataError(
+                f"font {path} cannot be used: {error}\n  give a scalable .ttf, .otf or .ttc file"
+            ) from error
         return face
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> FreeTypeLines:
