@@ -210,32 +210,6 @@ def test_words_are_kept_only_up_to_a_number(latin_font, monkeypatch):
     assert len(renderer.engine._kept) <= 4
 
 
-def drawn_font(path: Path, family: str, characters: str, *, weight: int = 400, pairs: str = "") -> str:
-    """A font file that draws each character as a square; `pairs` are two characters that become one glyph."""
-    builder = pytest.importorskip("fontTools.fontBuilder").FontBuilder(1000, isTTF=True)
-    pens = pytest.importorskip("fontTools.pens.ttGlyphPen")
-    names = [".notdef", *(f"u{ord(character):05X}" for character in characters), "pair"]
-    builder.setupGlyphOrder(names)
-    builder.setupCharacterMap(dict(zip(map(ord, characters), names[1:], strict=False)))
-    pen = pens.TTGlyphPen(None)
-    pen.moveTo((0, 0))
-    for point in ((0, 600), (600, 600), (600, 0)):
-        pen.lineTo(point)
-    pen.closePath()
-    square = pen.glyph()
-    builder.setupGlyf(dict.fromkeys(names, square))
-    builder.setupHorizontalMetrics(dict.fromkeys(names, (700, 0)))
-    builder.setupHorizontalHeader(ascent=800, descent=-200)
-    builder.setupNameTable({"familyName": family, "styleName": "Bold" if weight > 500 else "Regular"})
-    builder.setupOS2(usWeightClass=weight)
-    builder.setupPost()
-    if pairs:
-        first, second = (f"u{ord(character):05X}" for character in pairs)
-        builder.addOpenTypeFeatures(f"feature ccmp {{ sub {first} {second} by pair; }} ccmp;")
-    builder.save(path)
-    return str(path)
-
-
 def files_of(renderer: Renderer, text: str) -> list[tuple[str, int]]:
     """Name of the font's file and number of glyphs of each run of a text."""
     library = pango_library()
@@ -248,7 +222,7 @@ def files_of(renderer: Renderer, text: str) -> list[tuple[str, int]]:
 
 
 @pytest.fixture
-def symbol_fonts(tmp_path):
+def symbol_fonts(drawn_font, tmp_path):
     """Fonts that both have scissors and a thumb; only the emoji font has a skin tone, which changes the thumb."""
     emoji = drawn_font(tmp_path / "emoji.ttf", "Emoji", "😀✂👍🏽\ufe0f", weight=700, pairs="👍🏽")
     symbols = drawn_font(tmp_path / "symbols.ttf", "Symbols", "✂👍★")  # Fontconfig itself prefers a regular one
@@ -266,7 +240,7 @@ def test_emoji_come_from_the_first_fallback_font_that_has_them(latin_font, symbo
     assert files_of(symbols_first, "😀") == [("emoji", 1)]
 
 
-def test_the_main_font_comes_first_though_a_fallback_of_its_family_is_regular(tmp_path):
+def test_the_main_font_comes_first_though_a_fallback_of_its_family_is_regular(drawn_font, tmp_path):
     bold = drawn_font(tmp_path / "bold.ttf", "Same", "abc", weight=700)
     regular = drawn_font(tmp_path / "regular.ttf", "Same", "abcd")
     assert files_of(pango(bold, fallback_fonts=(regular,)), "abcd") == [("bold", 3), ("regular", 1)]
