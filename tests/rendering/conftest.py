@@ -52,3 +52,35 @@ def changed(renderer: Renderer, **fields: object) -> Renderer:
 @pytest.fixture
 def change():
     return changed
+
+
+@pytest.fixture
+def drawn_font():
+    """A function that writes fonts."""
+    return write_font
+
+
+def write_font(path: Path, family: str, characters: str, *, weight: int = 400, pairs: str = "") -> str:
+    """A font file that draws each character as a square; `pairs` are two characters that become one glyph."""
+    builder = pytest.importorskip("fontTools.fontBuilder").FontBuilder(1000, isTTF=True)
+    pens = pytest.importorskip("fontTools.pens.ttGlyphPen")
+    names = [".notdef", *(f"u{ord(character):05X}" for character in characters), "pair"]
+    builder.setupGlyphOrder(names)
+    builder.setupCharacterMap(dict(zip(map(ord, characters), names[1:], strict=False)))
+    pen = pens.TTGlyphPen(None)
+    pen.moveTo((0, 0))
+    for point in ((0, 600), (600, 600), (600, 0)):
+        pen.lineTo(point)
+    pen.closePath()
+    square = pen.glyph()
+    builder.setupGlyf(dict.fromkeys(names, square))
+    builder.setupHorizontalMetrics(dict.fromkeys(names, (700, 0)))
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable({"familyName": family, "styleName": "Bold" if weight > 500 else "Regular"})
+    builder.setupOS2(usWeightClass=weight)
+    builder.setupPost()
+    if pairs:
+        first, second = (f"u{ord(character):05X}" for character in pairs)
+        builder.addOpenTypeFeatures(f"feature ccmp {{ sub {first} {second} by pair; }} ccmp;")
+    builder.save(path)
+    return str(path)

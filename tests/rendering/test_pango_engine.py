@@ -1,5 +1,6 @@
 """The Pango engine: what Pango and Cairo draw, with no font or rule of the host."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -207,3 +208,39 @@ def test_words_are_kept_only_up_to_a_number(latin_font, monkeypatch):
     assert np.array_equal(renderer.columns(words), pango(latin_font).columns(words))
     assert np.array_equal(renderer.columns(" ".join(words)), pango(latin_font).columns(" ".join(words)))
     assert len(renderer.engine._kept) <= 4
+
+
+def files_of(renderer: Renderer, text: str) -> list[tuple[str, int]]:
+    """Name of the font's file and number of glyphs of each run of a text."""
+    library = pango_library()
+    found = []
+    for run in renderer.engine.runs_of(renderer.engine.lines([text])._shaped[0]):
+        name = ctypes.c_char_p()
+        library.FcPatternGetString(library.pango_fc_font_get_pattern(run.font), b"file", 0, ctypes.byref(name))
+        found.append((Path(name.value.decode()).stem, len(run.glyphs_G)))
+    return found
+
+
+@pytest.fixture
+def symbol_fonts(drawn_font, tmp_path):
+    """Fonts that both have scissors and a thumb; only the emoji font has a skin tone, which changes the thumb."""
+    emoji = drawn_font(tmp_path / "emoji.ttf", "Emoji", "😀✂👍🏽\ufe0f", weight=700, pairs="👍🏽")
+    symbols = drawn_font(tmp_path / "symbols.ttf", "Symbols", "✂👍★")  # Fontconfig itself prefers a regular one
+    return emoji, symbols
+
+
+def test_emoji_come_from_the_first_fallback_font_that_has_them(latin_font, symbol_fonts):
+    emoji, symbols = symbol_fonts
+    emoji_first = pango(latin_font, fallback_fonts=(emoji, symbols))
+    assert files_of(emoji_first, "👍🏽") == [("emoji", 1)]
+    assert {name for name, _ in files_of(emoji_first, "😀✂\ufe0f✂👍")} == {"emoji"}
+    assert files_of(emoji_first, "★") == [("symbols", 1)]
+    symbols_first = pango(latin_font, fallback_fonts=(symbols, emoji))
+    assert {name for name, _ in files_of(symbols_first, "✂\ufe0f✂👍")} == {"symbols"}
+    assert files_of(symbols_first, "😀") == [("emoji", 1)]
+
+
+def test_the_main_font_comes_first_though_a_fallback_of_its_family_is_regular(drawn_font, tmp_path):
+    bold = drawn_font(tmp_path / "bold.ttf", "Same", "abc", weight=700)
+    regular = drawn_font(tmp_path / "regular.ttf", "Same", "abcd")
+    assert files_of(pango(bold, fallback_fonts=(regular,)), "abcd") == [("bold", 3), ("regular", 1)]

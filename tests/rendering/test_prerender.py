@@ -14,7 +14,8 @@ import pytest
 
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.errors import DataError
-from pretrainkit.rendering import Renderer, RendererConfig, load_renderer
+from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, render_chunk
+from pretrainkit.rendering import prerender as prerender_module
 from pretrainkit.rendering.documents import HubDocuments, find_documents
 from pretrainkit.rendering.prerender import RenderSettings, dry_run, prerender
 from pretrainkit.rendering.render_chunk import pieces
@@ -306,3 +307,32 @@ def test_characters_that_no_font_has_are_counted_and_named(small, tmp_path):
     manifest = prerender(find_documents([tmp_path / "one.txt"]), small, tmp_path / "out", progress=notes)["train"]
     assert manifest["missing"] == {"U+6F22": 2, "U+5B57": 1}
     assert any("3 characters of 2 kinds" in note for note in notes.notes)
+
+
+class Seen:
+    """Keeps what a progress is told."""
+
+    def __init__(self):
+        self.total, self.amounts = 0, []
+
+    def stage(self, name, total, unit):
+        self.total = total
+
+    def advance(self, amount):
+        self.amounts.append(amount)
+
+    def note(self, message):
+        pass
+
+
+def test_one_large_document_shows_how_far_it_is(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(render_chunk, "_SECONDS_BETWEEN_SHARES", 0.01)
+    monkeypatch.setattr(prerender_module, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"text": sentence(np.random.default_rng(0), 12_000)}))
+    seen = Seen()
+    prerender(find_documents([path]), small, tmp_path / "out", workers=1, progress=seen)
+    assert len(seen.amounts) > 3
+    assert min(seen.amounts) > 0
+    assert sum(seen.amounts) == seen.total == path.stat().st_size
+    assert not list(tmp_path.rglob("share.txt"))

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from pretrainkit.errors import DataError
+from pretrainkit.rendering import load_renderer, save_renderer
 from pretrainkit.rendering.fonts import fallback_scales
 from pretrainkit.rendering.identity import settings
+from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rendering.packing import fill
 
 
@@ -92,3 +94,37 @@ def test_options_that_are_left_as_they_were_do_not_change_what_is_stored_of_a_re
     assert settings(renderer.config).keys().isdisjoint({"show_controls", "cut_letters", "fit_fallbacks"})
     for option in ({"show_controls": True}, {"cut_letters": False}, {"fit_fallbacks": True}):
         assert settings(change(renderer, **option).config).items() >= option.items()
+
+
+@pytest.fixture
+def collection(latin_font, tmp_path):
+    """A .ttc file of the Latin font and of the same at half its size, and the files of both."""
+    fonts = pytest.importorskip("fontTools.ttLib")
+    collection = fonts.TTCollection()
+    collection.fonts = [fonts.TTFont(latin_font), fonts.TTFont(latin_font)]
+    collection.fonts[1]["head"].unitsPerEm *= 2
+    collection.fonts[1].save(tmp_path / "half.ttf")
+    collection.save(tmp_path / "both.ttc")
+    return tmp_path / "both.ttc", (latin_font, tmp_path / "half.ttf")
+
+
+def test_a_face_of_a_collection_is_drawn_as_its_own_file(renderer, change, collection, tmp_path):
+    path, singles = collection
+    for index, single in enumerate(singles):
+        for fields in ({}, {"fit_fallbacks": True, "fallback_fonts": (str(singles[0]),)}):
+            chosen = change(renderer, font_file=str(path), font_index=index, **fields)
+            alone = change(renderer, font_file=str(single), **fields)
+            assert np.array_equal(chosen.columns("some words"), alone.columns("some words"))
+    save_renderer(chosen, tmp_path / "saved")
+    assert np.array_equal(load_renderer(tmp_path / "saved").columns("some words"), chosen.columns("some words"))
+    assert np.array_equal(open_renderer(path).columns("words"), open_renderer(singles[0]).columns("words"))
+    with pytest.raises(DataError, match="has no face 2\n  it has 2; give a font_index of 1 or less"):
+        change(renderer, font_file=str(path), font_index=2).opened()
+    with pytest.raises(DataError, match="has no face 1"):
+        change(renderer, font_file=str(singles[1]), font_index=1).opened()
+
+
+def test_a_file_that_is_no_font_is_named_as_such(tmp_path):
+    (tmp_path / "font.woff2").write_bytes(b"wOF2\0\1\0\0\xff")
+    with pytest.raises(DataError, match="neither a renderer nor a font that can be drawn"):
+        open_renderer(tmp_path / "font.woff2")

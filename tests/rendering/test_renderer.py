@@ -255,3 +255,20 @@ def test_settings_that_cannot_work_are_refused(latin_font):
         RendererConfig(font_file=latin_font, pad_size=9)
     with pytest.raises(ValueError, match="dpy"):
         RendererConfig(font_file=latin_font, dpy=3)
+
+
+@pytest.mark.parametrize("engine", ["freetype", "pango"])
+def test_ignorable_characters_are_not_drawn_though_a_font_has_pictures_of_them(engine, drawn_font, tmp_path, request):
+    """Against the property of Unicode's DerivedCoreProperties; Pango leaves them out by HarfBuzz's list."""
+    if engine == "pango":
+        request.getfixturevalue("has_pango")
+    codes = [0xAD, 0x34F, 0x61C, 0x17B4, 0x180B, 0x180E, *range(0x200B, 0x2010), *range(0x202A, 0x202F)]
+    codes += [*range(0x2060, 0x2065), *range(0x2066, 0x2070), 0xFE00, 0xFE0F, 0xFEFF, 0x1D173, 0xE0001, 0xE007F]
+    font = drawn_font(tmp_path / "all.ttf", "All", "ab " + "".join(map(chr, codes)))
+    renderer = Renderer(RendererConfig(engine=engine, font_file=font, on_missing="error"))
+    plain = renderer.columns("ab ab")
+    shown = [hex(code) for code in codes if not np.array_equal(renderer.columns(f"ab{chr(code)} ab"), plain)]
+    assert shown == []
+    if engine == "freetype":
+        original = Renderer(RendererConfig(font_file=font, parity=True))
+        assert not np.array_equal(original.columns("ab\u202e ab"), original.columns("ab ab"))

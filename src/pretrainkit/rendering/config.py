@@ -33,10 +33,13 @@ class RendererConfig(Config):
     """freetype: one glyph per character, no shaping, left to right; the pixels of the original's PyGame renderer.
     pango: shaping, right-to-left scripts, fallback fonts, colour; the original's PangoCairo renderer."""
     font_file: Annotated[str, IsPath()]
-    """Path of the main font, .ttf or .otf."""
+    """Path of the main font, .ttf, .otf or .ttc."""
+    font_index: NonNegativeInt = 0
+    """Which face of the main font is drawn, if its file is a collection (.ttc) of several. Of fallback fonts, the first
+    is."""
     fallback_fonts: Annotated[tuple[str, ...], IsPath()] = ()
-    """Paths of the fonts that are tried, in this order, for what the main font lacks. A folder stands for the .ttf and
-    .otf files in it, by name. The host's own fonts are never used."""
+    """Paths of the fonts that are tried, in this order, for what the main font lacks. A folder stands for the fonts
+    in it, by name. The host's own fonts are never used."""
     font_size: PositiveFloat = 8
     """Points; with `dpi`, 13.3 pixels."""
     dpi: PositiveInt = 120

@@ -22,26 +22,32 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError, MissingPackageError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import fallback_scales, font_files
+from pretrainkit.rendering.fonts import faces_of, fallback_scales, font_files
 from pretrainkit.rendering.glyph_atlas import GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 
 _NO_INK = -(1 << 20)
 _NUM_CODES = 0x110000
+_FILLERS = (range(0x115F, 0x1161), range(0x3164, 0x3165), range(0xFFA0, 0xFFA1))
+"""Blank letters of Korean, which take the room that a font gives them."""
 _IGNORABLE = (
     range(0xAD, 0xAE),
     range(0x34F, 0x350),
     range(0x61C, 0x61D),
+    range(0x17B4, 0x17B6),
     range(0x180B, 0x1810),
     range(0x200B, 0x2010),
     range(0x202A, 0x202F),
     range(0x2060, 0x2070),
     range(0xFE00, 0xFE10),
     range(0xFEFF, 0xFF00),
+    range(0xFFF0, 0xFFF9),
+    range(0x1BCA0, 0x1BCA4),
+    range(0x1D173, 0x1D17B),
     range(0xE0000, 0xE1000),
 )
-"""Characters that have no picture of their own: joiners, marks of direction, selectors of variants (Unicode's
-Default_Ignorable_Code_Point, its common part)."""
+"""With the fillers, Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties 15): soft hyphens, joiners, marks of
+direction, selectors of variants. They are not drawn, though many fonts have pictures of them."""
 
 
 class FreeTypeEngine:
@@ -53,20 +59,23 @@ class FreeTypeEngine:
         self.shades = Shades(config)
         self._freetype = _import_freetype()
         files = font_files(config.font_file, config.fallback_fonts)
-        scales = fallback_scales(files) if config.fit_fallbacks else [1.0] * len(files)
-        self._faces = [self._open(path, config, scale) for path, scale in zip(files, scales, strict=True)]
+        faces = faces_of(files, config.font_index)
+        scales = fallback_scales(files, config.font_index) if config.fit_fallbacks else [1.0] * len(files)
+        self._faces = [self._open(*one, config) for one in zip(files, faces, scales, strict=True)]
         self._slots = np.zeros(_NUM_CODES, np.int32)
         self._advances = np.zeros(256, np.int32)
         self._is_missing = np.zeros(256, bool)
         self._has_missing = False
         self._lock = threading.Lock()
 
-    def _open(self, path: Path, config: RendererConfig, scale: float) -> Any:
+    def _open(self, path: Path, index: int, scale: float, config: RendererConfig) -> Any:
         try:
-            face = self._freetype.Face(str(path))
+            face = self._freetype.Face(str(path), index)
             face.set_char_size(0, round(config.font_size * scale * 64), config.dpi, config.dpi)
         except self._freetype.FT_Exception as error:
-            raise DataError(f"font {path} cannot be used: {error}\n  give a scalable .ttf or .otf file") from error
+            raise DataError(
+                f"font {path} cannot be used: {error}\n  give a scalable .ttf, .otf or .ttc file"
+            ) from error
         return face
 
     def lines(self, texts: Sequence[str], *, is_words: bool = False, direction: str | None = None) -> FreeTypeLines:
@@ -96,7 +105,8 @@ class FreeTypeEngine:
         found = ((face, face.get_char_index(code)) for face in self._faces)
         face, index = next(((face, index) for face, index in found if index), (self._faces[0], 0))
         is_missing = not index
-        if is_missing and not self.config.parity and _is_ignorable(code):
+        is_hidden = _is_among(code, _IGNORABLE) or (is_missing and _is_among(code, _FILLERS))
+        if is_hidden and not self.config.parity:
             advance, is_missing = 0, False
             slot = self.atlas.add(np.zeros((0, 0), np.uint8), 0, 0)
         else:
@@ -215,8 +225,8 @@ def _coverage(bitmap: Any, freetype: Any) -> NDArray[np.uint8]:
     return content[:, :columns]
 
 
-def _is_ignorable(code: int) -> bool:
-    return any(code in codes for codes in _IGNORABLE)
+def _is_among(code: int, ranges: tuple[range, ...]) -> bool:
+    return any(code in codes for codes in ranges)
 
 
 def _import_freetype() -> Any:

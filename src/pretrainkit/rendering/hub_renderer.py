@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.rendering.fonts import SUFFIXES
 
 _NAME = re.compile(r"(datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_FILES = ("text_renderer_config.json", "rendering.json", "fallback_fonts/*", "*.ttf", "*.otf")
+_FILES = ("text_renderer_config.json", "rendering.json", "fallback_fonts/*", *(f"*{suffix}" for suffix in SUFFIXES))
 _FOLDER_IN_DATA = "renderer"
 
 

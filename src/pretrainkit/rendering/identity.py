@@ -23,7 +23,7 @@ TEST_PAGE: tuple[Text, ...] = (
 )
 """Texts that show what differs between fonts, engines, versions and hinting."""
 _NOT_PIXELS = {"font_file", "fallback_fonts", "on_missing", "max_seq_length"}
-_LATER = {"show_controls": False, "cut_letters": True, "fit_fallbacks": False}
+_LATER = {"font_index": 0, "show_controls": False, "cut_letters": True, "fit_fallbacks": False}
 """Fields that came after renderers had been stored, with what is not written of them."""
 
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
 from pretrainkit.rendering.config import RendererConfig
-from pretrainkit.rendering.fonts import fallback_scales, font_files
+from pretrainkit.rendering.fonts import faces_of, fallback_scales, font_files, num_faces
 from pretrainkit.rendering.glyph_atlas import BASELINE, ROWS, GlyphAtlas
 from pretrainkit.rendering.painting import Ink, Shades
 from pretrainkit.rendering.pango_library import (
@@ -140,11 +140,14 @@ class PangoEngine:
         self.shades = Shades(config)
         files = font_files(config.font_file, config.fallback_fonts)
         self._fontconfig = pango.FcConfigCreate()
+        faces = faces_of(files, config.font_index)
+        names = [f"{number:05d}" for number in range(len(files))]
         pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _SCALE_BITMAPS, 1)
+        pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _order_rules(files, faces, names), 1)
         if config.fit_fallbacks:
-            pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _size_rules(files), 1)
-        families = [self._add_font(path) for path in files]
-        self._has_color = any(is_color for _, is_color in families)
+            pango.FcConfigParseAndLoadFromMemory(self._fontconfig, _size_rules(files, config.font_index), 1)
+        are_color = [self._add_font(path, face) for path, face in zip(files, faces, strict=True)]
+        self._has_color = any(are_color)
         self._font_map = pango.pango_cairo_font_map_new()
         pango.pango_fc_font_map_set_config(self._font_map, self._fontconfig)
         self._context = pango.pango_font_map_create_context(self._font_map)
@@ -156,8 +159,7 @@ class PangoEngine:
         self._layout = pango.pango_layout_new(self._context)
         self._objects.append(self._layout)
         description = pango.pango_font_description_new()
-        names = ",".join(dict.fromkeys(family.replace(",", "") for family, _ in families))
-        pango.pango_font_description_set_family(description, names.encode())
+        pango.pango_font_description_set_family(description, ",".join(names).encode())
         pango.pango_font_description_set_absolute_size(description, round(config.font_pixels * SCALE))
         pango.pango_layout_set_font_description(self._layout, description)
         pango.pango_font_description_free(description)
@@ -166,18 +168,16 @@ class PangoEngine:
         self._main_base, self._main_font = self._base(), self._runs()[0].font
         self._words = WordLines(self._word)
 
-    def _add_font(self, path: Path) -> tuple[str, bool]:
-        """Family of the font, and whether its glyphs come in colours."""
+    def _add_font(self, path: Path, face: int) -> bool:
+        """True if the font's glyphs come in colours."""
         pango, count = self._pango, ctypes.c_int()
-        pattern = pango.FcFreeTypeQuery(str(path).encode(), 0, None, ctypes.byref(count))
+        pattern = pango.FcFreeTypeQuery(str(path).encode(), face, None, ctypes.byref(count))
         if not pattern or not pango.FcConfigAppFontAddFile(self._fontconfig, str(path).encode()):
-            raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf or .otf file")
-        family, is_color = ctypes.c_char_p(), ctypes.c_int(0)
-        pango.FcPatternGetString(pattern, b"family", 0, ctypes.byref(family))
+            raise DataError(f"font {path} cannot be used by Pango\n  give a .ttf, .otf or .ttc file")
+        is_color = ctypes.c_int(0)
         pango.FcPatternGetBool(pattern, b"color", 0, ctypes.byref(is_color))
-        found = (family.value or b"").decode(), bool(is_color.value)
         pango.FcPatternDestroy(pattern)
-        return found
+        return bool(is_color.value)
 
     def _set_options(self, config: RendererConfig) -> None:
         pango, chosen = self._pango, config.font_options
@@ -502,12 +502,32 @@ def _character_edges(text: str, runs: Sequence[Run]) -> NDArray[np.float64]:
     return edges_K2[order_K][which_T]
 
 
-def _size_rules(files: Sequence[Path]) -> bytes:
+def _order_rules(files: Sequence[Path], faces: Sequence[int], names: Sequence[str]) -> bytes:
+    """Rules that give each font a family of its own, for Fontconfig, so that it tries them in their order: by their own
+    families, a regular font would come before a bold one. Pango asks for the family "emoji" where it meets one."""
+    chosen = (
+        f"<test name='index'><int>{face}</int></test>" if num_faces(path) > 1 else ""
+        for path, face in zip(files, faces, strict=True)
+    )
+    renamed = (
+        f"<match target='scan'><test name='file'><string>{escape(str(path))}</string></test>{test}"
+        f"<edit name='family' mode='assign_replace'><string>{name}</string></edit></match>"
+        for path, test, name in zip(files, chosen, names, strict=True)
+    )
+    families = "".join(f"<string>{name}</string>" for name in names)
+    emoji = (
+        "<match target='pattern'><test name='family'><string>emoji</string></test><edit name='family' mode='assign' "
+        f"binding='same'>{families}</edit></match>"
+    )
+    return f"<?xml version='1.0'?><fontconfig>{''.join(renamed)}{emoji}</fontconfig>".encode()
+
+
+def _size_rules(files: Sequence[Path], font_index: int) -> bytes:
     """Rules that draw fallback fonts smaller, for Fontconfig."""
     rules = (
         f"<match target='font'><test name='file'><string>{escape(str(path))}</string></test><edit name='pixelsize' "
         f"mode='assign'><times><name>pixelsize</name><double>{scale:.6f}</double></times></edit></match>"
-        for path, scale in zip(files, fallback_scales(files), strict=True)
+        for path, scale in zip(files, fallback_scales(files, font_index), strict=True)
         if scale < 1
     )
     return f"<?xml version='1.0'?><fontconfig>{''.join(rules)}</fontconfig>".encode()

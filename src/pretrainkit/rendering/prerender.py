@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +34,13 @@ from pretrainkit.errors import DataError
 from pretrainkit.rendering.documents import Documents, RenderDocument
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.identity import describe
-from pretrainkit.rendering.render_chunk import RECORD_NAME, ChunkTask, RowSettings, render_chunk
+from pretrainkit.rendering.render_chunk import RECORD_NAME, ChunkTask, RowSettings, render_chunk, share_done
 from pretrainkit.rendering.renderer import Renderer
 
 KIND = "rendered text"
 RENDERER_FOLDER = "renderer"
 _SECONDS_BETWEEN_NOTES = 10
+_SECONDS_BETWEEN_LOOKS = 1.0
 _MOST_MISSING = 100
 _WORK_PER_BYTE = 32
 """Rendering a byte of text is so many times the work of encoding one."""
@@ -223,23 +226,52 @@ class RenderJob:
         self.kept: list[dict[str, Any]] = []
         self._num_read = 0
         self._read_by_task: dict[int, int] = {}
+        self._shown_by_task: dict[int, int] = {}
+        self._lock = threading.Lock()
         num_bytes = self.documents.num_bytes
         processes = num_processes(workers, 1 << 30, num_bytes * _WORK_PER_BYTE or 1 << 40, 1 << 40)
         self.progress.stage(f"rendering {self.split}", num_bytes, "B")
         records, begun, noted, num_patches = [], time.monotonic(), time.monotonic(), 0
-        for record in run_tasks(render_chunk, self._left(), processes):
-            records.append(record)
-            self.done(record)
-            self.progress.advance(self._read_by_task.pop(record["index"]))
-            num_patches += sum(entry["num_patches"] for entry in record["files"].values())
-            if time.monotonic() - noted >= _SECONDS_BETWEEN_NOTES:
-                noted = time.monotonic()
-                self.progress.note(_speed(num_patches, noted - begun))
+        with self._watched():
+            for record in run_tasks(render_chunk, self._left(), processes):
+                records.append(record)
+                self.done(record)
+                with self._lock:
+                    num_read = self._read_by_task.pop(record["index"])
+                    self.progress.advance(num_read - self._shown_by_task.pop(record["index"], 0))
+                num_patches += sum(entry["num_patches"] for entry in record["files"].values())
+                if time.monotonic() - noted >= _SECONDS_BETWEEN_NOTES:
+                    noted = time.monotonic()
+                    self.progress.note(_speed(num_patches, noted - begun))
         if records:
             self.progress.note(_speed(num_patches, time.monotonic() - begun))
         if self.kept:
             self.progress.note(f"{self.split}: {len(self.kept)} of {len(self.kept) + len(records)} files were there")
         return sorted([*records, *self.kept], key=lambda record: record["index"])
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Shows meanwhile how far the tasks are that run: one large document is one task, and takes minutes."""
+        stop = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(stop,), daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watch.join()
+
+    def _watch(self, stop: threading.Event) -> None:
+        while not stop.wait(_SECONDS_BETWEEN_LOOKS):
+            with self._lock:
+                for index, num_read in self._read_by_task.items():
+                    num_done = int(num_read * share_done(self._folder_of(index)))
+                    if (more := num_done - self._shown_by_task.get(index, 0)) > 0:
+                        self._shown_by_task[index] = num_done
+                        self.progress.advance(more)
+
+    def _folder_of(self, index: int) -> Path:
+        return self.work / f"{self.split}-{index:05d}"
 
     def done(self, record: dict[str, Any]) -> None:
         """Called for each file that was rendered now."""
@@ -251,14 +283,15 @@ class RenderJob:
     def _left(self) -> Iterator[ChunkTask]:
         """The tasks without a record."""
         for index, documents in enumerate(self._chunks()):
-            folder = None if self.is_dry else self.work / f"{self.split}-{index:05d}"
+            folder = None if self.is_dry else self._folder_of(index)
             task = ChunkTask(
                 *(self.split, index, documents, self.work / RENDERER_FOLDER, self.rendering, self.settings.rows, folder)
             )
             record = self.found(task)
             num_read, self._num_read = self._num_read, 0
             if record is None:
-                self._read_by_task[index] = num_read
+                with self._lock:
+                    self._read_by_task[index] = num_read
                 yield task
             else:
                 self.kept.append(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import string
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from pretrainkit.rendering.row_files import PATCHES, PIXELS, Extra, RowFile, row
 
 Packing = Literal["exact", "original"]
 RECORD_NAME = "task.json"
+_SHARE_NAME = "share.txt"
+_SECONDS_BETWEEN_SHARES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +99,22 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
         "files": {},
     }
     files: dict[str, RowFile] = {}
+    num_characters, noted = 0, time.monotonic()
+    of_all = sum(len(document.text) for document in task.documents)
     with ExitStack() as opened:
+        if task.folder is not None:
+            opened.callback((task.folder / _SHARE_NAME).unlink, missing_ok=True)
         for document in task.documents:
             split = split_of(document, task.split, settings.held_out)
             entry = record["files"].setdefault(split, {"num_rows": 0, "num_patches": 0, "num_words": 0})
             if task.folder is not None and split not in files:
                 schema = row_schema(settings.columns, with_pixels=settings.with_pixels)
                 files[split] = opened.enter_context(RowFile(task.folder / f"{split}.parquet", schema))
-            for row in _rows(renderer, document, task):
+            for num_shown, row in _rows(renderer, document, task):
+                num_characters += num_shown
+                if task.folder is not None and time.monotonic() - noted >= _SECONDS_BETWEEN_SHARES:
+                    noted = time.monotonic()
+                    (task.folder / _SHARE_NAME).write_text(f"{num_characters / of_all}", "utf-8")
                 entry["num_rows"] += 1
                 entry["num_patches"] += row[PATCHES]
                 if split in files:
@@ -118,7 +129,16 @@ def render_chunk(task: ChunkTask) -> dict[str, Any]:
     return record
 
 
-def _rows(renderer: Renderer, document: RenderDocument, task: ChunkTask) -> Iterator[dict[str, Any]]:
+def share_done(folder: Path) -> float:
+    """About how much of its documents the task of a folder has drawn, while it runs."""
+    try:
+        return min(float((folder / _SHARE_NAME).read_text("utf-8")), 1.0)
+    except (OSError, ValueError):  # not there yet, or being written
+        return 0.0
+
+
+def _rows(renderer: Renderer, document: RenderDocument, task: ChunkTask) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Characters and columns of each row."""
     columns = task.settings.columns
     for piece in pieces(renderer, document.text, task.settings.packing):
         if task.settings.with_pixels and task.folder is not None:
@@ -127,7 +147,7 @@ def _rows(renderer: Renderer, document: RenderDocument, task: ChunkTask) -> Iter
         else:
             row = {PATCHES: renderer.num_text_patches(piece)}
         given = {"text": piece, "document": document.name, "renderer": task.fingerprint}
-        yield row | {name: given[name] for name in columns}
+        yield len(piece), row | {name: given[name] for name in columns}
 
 
 def _missing(renderer: Renderer, documents: Sequence[RenderDocument]) -> dict[str, int]:

@@ -18,7 +18,7 @@ class PixelAugmentConfig(Config):
     share: Rate = 1.0
     """Share of the rows that are varied."""
     fonts: Annotated[tuple[str, ...], IsPath()] = ()
-    """Other main fonts, .ttf or .otf; each is as likely as the renderer's own. Needs rows that are drawn on the way:
+    """Other main fonts; each is as likely as the renderer's own. Needs rows that are drawn on the way:
     plain text, or `pretrainkit render --text-only`. A row that gets too long loses its end."""
     sizes: tuple[PositiveFloat, ...] = ()
     """Other sizes in points; each is as likely as the renderer's own. Needs rows that are drawn on the way."""

@@ -101,7 +101,7 @@ def dressed(renderer: Renderer, look: Look) -> Renderer:
     values = renderer.config.model_dump()
     if look.font is not None:
         values["fallback_fonts"] = (renderer.config.font_file, *renderer.config.fallback_fonts)
-        values["font_file"] = look.font
+        values["font_file"], values["font_index"] = look.font, 0
     if look.size is not None:
         values["font_size"] = look.size
     return Renderer(validated(values, Path("data.augment", "font"))).opened()
