@@ -1,7 +1,7 @@
 """The base of every config class: frozen, keyword-only, unknown keys refused, every field documented."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -59,6 +59,11 @@ class Config(BaseModel):
 
     neutral_fields: ClassVar[frozenset[str]] = frozenset()
     """Of a model's config: fields that change nothing of what trained weights compute, such as rates of dropout."""
+
+    def depths(self) -> Mapping[str, int]:
+        """Of a model's config: fields that are numbers of equal blocks, to how many blocks make a period. What a step
+        holds grows by as much with each period."""
+        return {}
 
     def conflicts(self) -> Sequence[Conflict]:
         """Problems for which the loader looks for a setting that can give way."""
