@@ -447,14 +447,13 @@ def probe(
     """
     from pydantic import ValidationError
 
+    from pretrainkit.config.explain import explain
     from pretrainkit.eval.probe_config import ProbeConfig
 
     try:
         config = ProbeConfig.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(
-            [f"probe: {'.'.join(map(str, one['loc']))} is {one['input']!r}: {one['msg']}" for one in error.errors()]
-        ) from None
+        raise ConfigError([f"probe: {problem}" for problem in explain(error, ProbeConfig)]) from None
 
     from pretrainkit.dist.env import init_world
     from pretrainkit.eval.probe import probe as probe_encoder

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from pretrainkit import __version__
-from pretrainkit.errors import PretrainKitError
+from pretrainkit.errors import InputError, PretrainKitError
 
 VERBS = {
     "demo": "From English prose on this machine to a trained, evaluated, exported tiny BERT, in minutes.",
@@ -56,6 +56,9 @@ class LazyGroup(TyperGroup):
         module = importlib.import_module(f"pretrainkit.cli.{'import_' if cmd_name == 'import' else cmd_name}")
         command = get_command(module.app)
         command.name = cmd_name
+        for one in (command, *getattr(command, "commands", {}).values()):
+            if any(param.name == "settings" for param in one.params):
+                _suggest_settings(one)
         return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -65,6 +68,120 @@ class LazyGroup(TyperGroup):
         print("\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items()))
         print("\n  pretrainkit VERB --help tells more; --version the version; --debug shows tracebacks of errors.")
         print("  Start with: pretrainkit demo")
+
+
+_HABITS = {
+    "lr": "optimizer.peak_lr={}",
+    "learning-rate": "optimizer.peak_lr={}",
+    "wd": "optimizer.weight_decay={}",
+    "optim": "optimizer.name={}",
+    "opt": "optimizer.name={}",
+    "optimizer": "optimizer.name={}",
+    "clip-grad": "optimizer.max_grad_norm={}",
+    "grad-clip-norm": "optimizer.max_grad_norm={}",
+    "adam-beta1": "optimizer.beta1={}",
+    "adam-beta2": "optimizer.beta2={}",
+    "adam-epsilon": "optimizer.epsilon={}",
+    "eps": "optimizer.epsilon={}",
+    "epochs": "num_steps=null data.num_epochs={}",
+    "num-epochs": "num_steps=null data.num_epochs={}",
+    "num-train-epochs": "num_steps=null data.num_epochs={}",
+    "max-steps": "num_steps={}",
+    "steps": "num_steps={}",
+    "train-steps": "num_steps={}",
+    "warmup": "schedule.num_warmup_steps={}",
+    "warmup-steps": "schedule.num_warmup_steps={}",
+    "warmup-ratio": "schedule.warmup_share={}",
+    "sched": "schedule.name={}",
+    "lr-scheduler": "schedule.name={}",
+    "lr-scheduler-type": "schedule.name={}",
+    "bs": "data.batch_size={}",
+    "train-batch-size": "data.batch_size={}",
+    "per-device-train-batch-size": "data.microbatch_size={}",
+    "per-device-eval-batch-size": "evaluate.batch_size={}",
+    "train-data": "data.train={}",
+    "train-file": "data.train={}",
+    "dataset": "data.train={}",
+    "val-data": "data.valid={}",
+    "validation-file": "data.valid={}",
+    "workers": "data.num_workers={}",
+    "dataloader-num-workers": "data.num_workers={}",
+    "precision": "precision.compute={}",
+    "amp": "precision.compute=auto",
+    "bf16": "precision.compute=bfloat16",
+    "fp16": "precision.compute=float16",
+    "grad-checkpointing": "parallel.activation_checkpointing=true",
+    "gradient-checkpointing": "parallel.activation_checkpointing=true",
+    "torchcompile": "parallel.compile=on",
+    "torch-compile": "parallel.compile=on",
+    "save-steps": "checkpoint.every_steps={}",
+    "save-total-limit": "checkpoint.keep_last={}",
+    "logging-steps": "log.every_steps={}",
+    "log-every-n-steps": "log.every_steps={}",
+    "eval-steps": "evaluate.every_steps={}",
+    "report-to": "log.wandb=online",
+    "pretrained": "init_from={}",
+    "initial-checkpoint": "init_from={}",
+    "model-name-or-path": "init_from={}",
+    "output-dir": "--out {}",
+    "output": "--out {}",
+    "logs": "--out {}",
+}
+"""Options of Hugging Face's trainer, timm and open_clip, to what says the same here."""
+
+
+def _suggest_settings(command: Any) -> None:
+    """Let a command that takes settings answer an unknown option with the setting of that name."""
+    parse = command.parse_args
+
+    def parse_args(ctx: Any, args: list[str]) -> Any:
+        given = list(args)
+        try:
+            return parse(ctx, args)
+        except Exception as error:
+            if type(error).__name__ != "NoSuchOption":  # the class has no public name
+                raise
+            option = error.option_name  # type: ignore[attr-defined]
+            raise InputError(_unknown_option(option, given, command)) from None
+
+    command.parse_args = parse_args
+
+
+def _unknown_option(option: str, args: list[str], command: Any) -> str:
+    from pretrainkit.config.explain import fields_under, nearest
+    from pretrainkit.recipes.registry import entries, find_recipe
+    from pretrainkit.training.run import RunConfig
+
+    place = next((number for number, arg in enumerate(args) if arg.partition("=")[0] == option), len(args))
+    _, equals, value = args[place].partition("=") if place < len(args) else (option, "", "")
+    following = args[place + 1] if place + 1 < len(args) else "-"
+    value = value if equals else "VALUE" if following.startswith("-") or "=" in following else following
+    recipe = next((arg.partition("/")[0] for arg in args if arg.partition("/")[0] in entries()), None)
+    fields = fields_under(RunConfig if recipe is None else find_recipe(recipe).config_class)
+    name = option.lstrip("-").replace("_", "-")
+    wanted = name.replace("-", "_")
+    named = sorted((path for path in fields if path.rpartition(".")[2] == wanted), key=_preference)
+    told = f"there is no option {option}"
+    shown = [param for param in command.params if not getattr(param, "hidden", False)]
+    options = [one for param in shown for one in param.opts if one.startswith("--")]
+    habit = _HABITS.get(name, "").format(value)
+    if habit and all(word.partition("=")[0] in fields or word.startswith("-") for word in habit.split() if "=" in word):
+        return f"{told}\n  write: {habit}"
+    if named:
+        return f"{told}; settings are written without dashes\n  write: {named[0]}={value}"
+    close = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
+    if close:
+        return f"{told}; did you mean {close[0]}?\n  all options: pretrainkit {command.name} --help"
+    near = nearest(wanted, fields)
+    advice = f"\n  write: {near}={value}" if near else ""
+    return f"{told}{advice}\n  settings are written PATH=VALUE; options are {', '.join(options)}"
+
+
+def _preference(path: str) -> tuple[int, int]:
+    """Fields of the data and the run come before those of evaluation and of parts of parts."""
+    first = path.partition(".")[0]
+    order = ("data", "optimizer", "schedule", "objective", "model")
+    return path.count("."), order.index(first) if first in order else len(order)
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -61,7 +61,11 @@ def _lines(plan: Any) -> list[str]:
     for strategy, numbers in plan.numbers_on_rank.items():
         shown = ", ".join(f"rank {rank} keeps {count:,}" for rank, count in numbers.items())
         lines.append(f"dry run of {strategy} on {1 + max(numbers)} ranks: {shown} numbers")
-    if plan.seconds is None:
+    if plan.assumed is not None:
+        lines.insert(0, f"without data, assumed: {plan.assumed}")
+    if plan.num_steps is None:
+        lines.append("the number of steps follows from the data: give data.train, or num_steps, for a time")
+    elif plan.seconds is None:
         lines.append(f"{plan.num_steps:,} steps; the peak rate of {plan.device} is not known, and so no time")
     else:
         cost = "" if plan.cost is None else f", {plan.cost:,.2f} at that price"

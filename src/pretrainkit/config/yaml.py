@@ -1,6 +1,7 @@
 """YAML as configs use it: with YAML 1.2's booleans and floats, `on`, `off` and `no` are words and 1e-4 is a number."""
 
 import re
+import shlex
 from collections.abc import Hashable
 from typing import Any
 
@@ -64,7 +65,27 @@ def parse_yaml(text: str, where: str, *, tuples: bool = False) -> Any:
     try:
         return yaml.load(text, Loader=_TupleLoader if tuples else _Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is not valid YAML\n  {str(error).replace(chr(10), chr(10) + '  ')}") from None
+        raise ConfigError(_explain(error, text, where)) from None
+
+
+def _explain(error: yaml.YAMLError, text: str, where: str) -> str:
+    """What is wrong, where, and how to fix it, without the parser's own words."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:  # our own, or a character that no text has
+        reason = str(getattr(error, "problem", None) or f"it holds {getattr(error, 'character', 'something')!r}")
+        return f"{where} is not valid YAML: {reason}\n  remove that"
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else (lines or [""])[-1]
+    tab = next((number for number, one in enumerate(lines, 1) if "\t" in one[: len(one) - len(one.lstrip())]), None)
+    if tab is not None:
+        fix = f"  put two spaces for each tab: sed -i 's/\\t/  /g' {shlex.quote(where)}"
+        return f"{where} is not valid YAML: line {tab} begins with a tab, and YAML takes only spaces there\n{fix}"
+    return (
+        f"{where} is not valid YAML: line {mark.line + 1}, column {mark.column + 1} cannot be read\n"
+        f"  given:   {line.strip()}\n"
+        "  close every bracket and quote, indent fields of one part alike, write NAME: VALUE with a space behind the "
+        "colon,\n  and put texts with special characters in quotes"
+    )
 
 
 def key_lines(text: str) -> dict[str, int]:

@@ -142,7 +142,7 @@ def init_world(device: str | None = None) -> World:
         if collectives is None:
             raise InputError(
                 f"{world_size} processes were started on devices of type {chosen.type!r}, whose back end brings no "
-                "collectives\n  start one process, or use device=cpu"
+                "collectives\n  start one process, or use --device cpu (in Python device='cpu')"
             )
         backend += f",{chosen.type}:{collectives}"
     if not dist.is_initialized():
@@ -183,12 +183,15 @@ def _device(wanted: str | None, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if accelerator is None or accelerator.type != wanted:
         found = f"the accelerator here is {accelerator.type}" if accelerator else "this machine has no accelerator"
-        raise InputError(f"device {wanted!r} was asked for, but {found}\n  use device=cpu or leave it to be chosen")
+        raise InputError(
+            f"device {wanted!r} was asked for, but {found}\n"
+            "  leave it out, or use --device cpu (in Python device='cpu')"
+        )
     num_devices = torch.accelerator.device_count()
     if local_rank >= num_devices:
         raise InputError(
             f"this is process {local_rank + 1} on this machine, but it has {num_devices} {wanted} device(s)\n"
-            f"  start at most {num_devices} processes per machine, or use device=cpu"
+            f"  start at most {num_devices} processes per machine, or use --device cpu (in Python device='cpu')"
         )
     torch.accelerator.set_device_index(local_rank)
     return torch.device(wanted, local_rank)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.compiled import call, part
+from pretrainkit.nn.compiled import call, is_fake, part
 
 _SQRT_8_OVER_PI = math.sqrt(8 / math.pi)
 _CUBIC = 0.044715
@@ -50,7 +50,7 @@ class _TanhGelu(torch.autograd.Function):
 
 def _blocks(x: Tensor) -> tuple[Tensor, ...]:
     """Views of some rows each, so small that they stay in the cache from one operation to the next."""
-    if x.ndim < 2:
+    if x.ndim < 2 or is_fake(x):
         return (x,)
     return x.split(max(1, torch.get_num_threads() * _BLOCK * len(x) // max(1, x.numel())))
 

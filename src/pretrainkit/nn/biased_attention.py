@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.nn.compiled import is_fake
 from pretrainkit.nn.compiled_attention import Examples, attend, is_compiled, place_examples
 from pretrainkit.nn.dropout import keep_factors
 from pretrainkit.nn.relative_bias import RelativeBias
@@ -249,7 +250,7 @@ class _TiledAttention(torch.autograd.Function):
         mixed_HTK = mixed_THK.transpose(0, 1)
         saved = []
         for tile in tiles:
-            for heads in _head_groups(tile, len(q_HTK)):
+            for heads in _head_groups(tile, q_HTK):
                 q_HQK, k_HPK = q_HTK[heads, tile.queries], k_HSK[heads, tile.keys]
                 share_HQP = _shares(q_HQK, k_HPK, _bias_of(tile, heads, bias_HQP), tile.is_hidden_QP, scale)
                 saved.append(share_HQP)
@@ -281,7 +282,7 @@ class _TiledAttention(torch.autograd.Function):
         grad_HTK = grad_THK.transpose(0, 1)
         rest = iter(saved)
         for tile in ctx.tiles:
-            for heads in _head_groups(tile, len(q_HTK)):
+            for heads in _head_groups(tile, q_HTK):
                 q_HQK, above_HQK = q_HTK[heads, tile.queries], grad_HTK[heads, tile.queries]
                 k_HPK, v_HPK = k_HSK[heads, tile.keys], v_HSK[heads, tile.keys]
                 share_HQP = next(rest)
@@ -305,8 +306,11 @@ class _TiledAttention(torch.autograd.Function):
         return grad_q_THK, grad_kv, grad_bias_HQP, None, None, None, None
 
 
-def _head_groups(tile: _Tile, num_heads: int) -> list[slice]:
+def _head_groups(tile: _Tile, q_HTK: Tensor) -> list[slice]:
     """Heads that are worked on together: as many as the cache holds the scores of."""
+    num_heads = len(q_HTK)
+    if is_fake(q_HTK):
+        return [slice(0, num_heads)]
     num = max(1, _SCORES_AT_A_TIME // (_size(tile.queries) * _size(tile.keys)))
     return [slice(first, min(first + num, num_heads)) for first in range(0, num_heads, num)]
 
@@ -314,7 +318,7 @@ def _head_groups(tile: _Tile, num_heads: int) -> list[slice]:
 def _shares(q_HQK: Tensor, k_HPK: Tensor, bias_HQP: Tensor | None, is_hidden_QP: Tensor | None, scale: float) -> Tensor:
     """Softmax over the keys, at least float32, (H, Q, P), some queries at a time."""
     num_queries, num_keys = q_HQK.shape[1], k_HPK.shape[1]
-    if is_hidden_QP is not None or num_queries * num_keys <= _SCORES_AT_A_TIME:
+    if is_hidden_QP is not None or num_queries * num_keys <= _SCORES_AT_A_TIME or is_fake(q_HQK):
         scores_HQP = _scores(q_HQK, k_HPK, bias_HQP, scale)
         if is_hidden_QP is not None:
             scores_HQP[:, :, -is_hidden_QP.shape[1] :].masked_fill_(is_hidden_QP, -torch.inf)

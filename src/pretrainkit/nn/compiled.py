@@ -19,6 +19,11 @@ def part(name: str) -> ModuleType | None:
         return None
 
 
+def is_fake(x: Tensor) -> bool:
+    """True for a tensor without numbers, as `pretrainkit plan` has them: cutting work into small parts only costs."""
+    return isinstance(x, FakeTensor)
+
+
 def call(function: Callable[..., None], *arguments: Any) -> None:
     """With tensors as arrays. Fake ones have no numbers (`pretrainkit plan` has such): nothing is called."""
     arrays = []

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from pretrainkit.config.explain import explain
 from pretrainkit.corpus.manifest import atomic_file, explained_write_errors
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering.config import RendererConfig
@@ -180,7 +181,7 @@ def validated(values: dict[str, Any], path: Path) -> RendererConfig:
     try:
         return RendererConfig.model_validate(values)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()]
+        problems = explain(error, RendererConfig)
         raise ConfigError([f"renderer of {path.parent}: {problem}" for problem in problems]) from error
 
 

@@ -214,6 +214,8 @@ def import_model(
         return Path(out)
     if config is not None:
         raise InputError(f"config={config} is for files; {path} says its own architecture\n  leave it out")
+    if not Path(path).exists():
+        raise DataError(f"there is no folder {path}\n  give the place of the model")
     if not (Path(path) / "config.json").is_file():
         raise DataError(
             f"{path} is not a folder that transformers wrote: it has no config.json\n"

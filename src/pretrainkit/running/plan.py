@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from pretrainkit.config.base import Config
 from pretrainkit.config.paths import absolute_paths
-from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.errors import InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.initial import with_encoder
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_num_steps
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.training.fake_step import StepMemory
-    from pretrainkit.training.objective import Cost
+    from pretrainkit.training.optimizer_config import OptimizerConfig
 
 DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
     {
@@ -36,6 +39,8 @@ DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
 """Names of devices to what `peak_flops` knows them by and the bytes of memory on their datasheets."""
 _MEASURED_EXAMPLES = (4, 8)
 """Activations of larger microbatches lie on the line through those of these sizes."""
+_ASSUMED_EXAMPLES = (1, 2)
+"""The same where all examples are assumed to be equally long."""
 _MAX_DRY_RANKS = 1024
 
 
@@ -76,14 +81,17 @@ class Plan:
     flops_per_step: float
     """Of all ranks, forward and backward, real tokens."""
     tokens_per_step: float
-    num_steps: int
+    num_steps: int | None
+    """None where they follow from data that are not given."""
     mfu: float
     seconds: float | None
-    """Of the whole run at that MFU; None where the peak rate is not known."""
+    """Of the whole run at that MFU; None where the peak rate or the steps are not known."""
     cost: float | None
     """In the unit of the price; None without a price or a time."""
     problems: list[str]
     """What does not divide, and other settings that cannot work on so many ranks."""
+    assumed: str | None = None
+    """What examples were assumed; None: those of data.train were looked at."""
     numbers_on_rank: dict[str, dict[int, int]] = field(default_factory=dict)
     """Of the dry run: strategy to rank to numbers of parameters it keeps."""
 
@@ -101,7 +109,8 @@ def make_plan(
     """Find out what a run needs, without its devices. Imports torch; the model's numbers are never made.
 
     Args:
-        config: From `load_config`, with its data, whose first examples are read.
+        config: From `load_config`. The first examples of its data are read; without data, examples as long as the
+            settings allow are assumed.
         num_gpus: Devices, one per rank.
         device: One of `DEVICES`, or cpu.
         gpus_per_node: Devices of a machine, which HSDP shards over unless `parallel.shard_ranks` says another number.
@@ -111,7 +120,7 @@ def make_plan(
 
     Raises:
         InputError: An unknown device, or a number that cannot be.
-        ConfigError: There are no data to look at.
+        ConfigError: There are no data to look at, and the recipe cannot do without.
     """
     from pretrainkit.training.throughput import peak_flops
 
@@ -121,11 +130,6 @@ def make_plan(
         raise InputError(f"{num_gpus} devices at an MFU of {mfu}\n  give at least 1, and an MFU in (0, 1]")
     if price is not None and not 0 <= price < math.inf:
         raise InputError(f"a price of {price}\n  give what one device costs for an hour: --price 3.5")
-    if not config.has_training_data:
-        raise ConfigError(
-            "data.train is empty, and how much a step computes follows from the lengths of its examples\n"
-            "  give the data, or a sample of them: data.train=FOLDER"
-        )
     recipe = find_recipe(config.recipe)
     problems = config.problems(num_gpus)
     shards = config.parallel.shard_ranks or min(num_gpus, gpus_per_node)
@@ -134,35 +138,44 @@ def make_plan(
             f"{num_gpus} devices are no whole number of machines with {gpus_per_node} each\n"
             "  give another --gpus or --gpus-per-node, or set parallel.shard_ranks to a divisor of --gpus"
         )
-    config = recipe.bind(with_encoder(recipe, with_extra_steps(absolute_paths(config))))
-    config = _with_steps(recipe, config)
+    config = with_extra_steps(absolute_paths(config))
+    assumed = None
+    if config.has_training_data:
+        config = _with_steps(recipe, recipe.bind(with_encoder(recipe, config)))
+    else:
+        config, assumed = recipe.without_data(config)
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     microbatches = -(-per_rank // per_microbatch)
-    measured, flops, tokens = _measure(recipe, config, per_microbatch, device, is_alone=microbatches == 1)
+    measured, flops, tokens = _measure(
+        recipe, config, per_microbatch, device, is_alone=microbatches == 1, is_assumed=assumed is not None
+    )
     name, device_bytes = DEVICES.get(device, (device, None))
     precision = config.precision.compute if device == "cpu" else _compute_format(config)
     peak = peak_flops(name, "tf32" if precision == "float32" and config.precision.matmul_tf32 else precision)
     flops_per_step = flops * config.data.batch_size
-    seconds = None if peak is None else config.total_steps * flops_per_step / (num_gpus * peak * mfu)
-    build = _builder(recipe, config)
+    seconds = None
+    if peak is not None and config.num_steps is not None:
+        seconds = config.num_steps * flops_per_step / (num_gpus * peak * mfu)
+    model = _builder(recipe, config)()
     return Plan(
-        num_parameters=sum(parameter.numel() for parameter in build().parameters()),
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_ranks=num_gpus,
         device=name,
         precision=precision,
         examples_per_microbatch=per_microbatch,
         microbatches_per_step=microbatches,
-        memory=memory_by_strategy(build(), measured, num_gpus, shards, config.ema_decay is not None, precision),
+        memory=memory_by_strategy(model, measured, num_gpus, shards, config.ema_decay is not None, precision),
         device_bytes=device_bytes,
         flops_per_step=flops_per_step,
         tokens_per_step=tokens * config.data.batch_size,
-        num_steps=config.total_steps,
+        num_steps=config.num_steps,
         mfu=mfu,
         seconds=seconds,
         cost=None if seconds is None or price is None else price * num_gpus * seconds / 3600,
         problems=problems,
-        numbers_on_rank=_laid_out(build, num_gpus, shards) if dry_run else {},
+        assumed=assumed,
+        numbers_on_rank=_laid_out(lambda: model, num_gpus, shards) if dry_run else {},
     )
 
 
@@ -218,49 +231,119 @@ def _with_steps(recipe: Any, config: Any) -> Any:
 
 
 def _measure(
-    recipe: Any, config: Any, per_microbatch: int, device: str, *, is_alone: bool
+    recipe: Any, config: Any, per_microbatch: int, device: str, *, is_alone: bool, is_assumed: bool
 ) -> tuple[StepMemory, float, float]:
     """Memory of a step with one microbatch of that many examples; FLOPs and tokens of one example."""
-    from dataclasses import replace
-
-    sizes: Sequence[int] = _MEASURED_EXAMPLES if per_microbatch > _MEASURED_EXAMPLES[-1] else (per_microbatch,)
-    found = [_measure_size(recipe, config, size, device, is_alone) for size in sizes]
-    costs = [cost for _, cost in found]
+    sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
+    sizes = sizes if per_microbatch > sizes[-1] else (per_microbatch,)
+    batches = [_host_batch(recipe, config, size, is_assumed) for size in sizes]
+    costs = [recipe.build_objective(_of_size(config, size)).cost(batch) for size, batch in zip(sizes, batches)]
+    found = []
+    with _without_collector():
+        for number, (size, batch) in enumerate(zip(sizes, batches)):
+            optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
+            found.append(_memory_of_depth(recipe, _of_size(config, size), batch, device, optimizer))
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
-    memory, cost = found[-1]
+    memory, cost = found[0], costs[-1]
     if len(found) == 2:
-        (small, small_cost), slots = found[0], cost.slots * per_microbatch / sizes[-1]
-        slope = (memory.activations - small.activations) / max(1, cost.slots - small_cost.slots)
-        memory = replace(memory, activations=int(memory.activations + slope * (slots - cost.slots)))
+        slots = cost.slots * per_microbatch / sizes[-1]
+        slope = (found[1].activations - memory.activations) / max(1, cost.slots - costs[0].slots)
+        memory = replace(memory, activations=int(memory.activations + slope * (slots - costs[0].slots)))
+    if is_alone:  # activations go while gradients come
+        memory = replace(memory, activations=max(0, memory.activations - memory.gradients))
     return memory, flops, tokens
 
 
-def _measure_size(recipe: Any, config: Any, num_examples: int, device: str, is_alone: bool) -> tuple[StepMemory, Cost]:
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Tens of thousands of fake tensors come and go: looking for garbage takes a fifth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _of_size(config: Any, num_examples: int) -> Any:
+    """The config with that many examples in its only microbatch."""
+    data = config.data.model_copy(
+        update={"batch_size": num_examples, "microbatch_size": None}
+        | ({"microbatch_tokens": None} if "microbatch_tokens" in type(config.data).model_fields else {})
+    )
+    return config.model_copy(update={"data": data})
+
+
+def _host_batch(recipe: Any, config: Any, num_examples: int, is_assumed: bool) -> Any:
+    small = _of_size(config, num_examples)
+    if is_assumed:
+        return recipe.assumed_batch(small, num_examples)
+    loader = build_loader(
+        small.model_copy(update={"num_steps": 1}), recipe.open_data(small, "train"), rank=0, world_size=1
+    )
+    _, (host_batch, *_), _ = next(iter(loader.iterate(loader.first_step, loader.first_step + 1)))
+    return host_batch
+
+
+def _memory_of_depth(
+    recipe: Any, config: Any, host_batch: Any, device: str, optimizer: OptimizerConfig | None
+) -> StepMemory:
+    """Memory of a step with this batch. Of equal blocks one period is measured, and what another one adds to it."""
+    deep = [(path, num, period) for path, num, period in _depths(config.model) if num > 2 * period]
+    shallow = _with_depths(config, {path: period for path, _, period in deep})
+    memory = _memory(recipe, shallow, host_batch, device, optimizer)
+    total = asdict(memory)
+    for path, num, period in deep:
+        deeper = _with_depths(shallow, {path: 2 * period})
+        more = asdict(_memory(recipe, deeper, host_batch, device, optimizer))
+        for name in total:
+            total[name] += (more[name] - getattr(memory, name)) * (num - period) // period
+    return replace(memory, **total)
+
+
+def _depths(model: Any, prefix: str = "") -> list[tuple[str, int, int]]:
+    """(Dotted path, number, period) of the blocks of a model's config and its parts."""
+    found = [
+        (f"{prefix}{name}", getattr(model, name), period)
+        for name, period in model.depths().items()
+        if getattr(model, name) is not None
+    ]
+    for name in type(model).model_fields:
+        if isinstance(part := getattr(model, name), Config):
+            found += _depths(part, f"{prefix}{name}.")
+    return found
+
+
+def _with_depths(config: Any, depths: Mapping[str, int]) -> Any:
+    """The config with other numbers of blocks, by their paths in the model."""
+
+    def changed(part: Any, path: list[str], value: int) -> Any:
+        first, *rest = path
+        return part.model_copy(update={first: changed(getattr(part, first), rest, value) if rest else value})
+
+    for path, value in depths.items():
+        config = changed(config, ["model", *path.split(".")], value)
+    return config
+
+
+def _memory(recipe: Any, config: Any, host_batch: Any, device: str, optimizer: OptimizerConfig | None) -> StepMemory:
     import torch
 
     from pretrainkit.training.fake_step import faked, step_memory
     from pretrainkit.training.precision import Precision, resolve_precision
 
-    data = config.data.model_copy(
-        update={"batch_size": num_examples, "microbatch_size": None}
-        | ({"microbatch_tokens": None} if "microbatch_tokens" in type(config.data).model_fields else {})
-    )
-    small = config.model_copy(update={"data": data})
-    loader = build_loader(
-        small.model_copy(update={"num_steps": 1}), recipe.open_data(small, "train"), rank=0, world_size=1
-    )
-    _, (host_batch, *_), _ = next(iter(loader.iterate(loader.first_step, loader.first_step + 1)))
-    objective = recipe.build_objective(small)
     here = torch.device("cpu")
     if device == "cpu":
         precision = resolve_precision(config.precision, here)
     else:  # of its number format; what it computes stays on the host
         precision = Precision(here, getattr(torch, _compute_format(config)), False, None)
     batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
-    model = faked(_builder(recipe, small)())
-    batches = [batch] if is_alone else [batch, batch]
-    return step_memory(model, objective, batches, config.optimizer, precision), objective.cost(host_batch)
+    model = faked(_builder(recipe, config)())
+    for parameter in model.parameters():  # as a second microbatch finds them
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    found = step_memory(model, recipe.build_objective(config), [batch], optimizer, precision)
+    return replace(found, activations=found.activations + found.gradients)
 
 
 def _compute_format(config: RunConfig) -> str:

@@ -19,6 +19,7 @@ import json
 import os
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ PARTS = {"tokens": "", "sentences": "<i8", "documents": "<i8", "hashes": "<u8"}
 """Kinds of files of a shard and their dtypes; that of the tokens depends on the vocabulary."""
 TOKENIZER_FOLDER = "tokenizer"
 FORMAT = "pretrainkit token shards 1"
+_TEXT = (".txt", ".jsonl", ".json", ".parquet", ".csv", ".tsv", ".zst", ".gz", ".xz", ".bz2", ".md")
 _REBUILD = "make the shards anew: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
 _MAX_WINDOW = 2048
 """Tokens: up to here copying whole windows is faster than following every stretch in Python."""
@@ -293,6 +295,14 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
+def _text_in(path: Path) -> str | None:
+    """The file, or a pattern of those of a folder, with raw text; None: there is none."""
+    if path.is_file():
+        return str(path) if path.suffix in _TEXT else None
+    suffixes = [one.suffix for one in sorted(path.iterdir()) if one.suffix in _TEXT] if path.is_dir() else []
+    return str(path / f"*{suffixes[0]}") if suffixes else None
+
+
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:
@@ -303,6 +313,14 @@ def _manifest(folder: Path) -> dict[str, Any]:
         if not folder.exists():
             advice = f"give the place of the token shards, or {_REBUILD}"
             raise DataError(f"there is no folder {folder}\n  {advice}") from error
+        if not inside and (text := _text_in(folder)) is not None:
+            raise DataError(
+                f"{folder} is text, not token shards\n  make them, and train on data.train=tokens/train:\n"
+                f"  pretrainkit corpus shards {quote(text)} --out corpus\n"
+                "  pretrainkit corpus count-words 'corpus/train/*.jsonl' --out words.tsv\n"
+                "  pretrainkit tokenizer train words.tsv --vocab-size 8192 --out tokenizer\n"
+                "  pretrainkit tokenizer encode corpus --tokenizer tokenizer --splitter newline --out tokens"
+            ) from error
         raise DataError(
             f"{folder} holds no token shards: there is no manifest.json\n  {advice if inside else _REBUILD}"
         ) from error

@@ -69,7 +69,7 @@ def step_memory(
     model: nn.Module,
     objective: AnyObjective,
     microbatches: Sequence[Batch],
-    optimizer_config: OptimizerConfig,
+    optimizer_config: OptimizerConfig | None,
     precision: Precision,
 ) -> StepMemory:
     """What an update of `model` with these microbatches would hold.
@@ -78,15 +78,17 @@ def step_memory(
         model: From `faked`, or a real one, which is then trained for one step.
         objective: Its objective.
         microbatches: Of one rank, real tensors.
-        optimizer_config: Whose state and update are counted.
+        optimizer_config: Whose state and update are counted; None: they count as 0.
         precision: Of forward and backward pass.
     """
     weights = _bytes([*model.parameters(), *model.buffers()])
-    optimizer = build_optimizer(model, optimizer_config)
+    optimizer = None if optimizer_config is None else build_optimizer(model, optimizer_config)
     with _Tracker() as tracker:
         accumulate(objective, model, microbatches, precision=precision)
         gradients = _bytes([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
         activations = tracker.peak - gradients + _bytes(next(iter(microbatches)).values())
+        if optimizer is None:
+            return StepMemory(weights, gradients, 0, activations, 0)
         tracker.start_anew()
         optimizer.step()
         state = _bytes(

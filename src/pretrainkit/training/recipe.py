@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
     from pretrainkit.training.inference import Inference, InferenceRequest
-    from pretrainkit.training.objective import AnyObjective
+    from pretrainkit.training.objective import AnyObjective, HostBatch
     from pretrainkit.training.precision import Precision
     from pretrainkit.training.text_encoder import TextEncoder
     from pretrainkit.training.text_reader import TextReader
@@ -164,6 +164,18 @@ class Recipe(ABC):
         Raises:
             ConfigError, DataError: The config and the data do not fit each other.
         """
+
+    def without_data(self, config: Any) -> tuple[Any, str]:
+        """For a plan without data: the bound config, with usual values where the data would decide, and what was
+        assumed, as words. Raises ConfigError where there is no usual value."""
+        raise ConfigError(
+            f"data.train is empty, and how much a step of recipe {self.name} computes follows from its examples\n"
+            "  give the data, or a sample of them: data.train=FOLDER"
+        )
+
+    def assumed_batch(self, config: Any, num_examples: int) -> HostBatch:
+        """For a plan without data: a batch of examples as long as the config, from `without_data`, allows."""
+        raise NotImplementedError
 
     @abstractmethod
     def open_data(self, config: Any, split: Split) -> BatchSource:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.bert.objective import BertObjective
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.text_encoder import TextEncoder
     from pretrainkit.training.text_reader import TextReader
 
@@ -38,6 +39,16 @@ class Bert(Recipe):
         from pretrainkit.recipes.bert.source import bind
 
         return bind(config)
+
+    def without_data(self, config: BertRun) -> tuple[BertRun, str]:
+        from pretrainkit.recipes.bert.source import without_data
+
+        return without_data(config)
+
+    def assumed_batch(self, config: BertRun, num_examples: int) -> HostBatch:
+        from pretrainkit.recipes.bert.source import assumed_batch
+
+        return assumed_batch(config, num_examples)
 
     def open_data(self, config: BertRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.bert.source import open_source

@@ -321,3 +321,49 @@ def _check_tokenizers(shards: Sequence[TokenShards]) -> None:
             f"the tokenizer of {first.folder} has no usable control tokens: {ids} with {first.vocab_size} pieces\n"
             "  BERT needs four different ids for cls, sep, mask and pad; train one with pretrainkit tokenizer train"
         )
+
+
+_USUAL_VOCABULARY = 32_128
+"""Rows of the embedding table where no tokenizer says how many."""
+
+
+def without_data(config: BertRun) -> tuple[BertRun, str]:
+    """The config with a vocabulary, and what `assumed_batch` assumes."""
+    told = f"examples of data.max_seq_length={config.data.max_seq_length} tokens"
+    if config.model.vocab_size is None:
+        config = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": _USUAL_VOCABULARY})})
+        told += f", a vocabulary of {_USUAL_VOCABULARY:,} pieces"
+    return config, told
+
+
+def assumed_batch(config: BertRun, num_examples: int) -> dict[str, np.ndarray]:
+    """Examples that are as long as they may be, pairs where there are pairs."""
+    data, objective = config.data, config.objective
+    assert config.model.vocab_size is not None
+    num_text = data.max_seq_length - 2 - objective.sentence_order
+    second = num_text // 2 if objective.sentence_order else 0
+    lengths_B2 = np.tile(np.array([num_text - second, second], np.int64), (num_examples, 1))
+    segments = Segments(np.zeros_like(lengths_B2), lengths_B2, np.zeros(num_examples, bool))
+    special = layouts.Special(cls=1, sep=2, mask=3, pad=0)
+    masking = Masking(
+        rate=objective.masking_rate,
+        max_predictions=config.num_predictions,
+        unit=objective.mask_unit,
+        mean_span_length=objective.mean_span_length,
+        mask_id=special.mask,
+        replacement_ids=np.arange(min(4, config.model.vocab_size)),
+        is_word_start=np.ones(config.model.vocab_size, bool),
+    )
+    text, keys = np.zeros(num_examples * num_text, np.int32), np.arange(num_examples, dtype=np.uint64)
+    examples = layouts.assemble(segments, text, keys, masking, special)
+    if data.batching == "rows":
+        return layouts.rows(
+            examples,
+            special,
+            width=data.max_seq_length,
+            num_slots=config.num_predictions,
+            sentence_order=objective.sentence_order,
+        )
+    return layouts.packed(
+        examples, special, sentence_order=objective.sentence_order, capacity=None, masking_rate=masking.rate
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pretrainkit.config.explain import nearest
+from pretrainkit.config.explain import explain, nearest
 from pretrainkit.config.loader import flatten, parse_override
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError
@@ -302,7 +302,7 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
     try:
         config = _convert(values, nproc)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError([f"{path}: {problem}" for problem in explain(error, ClipRun)]) from None
     notes.append(f"ckpt.dir: give the run's folder with --out {values['ckpt.dir']}/{values['data.exp_name']}")
     if values["runner.name"] == "clip_bsgs" and not values["loss.nce_loss.gather_backward"]:
         notes.append("loss.nce_loss.gather_backward: accumulation always takes the true gradient, in ZeroVL too")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.clip.objective import ClipObjective
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
 
 
@@ -42,6 +43,16 @@ class Clip(Recipe):
         check_cache(config)
 
         return bind(bind_model(config))
+
+    def without_data(self, config: ClipRun) -> tuple[ClipRun, str]:
+        from pretrainkit.recipes.clip.source import without_data
+
+        return without_data(config)
+
+    def assumed_batch(self, config: ClipRun, num_examples: int) -> HostBatch:
+        from pretrainkit.recipes.clip.source import assumed_batch
+
+        return assumed_batch(config, num_examples)
 
     def open_data(self, config: ClipRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.clip.source import open_source

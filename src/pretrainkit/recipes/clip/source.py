@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip import checks
+from pretrainkit.recipes.clip.architecture import bind_model
 from pretrainkit.recipes.clip.bad_rows import BadRows, EmptyCaption, explain, reason_of
 from pretrainkit.recipes.clip.caption_augment import CaptionAugment
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, Encoded, tokenizer_folder
@@ -267,3 +268,33 @@ def bind(config: ClipRun) -> ClipRun:
 
 def _text_group(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+_USUAL_VOCABULARY = 49_408
+"""Of OpenAI's CLIP."""
+
+
+def without_data(config: ClipRun) -> tuple[ClipRun, str]:
+    """The config with its architectures and a vocabulary, and what `assumed_batch` assumes."""
+    config = bind_model(config)
+    told = f"captions of data.max_length={config.data.max_length} tokens"
+    text = config.model.text
+    if text.kind == "transformer" and text.vocab_size is None:
+        text = text.model_copy(update={"vocab_size": _USUAL_VOCABULARY})
+        config = config.model_copy(update={"model": config.model.model_copy(update={"text": text})})
+        told += f", a vocabulary of {_USUAL_VOCABULARY:,} pieces"
+    return config, told
+
+
+def assumed_batch(config: ClipRun, num_examples: int) -> dict[str, np.ndarray]:
+    """Pairs whose captions are as long as they may be."""
+    data = config.data
+    pixels = PixelReader(data.train_transforms, data.normalize, is_fast=data.fast_decoding)
+    return {
+        "image": np.zeros((num_examples, 3, pixels.size, pixels.size), pixels.dtype),
+        "bad": np.zeros(num_examples, np.int8),
+        "image_group": np.arange(num_examples),
+        "caption_group": np.arange(num_examples),
+        "input_ids": np.ones((num_examples, data.max_length), np.int32),
+        "num_tokens": np.full(num_examples, data.max_length, np.int32),
+    }

@@ -111,12 +111,14 @@ def published(name: str) -> Modality:
         return found
     if not size.isdecimal() or int(size) < 1:
         raise ConfigError(f"modality {name!r} has {size!r} behind its @\n  write the pixels of a side, as in {key}@448")
-    try:
-        return Modality(**{**found.model_dump(), "name": name, "image_size": int(size)})
-    except ValueError as error:
+    patch = found.patch_size or 1
+    if int(size) % patch:
+        below = int(size) // patch * patch
+        nearest = " or ".join(f"{key}@{side}" for side in (below, below + patch) if side)
         raise ConfigError(
-            f"modality {name!r} cannot be: {error}\n  take a multiple of {found.patch_size} pixels"
-        ) from error
+            f"invalid modality {name!r}: {size} pixels are no whole number of patches of {patch}\n  use {nearest}"
+        )
+    return Modality(**{**found.model_dump(), "name": name, "image_size": int(size)})
 
 
 def as_setting(modalities: Sequence[Modality]) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pretrainkit.corpus.parallel import Progress
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.fourm.objective import FourMObjective
+    from pretrainkit.training.objective import HostBatch
 
 
 class FourM(Recipe):
@@ -37,6 +38,16 @@ class FourM(Recipe):
         from pretrainkit.recipes.fourm.source import bind
 
         return bind(config.in_steps())
+
+    def without_data(self, config: FourMRun) -> tuple[FourMRun, str]:
+        from pretrainkit.recipes.fourm.source import without_data
+
+        return without_data(config)
+
+    def assumed_batch(self, config: FourMRun, num_examples: int) -> HostBatch:
+        from pretrainkit.recipes.fourm.source import assumed_batch
+
+        return assumed_batch(config, num_examples)
 
     def open_data(self, config: FourMRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.fourm.source import open_source

@@ -566,3 +566,64 @@ def _counted(lengths: NDArray[np.int64]) -> Ids:
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return (np.arange(total) - np.repeat(ends - lengths, lengths)).astype(np.int32)
+
+
+_USUAL_VOCABULARY = 30_000
+"""Of the original's text tokenizer."""
+
+
+def without_data(config: Any) -> tuple[Any, str]:
+    """The config with lengths in steps and a vocabulary, and what `assumed_batch` assumes."""
+    config = config.in_steps()
+    masking = config.masking
+    told = (
+        f"all slots filled, masking.num_input_tokens={masking.num_input_tokens} and masking.num_target_tokens="
+        f"{masking.num_target_tokens}, evenly from all modalities"
+    )
+    if any(one.kind == "sequence" and one.vocab_size is None for one in config.model.modalities):
+        modalities = tuple(
+            one.model_copy(update={"vocab_size": _USUAL_VOCABULARY})
+            if one.kind == "sequence" and one.vocab_size is None
+            else one
+            for one in config.model.modalities
+        )
+        config = config.model_copy(update={"model": config.model.model_copy(update={"modalities": modalities})})
+        told += f", a text vocabulary of {_USUAL_VOCABULARY:,} pieces"
+    return config, told
+
+
+def assumed_batch(config: Any, num_examples: int) -> dict[str, np.ndarray]:
+    """Examples that fill all slots of encoder and decoder, evenly from all modalities."""
+    batch: dict[str, np.ndarray] = {}
+    modalities = config.model.modalities
+    for side, num_slots in (
+        ("encoder", config.masking.num_input_tokens),
+        ("decoder", config.masking.num_target_tokens),
+    ):
+        of_side = [n for n, one in enumerate(modalities) if (one.is_input if side == "encoder" else one.is_target)]
+        room = {number: modalities[number].max_tokens for number in of_side}
+        numbers, places = list[int](), list[int]()
+        for place in range(max(room.values())):  # one token of each in turn, as long as it has any
+            wanted = [number for number in of_side if place < room[number]][: num_slots - len(numbers)]
+            numbers += wanted
+            places += [place] * len(wanted)
+        order = np.argsort(numbers, kind="stable")
+        modality_N, place_N = np.array(numbers, np.uint8)[order], np.array(places, np.int32)[order]
+        is_pixel_N = np.array([modalities[number].kind == "pixels" for number in modality_N])
+        batch[f"{side}_length"] = np.full(num_examples, len(modality_N), np.int32)
+        for name, values in (
+            ("segment", np.zeros_like(modality_N)),
+            ("modality", modality_N),
+            ("position", place_N),
+            ("ids", place_N * is_pixel_N),
+            *([("target", np.zeros_like(place_N))] if side == "decoder" else []),
+        ):
+            batch[f"{side}_{name}"] = np.tile(values, (num_examples, 1))
+    for one in modalities:
+        if one.kind == "pixels":
+            shape = (num_examples, one.num_channels, one.image_size, one.image_size)
+            batch[f"pixels/{one.name}"] = np.zeros(shape, np.uint8)
+        if one.kind == "vectors":
+            shape = (num_examples, one.max_tokens, one.vector_width)
+            batch[f"vectors/{one.name}"] = np.zeros(shape, np.float32)
+    return with_places(batch, modalities)

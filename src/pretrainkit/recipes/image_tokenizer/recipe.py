@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
 
 
@@ -42,6 +43,16 @@ class ImageTokenizer(Recipe):
 
             Perceptual(bound.objective.perceptual).require()
         return bound
+
+    def without_data(self, config: ImageTokenizerRun) -> tuple[ImageTokenizerRun, str]:
+        from pretrainkit.recipes.image_tokenizer.source import without_data
+
+        return without_data(config)
+
+    def assumed_batch(self, config: ImageTokenizerRun, num_examples: int) -> HostBatch:
+        from pretrainkit.recipes.image_tokenizer.source import assumed_batch
+
+        return assumed_batch(config, num_examples)
 
     def open_data(self, config: ImageTokenizerRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.image_tokenizer.source import open_source

@@ -157,3 +157,18 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
         first = np.zeros(num, np.int64)
         source.build(Records(np.arange(num), first, first, np.zeros(num, np.uint64)))
     return config
+
+
+def without_data(config: ImageTokenizerRun) -> tuple[ImageTokenizerRun, str]:
+    """The config, and what `assumed_batch` assumes."""
+    return config, f"images of model.image_size={config.model.image_size} pixels"
+
+
+def assumed_batch(config: ImageTokenizerRun, num_examples: int) -> dict[str, np.ndarray]:
+    """Images of the largest size, as `read_image` gives them."""
+    model, domain = config.model, config.model.domain
+    side = model.grid if domain.kind == "features" else model.image_size
+    shape = (side, side) if domain.kind == "classes" else (domain.num_channels, side, side)
+    is_float = domain.kind in ("depth", "features")
+    dtype = np.int16 if domain.kind == "classes" else np.float32 if is_float else np.uint8
+    return {"image": np.zeros((num_examples, *shape), dtype), "key": np.arange(num_examples)}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.pixel.objective import PixelObjective
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.text_encoder import TextEncoder
     from pretrainkit.training.text_reader import TextReader
 
@@ -40,6 +41,16 @@ class Pixel(Recipe):
         from pretrainkit.recipes.pixel.source import bind
 
         return bind(config)
+
+    def without_data(self, config: PixelRun) -> tuple[PixelRun, str]:
+        from pretrainkit.recipes.pixel.source import without_data
+
+        return without_data(config)
+
+    def assumed_batch(self, config: PixelRun, num_examples: int) -> HostBatch:
+        from pretrainkit.recipes.pixel.source import assumed_batch
+
+        return assumed_batch(config, num_examples)
 
     def open_data(self, config: PixelRun, split: Split) -> BatchSource:
         from pretrainkit.recipes.pixel.source import open_source

@@ -263,3 +263,18 @@ def _problems(config: PixelRun, rows: Rows) -> list[str]:
             f"  set model.patch_size={side}, or render it anew"
         )
     return found
+
+
+def without_data(config: PixelRun) -> tuple[PixelRun, str]:
+    """The config, and what `assumed_batch` assumes."""
+    return config, f"texts that fill data.max_patches={config.data.max_patches} patches, black on white"
+
+
+def assumed_batch(config: PixelRun, num_examples: int) -> dict[str, np.ndarray]:
+    """Texts that fill their canvas."""
+    num_patches, side = config.data.max_patches, config.model.patch_size
+    num_text_patches_B = np.full(num_examples, num_patches - 1, np.int32)
+    keys = np.arange(num_examples, dtype=np.uint64)
+    is_masked_BL = draw_masks(config.objective, keys, num_text_patches_B, num_patches)
+    pixels = np.zeros((num_examples, side, num_patches * side), np.uint8)
+    return pack(pixels, num_text_patches_B, is_masked_BL, pad_to=config.data.pad_to)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pretrainkit.dist.env import World
     from pretrainkit.recipes.t5.objective import T5Objective
     from pretrainkit.training.inference import Inference, InferenceRequest
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
     from pretrainkit.training.text_encoder import TextEncoder
     from pretrainkit.training.text_reader import TextReader
@@ -42,6 +43,16 @@ class T5(Recipe):
         from pretrainkit.recipes.t5.source import bind
 
         return bind(config)
+
+    def without_data(self, config: T5Run) -> tuple[T5Run, str]:
+        from pretrainkit.recipes.t5.source import without_data
+
+        return without_data(config)
+
+    def assumed_batch(self, config: T5Run, num_examples: int) -> HostBatch:
+        from pretrainkit.recipes.t5.source import assumed_batch
+
+        return assumed_batch(config, num_examples)
 
     def open_data(self, config: T5Run, split: Split) -> BatchSource:
         from pretrainkit.recipes.t5.source import open_source

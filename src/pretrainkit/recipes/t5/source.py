@@ -342,3 +342,30 @@ def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:
         modes = {mode: tuple(tokenizer.encode(text).tolist()) for mode, text in denoising.modes.items()}
     text_size = min([shards.vocab_size, *own])
     return TextIds(end=shards.special.sep, sentinels=tuple(own or added), text_size=text_size, modes=modes)
+
+
+_USUAL_VOCABULARY = 32_128
+
+
+def without_data(config: T5Run) -> tuple[T5Run, str]:
+    """The config with a vocabulary, and what `assumed_batch` assumes."""
+    data = config.data
+    told = f"inputs of data.input_length={data.input_length} and targets of data.target_length={data.target_length}"
+    if config.model.vocab_size is None:
+        config = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": _USUAL_VOCABULARY})})
+        told += f", a vocabulary of {_USUAL_VOCABULARY:,} ids"
+    return config, told
+
+
+def assumed_batch(config: T5Run, num_examples: int) -> dict[str, np.ndarray]:
+    """Examples whose inputs and targets are as long as they may be."""
+    data, denoisers = config.data, config.data.denoising.all
+    is_paired, has_inputs = denoisers[0].pairs, denoisers[0].inputs is not None
+    num = num_examples * (1 + is_paired)
+    input_length, target_length = data.input_length, data.target_length
+    if is_paired:
+        input_length, target_length = input_length // 2, target_length // 2
+    if config.model.kind == "encoder_only":
+        target_length = input_length
+    inputs = constant((1,) * input_length, num) if has_inputs else None
+    return features.lay_out(config, inputs, constant((1,) * target_length, num), mask_id=1, is_paired=is_paired)

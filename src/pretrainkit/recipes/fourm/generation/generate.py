@@ -1,12 +1,14 @@
 """What `pretrainkit generate` does with models of this recipe: files and texts in, pictures, JSON and a sheet out."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from pretrainkit.config.explain import explain
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.exporting.folder import new_folder
@@ -15,7 +17,7 @@ from pretrainkit.recipes.fourm.generation.chain import Chain, Link
 from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread, together
 from pretrainkit.recipes.fourm.generation.given import Example, File, data_examples, from_words, value_of
 from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, the_target
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
+from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
 from pretrainkit.recipes.fourm.generation.result import Result
 from pretrainkit.recipes.fourm.generation.sheet import contact_sheet
 from pretrainkit.recipes.fourm.generation.show import ImageDecoder
@@ -154,7 +156,13 @@ def plan_of(
     try:
         return GenerationPlan.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError([_problem(one, tree) for one in error.errors()]) from None
+        names = [target.get("modality", number) for number, target in enumerate(tree["targets"])]
+        raise ConfigError(
+            [
+                "plan: " + re.sub(r"\btargets\.(\d+)\b", lambda found: str(names[int(found[1])]), problem)
+                for problem in explain(error, GenerationPlan)
+            ]
+        ) from None
 
 
 def _set(tree: dict[str, Any], targets: Mapping[str, dict[str, Any]], setting: str) -> None:
@@ -167,19 +175,6 @@ def _set(tree: dict[str, Any], targets: Mapping[str, dict[str, Any]], setting: s
         )
     place = targets[name] if dot else tree
     place[field] = parse_yaml(value, f"--set {setting}")
-
-
-def _problem(error: Any, tree: Mapping[str, Any]) -> str:
-    """One problem of pydantic with the name of the target."""
-    where = list(error["loc"])
-    if where[:1] == ["targets"] and len(where) > 1:
-        where[:2] = [tree["targets"][where[1]].get("modality", where[1])]
-    said = error["msg"].removeprefix("Value error, ")
-    fields = ""
-    if error["type"] == "extra_forbidden":
-        kind = TargetConfig if where[0] != error["loc"][0] else GenerationPlan
-        fields = f"\n  there are {', '.join(kind.model_fields)}"
-    return f"plan: {'.'.join(map(str, where))} {error['input']!r}: {said}{fields}"
 
 
 def _link(config: FourMRun, model: FourM, tokenizer: Path | None, *, device: str | None) -> Link:

@@ -1,0 +1,159 @@
+"""Whatever is written into a field, the message names the field, the value and what is accepted, in plain words."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import pretrainkit as pk
+from pretrainkit.config.explain import fields_under
+from pretrainkit.config.loader import flatten
+from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.registry import entries
+
+WRONG = ["certainly not", "-1", "1.5e400", "[]", "[[1], {a: b}]", "{}", "{a: {b: c}}", "null", "true", "0"]
+FOREIGN = re.compile(
+    r"pydantic|errors\.|Input should|Value error|Field required|validation error|Extra inputs|Traceback|type=|"
+    r"valid (integer|number|string|boolean|list|tuple|dictionary)|constrained|literal\[|function-|discriminator",
+    re.IGNORECASE,
+)
+
+
+def one_of_each_kind(recipe: str) -> list[str]:
+    """Presets whose configs have other fields than those before."""
+    seen, found = set[str](), list[str]()
+    for name, make in entries()[recipe].load().presets.items():
+        paths = set(flatten(make().model_dump(mode="json")))
+        if not paths <= seen:
+            found.append(f"{recipe}/{name}")
+        seen |= paths
+    return found
+
+
+PRESETS = [source for recipe in entries() for source in one_of_each_kind(recipe)]
+
+
+@pytest.mark.parametrize("source", PRESETS)
+def test_every_field_explains_every_wrong_value(source: str) -> None:
+    config = pk.load_config(source)
+    paths = set(flatten(config.model_dump(mode="json")))
+    paths |= {path.rpartition(".")[0] for path in paths} - {""}
+    known = fields_under(type(config))
+    num_refused = 0
+    for path in sorted(paths & set(known) - {"recipe"}):
+        for value in WRONG:
+            try:
+                pk.load_config(source, [f"{path}={value}"])
+            except ConfigError as error:
+                for problem in error.problems:
+                    num_refused += 1
+                    assert not FOREIGN.search(problem.replace(known.get(path, ""), "")), (path, value, problem)
+                    assert path.rpartition(".")[2] in problem, (path, value, problem)
+                    if " cannot be " in problem:
+                        assert "given:   " in problem, problem
+                        assert "accepted: " in problem, problem
+    assert num_refused > len(paths)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("extends: bert/tiny\nmodel:\n\thidden_size: 64\n", 3),
+        ("extends: bert/tiny\nmodel:\n  hidden_size: 64\n\tnum_layers: 2\n", 4),
+    ],
+)
+def test_a_tab_is_named_and_the_fix_works(tmp_path: Path, text: str, line: int) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        pk.load_config(file)
+    message = str(caught.value)
+    assert f"line {line} begins with a tab" in message
+    subprocess.run(message.partition("each tab: ")[2], shell=True, check=True)
+    assert pk.load_config(file).model.hidden_size == 64
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [\n", "a: b: c\n", "a: 'b\n", "- a\nb: c\n", "a: @b\n", "a: b\n  c: d\n", "a: \x00"]
+)
+def test_no_file_shows_the_words_of_the_parser(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(yaml.YAMLError) as theirs:
+        yaml.safe_load(text)
+    with pytest.raises(ConfigError) as ours:
+        pk.load_config(file)
+    assert str(file) in str(ours.value)
+    for words in (getattr(theirs.value, "problem", None), getattr(theirs.value, "context", None), "unicode string"):
+        assert not words or words not in str(ours.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("extends: bert/tiny\nmodl:\n  hidden_size: 64\n", "model"),
+        ("extends: bert/tiny\noptimizer:\n  learning_rate: 1.0e-4\n", "peak_lr"),
+        ("recipe: bert\nmodel:\n  arch: bert\n  hiden: 3\n", "hidden_size"),
+        ("extends: clip/tiny\nmodel:\n  image:\n    patchsize: 3\n", "patch_size"),
+    ],
+)
+def test_an_unknown_key_in_a_file_advises_a_command_that_works(tmp_path: Path, text: str, fields: str) -> None:
+    from typer.testing import CliRunner
+
+    from pretrainkit.cli.main import app
+
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        pk.load_config(file)
+    (problem,) = [text for text in caught.value.problems if "has no field" in text]
+    assert re.search(rf"\(line \d of file {file}\)", problem)
+    found = CliRunner().invoke(app, problem.rpartition("all fields: pretrainkit ")[2].split())
+    assert found.exit_code == 0
+    assert fields in found.output
+
+
+def test_a_resolution_without_whole_patches_names_those_that_work() -> None:
+    with pytest.raises(ConfigError) as caught:
+        pk.load_config("fourm/tiny", ["model.modalities=[map_depth@70]"])
+    message = str(caught.value)
+    assert not FOREIGN.search(message)
+    for name in re.findall(r"map_depth@\d+", message.partition("use ")[2])[:2]:
+        words = [f"model.modalities=[rgb@64, {name}]".replace("rgb@64", "rgb@224")]
+        assert pk.load_config("fourm/tiny", words).model.modalities[1].name == name
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--batch-size", "4"], ("data.batch_size", 4)),
+        (["--batch_size=4"], ("data.batch_size", 4)),
+        (["--lr", "1e-3"], ("optimizer.peak_lr", 1e-3)),
+        (["--learning-rate", "1e-3"], ("optimizer.peak_lr", 1e-3)),
+        (["--epochs", "3"], ("data.num_epochs", 3)),
+        (["--max-steps", "5"], ("num_steps", 5)),
+        (["--seed", "7"], ("seed", 7)),
+        (["--warmup-ratio", "0.1"], ("schedule.warmup_share", 0.1)),
+        (["--weight-decay", "0.2"], ("optimizer.weight_decay", 0.2)),
+        (["--hidden-size", "64"], ("model.hidden_size", 64)),
+        (["--bf16"], ("precision.compute", "bfloat16")),
+    ],
+)
+@pytest.mark.parametrize("source", ["bert/tiny", "t5/micro"])
+def test_an_option_of_another_tool_is_answered_with_the_setting(source: str, words: list[str], value: Any) -> None:
+    from typer.testing import CliRunner
+
+    from pretrainkit.cli.main import app
+    from pretrainkit.errors import InputError
+
+    found = CliRunner().invoke(app, ["train", source, *words])
+    assert isinstance(found.exception, InputError)
+    fix = str(found.exception).partition("write: ")[2].splitlines()[0]
+    config: Any = pk.load_config(source, fix.split())
+    assert config.problems() == []
+    for part in value[0].split("."):
+        config = getattr(config, part)
+    assert config == value[1]
