@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _SECONDS = 120
 _MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "rouge-score": "rouge_score", "freetype-py": "freetype"}
@@ -79,7 +80,7 @@ def _transformers() -> None:
     import torch
     import transformers
 
-    size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 9}
+    size: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}
     transformers.AutoModel.from_config(transformers.BertConfig(**size))(torch.tensor([[1, 2]]))
 
 
