@@ -1,19 +1,25 @@
 # `make demo` and `make test` set up everything they need in .venv.
 PYTHON ?= python3
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+PYTHONS ?= python3.11 python3.12 python3.13
+# Tests that together use every package.
+FAST := $(addprefix tests/,cli config corpus data/test_loader.py eval formats images launch nn rendering tokenizers \
+	training/test_metrics.py test_doctor.py end_to_end/test_plain_imports.py end_to_end/test_foreign_towers.py \
+	end_to_end/test_five_commands.py)
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test lint format bench clean
+.PHONY: setup demo test test-fast test-lowest test-matrix lint format bench clean
 
 setup: $(VENV)/.done
 
-$(VENV)/.done: pyproject.toml setup.py constraints.txt $(wildcard src/pretrainkit/*/*.c src/pretrainkit/*/*/*.c)
+$(VENV)/.done: pyproject.toml setup.py $(CONSTRAINTS) $(wildcard $(foreach depth,* */* */*/*,src/pretrainkit/$(depth).[ch]))
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pretrainkit needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Give another: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch torchvision
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch torchvision
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	$(BIN)/python -m pretrainkit.exporting.torchvision_shim
 	touch $@
 
@@ -22,6 +28,26 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-fast: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' $(FAST)
+
+# With the lowest versions that pyproject.toml allows, in .venv-lowest.
+test-lowest: build/lowest.txt
+	$(MAKE) VENV=.venv-lowest CONSTRAINTS=$< test-fast
+
+build/lowest.txt: pyproject.toml tests/lowest_versions.py
+	mkdir -p build
+	$(PYTHON) tests/lowest_versions.py > $@
+
+# With each of PYTHONS, in .venv-3.11 and so on; one that is not here fails as well.
+test-matrix:
+	@failed=; for python in $(PYTHONS); do \
+		if version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		then $(MAKE) PYTHON=$$python VENV=.venv-$$version test-fast || failed="$$failed $$python (failed)"; \
+		else failed="$$failed $$python (missing)"; fi; \
+	done; \
+	if [ -n "$$failed" ]; then echo "not shown to work:$$failed" >&2; exit 1; fi; echo "all of these work: $(PYTHONS)"
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,4 +63,4 @@ bench: setup
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

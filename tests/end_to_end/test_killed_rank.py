@@ -78,5 +78,6 @@ def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[s
 
 def test_the_doctor_names_what_there_is_and_what_to_install() -> None:
     shown = succeed("doctor")
-    for name in ("accelerator", "bfloat16", "torch.compile", "attention", "collectives", "Pango", "[slurm]", "[cloud]"):
+    names = ("accelerator", "bfloat16", "torch.compile", "attention", "collectives", "Pango", "[slurm]", "SkyPilot")
+    for name in names:
         assert name in shown

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pretrainkit.running.doctor import finding_of
+from pretrainkit.running.exercises import exercise
+
 SOURCE = Path(sys.modules["pretrainkit"].__path__[0]).parent
 PLAIN = """
 import torch, transformers
@@ -29,22 +32,15 @@ def torchvision_folder() -> Path:
     return Path(spec.origin).parent
 
 
-def python(*words: str, folder: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A fresh process, in `folder`, with `path` before what is installed."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*([path] if path else []), SOURCE]))}
-    return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, cwd=folder, env=environment, timeout=200
-    )
-
-
 def test_plain_programs_work_in_this_environment(torchvision_folder: Path, tmp_path: Path) -> None:
-    done = python("-c", PLAIN, folder=tmp_path)
+    words = [sys.executable, "-c", PLAIN]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["(1, 2, 8)", "(1, 1000)"]
 
 
 def test_a_torchvision_of_another_build_is_mended_for_plain_programs_too(
-    torchvision_folder: Path, tmp_path: Path
+    torchvision_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The installed package without its compiled library, which is what Python sees where that does not load."""
     path = tmp_path / "installed"
@@ -55,15 +51,18 @@ def test_a_torchvision_of_another_build_is_mended_for_plain_programs_too(
     shared = tmp_path / "shared.py"
     os.link(extension, shared)
 
-    words = ("-m", "pretrainkit.exporting.torchvision_shim")
-    # It imports torchvision in a fresh process, before and after.
-    mended = python(*words, folder=tmp_path, path=path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (path, SOURCE))))
+    (found,) = exercise(["torchvision"]).values()
+    assert "operator torchvision::nms does not exist" in found.fault
+    finding = finding_of("torchvision", found)
+    assert finding.state == "broken"
+    mended = subprocess.run(finding.mend.partition(": ")[2], shell=True, capture_output=True, text=True, timeout=200)
     assert mended.returncode == 0, mended.stderr
     assert "can be imported now" in mended.stdout
+    (found,) = exercise(["torchvision"]).values()
+    assert "no torchvision.ops" in found.lack
+    assert finding_of("torchvision", found).state == "limited"
 
-    # Again: nothing to do. A file that an installer shares between environments is not written to.
-    written = extension.read_text(encoding="utf-8")
-    again = python(*words, folder=tmp_path, path=path)
-    assert (again.returncode, again.stdout) == (0, "")
-    assert extension.read_text(encoding="utf-8") == written != text
+    # A file that an installer shares between environments is not written to.
+    assert extension.read_text(encoding="utf-8") != text
     assert shared.read_text(encoding="utf-8") == text

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from pretrainkit.cli.launch import app
 from pretrainkit.config.loader import config_of_words
 from pretrainkit.config.yaml import parse_yaml
-from pretrainkit.errors import ConfigError, InputError, MissingPackageError
+from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch import cloud
 from pretrainkit.launch.cloud_config import CloudConfig
 from pretrainkit.launch.folder import Launch
@@ -199,7 +199,7 @@ def test_hosts_have_the_names_that_skypilot_wrote(tmp_path, monkeypatch):
 
 def test_without_skypilot_the_install_line_is_given(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(MissingPackageError, match=r"pretrainkit\[cloud\]"):
+    with pytest.raises(InputError, match=r"pipx install 'skypilot>=0\.10'"):
         cloud.delete("pod", dry_run=False)
 
 

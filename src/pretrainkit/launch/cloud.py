@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
-from pretrainkit.errors import ConfigError, InputError, MissingPackageError, RunError
+from pretrainkit.errors import ConfigError, InputError, RunError
 from pretrainkit.launch.cloud_config import CloudConfig
 from pretrainkit.launch.folder import Launch, LaunchFolder
 from pretrainkit.launch.slurm import copy_code
 
 Commands = list[list[str]]
 
+INSTALL_SKY = "pipx install 'skypilot>=0.10'   (in an environment of its own: it needs an older click)"
 _REMOTE = "~/pretrainkit-run"
 _BUCKET = "/bucket"
 _EXTRAS_OF_RUNS = frozenset(("vision", "rendering", "lpips", "text-metrics", "wandb", "hub"))
@@ -274,7 +275,7 @@ def run_all(commands: Commands, *, dry_run: bool) -> Commands:
 
 def _require_sky() -> None:
     if shutil.which("sky") is None:
-        raise MissingPackageError("skypilot", "cloud", "a cloud")
+        raise InputError(f"a cloud needs SkyPilot's command sky\n  install it: {INSTALL_SKY}")
 
 
 def _start(name: str, config: CloudConfig) -> list[str]:

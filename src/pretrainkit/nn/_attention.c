@@ -523,4 +523,4 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_attention", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__attention(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__attention(void) { return made_of(&module); }

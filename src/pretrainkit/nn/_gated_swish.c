@@ -124,4 +124,4 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_gated_swish", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__gated_swish(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__gated_swish(void) { return made_of(&module); }

@@ -95,4 +95,4 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_gelu", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__gelu(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__gelu(void) { return made_of(&module); }

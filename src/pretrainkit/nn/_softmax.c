@@ -95,4 +95,4 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_softmax", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__softmax(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__softmax(void) { return made_of(&module); }

@@ -1,4 +1,4 @@
-/* What the compiled parts of `pretrainkit.nn` share: functions built once for each instruction set, and exp.
+/* What the compiled parts of `pretrainkit.nn` share: functions built once for each instruction set, exp, and the module.
  *
  * BY_PROCESSOR(name, (parameters), (arguments)) makes `name` out of an INLINE `name_for`, whose first argument says how
  * many vectors of 16 floats fit beside each other in the registers. The processor picks when it is called.
@@ -6,6 +6,7 @@
 #ifndef PRETRAINKIT_VECTORS_H
 #define PRETRAINKIT_VECTORS_H
 
+#include <Python.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -43,6 +44,19 @@
 #endif
 #define PRETRAINKIT_CALL(name, wide, arguments) name(wide, PRETRAINKIT_BARE arguments)
 #define PRETRAINKIT_BARE(...) __VA_ARGS__
+
+#if defined(_OPENMP)
+#define HAS_OPENMP 1
+#else
+#define HAS_OPENMP 0
+#endif
+
+/* The module, whose `has_openmp` says whether it computes on several threads. */
+static inline PyObject *made_of(struct PyModuleDef *definition) {
+    PyObject *made = PyModule_Create(definition);
+    if (made && PyModule_AddIntConstant(made, "has_openmp", HAS_OPENMP)) Py_CLEAR(made);
+    return made;
+}
 
 /* To 1 unit in the last place or two; what is too small becomes 1e-38, what is too large 1e38; NaN stays. */
 INLINE float exponential(float x) {

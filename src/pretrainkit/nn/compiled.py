@@ -6,17 +6,20 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 
 @cache
 def part(name: str) -> ModuleType | None:
-    """The compiled module of this room; None: there was no compiler at installation."""
+    """The compiled module of this room. None: there was no compiler at installation; or one without OpenMP, and torch,
+    whose operators compute the same, has several threads at this first call."""
     try:
-        return import_module(f"pretrainkit.nn.{name}")
+        module = import_module(f"pretrainkit.nn.{name}")
     except ImportError:
         return None
+    return module if module.has_openmp or torch.get_num_threads() == 1 else None
 
 
 def is_fake(x: Tensor) -> bool:

@@ -1,0 +1,207 @@
+"""Whether installed packages work: each is imported and asked for something small, in a process of its own.
+
+    python -m pretrainkit.running.exercises NAME ...
+
+prints a line of JSON for each: its name, and what went wrong. Nothing of pretrainkit is imported first that would mend
+anything, so that what works here works in anybody's programs. A package that ends the process is blamed for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_SECONDS = 120
+_MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "rouge-score": "rouge_score", "freetype-py": "freetype"}
+"""Packages whose module has another name."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one exercise; both texts are empty where all is well."""
+
+    fault: str = ""
+    """Why it cannot be used."""
+    lack: str = ""
+    """What of it does not work."""
+
+
+def exercise(names: Sequence[str]) -> dict[str, Outcome]:
+    """Packages or modules of pretrainkit, by name, to what became of them."""
+    found: dict[str, Outcome] = {}
+    left = list(names)
+    while left:
+        command = [sys.executable, "-m", "pretrainkit.running.exercises", *left]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+            lines, how = done.stdout, f"ends the process with code {done.returncode}"
+        except subprocess.TimeoutExpired as late:
+            lines, how = (late.stdout or b"").decode(), f"gives no answer within {_SECONDS} s"
+        for line in lines.splitlines():
+            if line.startswith('{"name"'):
+                values = json.loads(line)
+                found[values["name"]] = Outcome(values["fault"], values["lack"])
+        left = [name for name in left if name not in found]
+        if left:
+            found[left.pop(0)] = Outcome(fault=how)
+    return found
+
+
+class _Lack(Exception):
+    """Only a part of it does not work."""
+
+
+def _torchvision() -> None:
+    import torch
+    import torchvision
+
+    torchvision.transforms.functional.resize(torch.zeros(3, 4, 4, dtype=torch.uint8), [2, 2])
+    try:
+        torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
+    except (RuntimeError, NotImplementedError):
+        raise _Lack(
+            f"its compiled part does not load beside torch {torch.__version__}: no torchvision.ops, no image decoders"
+        ) from None
+
+
+def _timm() -> None:
+    import timm
+    import torch
+
+    timm.create_model("test_vit", img_size=32)(torch.zeros(1, 3, 32, 32))
+
+
+def _transformers() -> None:
+    import torch
+    import transformers
+
+    size: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}
+    transformers.AutoModel.from_config(transformers.BertConfig(**size))(torch.tensor([[1, 2]]))
+
+
+def _tokenizers() -> None:
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.encode("a").ids.index(0)
+
+
+def _sentencepiece() -> None:
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    texts = iter(["one two three", "two three four"])
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=texts, model_writer=model, vocab_size=14, hard_vocab_limit=False, minloglevel=2
+    )
+    sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).encode("two")
+
+
+def _pillow() -> None:
+    import io
+
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG")
+    Image.open(file).resize((4, 4)).load()
+
+
+def _simplejpeg() -> None:
+    import numpy as np
+    import simplejpeg
+
+    simplejpeg.decode_jpeg(simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
+
+
+def _freetype() -> None:
+    import freetype
+
+    freetype.version()
+
+
+def _pyarrow() -> None:
+    import io
+
+    import pyarrow
+    from pyarrow import parquet
+
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.table({"text": ["one"]}), file)
+    parquet.read_table(file)
+
+
+def _zstandard() -> None:
+    import zstandard
+
+    zstandard.ZstdDecompressor().decompress(zstandard.ZstdCompressor().compress(b"one"))
+
+
+def _safetensors() -> None:
+    import safetensors.torch
+    import torch
+
+    safetensors.torch.load(safetensors.torch.save({"one": torch.zeros(1)}))
+
+
+def _nltk() -> None:
+    from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+    PunktSentenceTokenizer().tokenize("One. Two.")
+
+
+def _tensorboard() -> None:
+    from torch.utils import tensorboard  # noqa: F401
+
+
+def _pango() -> None:
+    from pretrainkit.rendering.pango_library import pango_library
+
+    pango_library().versions()
+
+
+_EXERCISES: Mapping[str, Callable[[], None]] = {
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "transformers": _transformers,
+    "tokenizers": _tokenizers,
+    "sentencepiece": _sentencepiece,
+    "pillow": _pillow,
+    "simplejpeg": _simplejpeg,
+    "freetype-py": _freetype,
+    "pyarrow": _pyarrow,
+    "zstandard": _zstandard,
+    "safetensors": _safetensors,
+    "nltk": _nltk,
+    "tensorboard": _tensorboard,
+    "Pango": _pango,
+}
+"""What more than an import is asked of."""
+
+
+def _outcome(name: str) -> Outcome:
+    try:
+        if name in _EXERCISES:
+            _EXERCISES[name]()
+        else:
+            importlib.import_module(_MODULES.get(name, name))
+    except _Lack as lack:
+        return Outcome(lack=str(lack))
+    except Exception as error:  # whatever another's code raises
+        while error.__cause__ is not None:
+            error = error.__cause__  # type: ignore[assignment]
+        return Outcome(fault=f"{type(error).__name__}: {error}")
+    return Outcome()
+
+
+if __name__ == "__main__":
+    for one in sys.argv[1:]:
+        outcome = _outcome(one)
+        print(json.dumps({"name": one, "fault": outcome.fault, "lack": outcome.lack}), flush=True)

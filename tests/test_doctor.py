@@ -1,0 +1,109 @@
+"""What the doctor finds where a package is broken, and where compiled helpers are missing or built with less."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pretrainkit.running.doctor import finding_of
+from pretrainkit.running.exercises import Outcome, exercise
+
+ROOT = Path(__file__).parents[1]
+HELPERS = """
+import json
+from pretrainkit.running.doctor import helpers_built, helpers_finding
+from pretrainkit.running.exercises import exercise
+finding = helpers_finding(exercise(helpers_built()))
+print(json.dumps([finding.state, finding.text, finding.mend]))
+"""
+SOFTMAX = """
+import sys, torch
+from pretrainkit.nn.compiled import part
+torch.set_num_threads(int(sys.argv[1]))
+module = part("_softmax")
+print(module is not None and module.has_openmp)
+"""
+WITHOUT_OPENMP = """#!/bin/sh
+for word in "$@"; do
+  if [ "$word" = -fopenmp ]; then echo "clang: error: unsupported option '-fopenmp'" >&2; exit 1; fi
+done
+exec cc "$@"
+"""
+
+
+def test_a_package_that_fails_or_ends_the_process_is_named_and_the_others_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "simplejpeg.py").write_text("raise ImportError('libjpeg.so.62: cannot open shared object file')")
+    (tmp_path / "zstandard.py").write_text("import os; os._exit(9)")
+    (tmp_path / "loud.py").write_text("print('{not ours}')")
+    source = Path(sys.modules["pretrainkit"].__path__[0]).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, source))))
+    found = exercise(["simplejpeg", "loud", "zstandard", "tokenizers", "nobody_has_this"])
+    assert found == {
+        "simplejpeg": Outcome(fault="ImportError: libjpeg.so.62: cannot open shared object file"),
+        "loud": Outcome(),
+        "zstandard": Outcome(fault="ends the process with code 9"),
+        "tokenizers": Outcome(),
+        "nobody_has_this": Outcome(fault="ModuleNotFoundError: No module named 'nobody_has_this'"),
+    }
+    finding = finding_of("zstandard", found["zstandard"])
+    assert (finding.name, finding.state) == ("zstandard", "broken")
+    assert finding.text == "ends the process with code 9"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The sources, nothing built."""
+    folder = tmp_path / "check out"
+    ignored = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src" / "pretrainkit", folder / "src" / "pretrainkit", ignore=ignored)
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def python(checkout: Path, *words: str, **environment: str) -> str:
+    settings = os.environ | {"PYTHONPATH": str(checkout / "src")} | environment
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=settings, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
+def test_what_was_not_built_is_named_with_the_reason_and_the_command_builds_it(checkout: Path, tmp_path: Path) -> None:
+    state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC="/nowhere/cc"))
+    assert state == "limited"
+    assert (
+        "not built: corpus._words, recipes.t5._spans, recipes.pixel._masks, recipes.fourm._keep, nn._attention" in text
+    )
+    assert "slower" in text
+    assert mend.startswith("no compiler /nowhere/cc: apt install gcc")
+
+    # A compiler as Apple's: all is built, for one thread where it would be several.
+    compiler = tmp_path / "cc without"
+    compiler.write_text(WITHOUT_OPENMP)
+    compiler.chmod(0o755)
+    given = shlex.quote(str(compiler))
+    mend = json.loads(python(checkout, "-c", HELPERS, CC=given))[2]
+    assert f"the compiler {compiler} does not accept -fopenmp" in mend
+    run = {"shell": True, "check": True, "capture_output": True}
+    build = mend.partition(", then: ")[2]
+    subprocess.run(build, **run, env=os.environ | {"CC": given})
+    state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC=given))
+    assert state == "limited"
+    assert "without OpenMP" in text
+    # Torch's operators have several threads, so they are used then.
+    assert python(checkout, "-c", SOFTMAX, "1", OMP_NUM_THREADS="1").strip() == "0"
+    assert python(checkout, "-c", SOFTMAX, "2", OMP_NUM_THREADS="2").strip() == "False"
+
+    subprocess.run(build, **run, env=os.environ | {"CC": "cc"})
+    state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC="cc"))
+    assert (state, mend) == ("good", "")
+    assert python(checkout, "-c", SOFTMAX, "2", OMP_NUM_THREADS="2").strip() == "1"
