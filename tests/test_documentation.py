@@ -1,7 +1,7 @@
 """What the pages say can be done can be done: commands, settings, snippets, links.
 
 Commands are parsed by the command line's own parsers without being run; words such as `...` and RUN stand for what the
-reader puts in.
+reader puts in. `test_pages_run.py` runs them.
 """
 
 import ast
@@ -10,12 +10,12 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from typer.main import get_command
 
 import pretrainkit
+from page_runner import Block, blocks_of
 from pretrainkit.api import build_model, load_config
 from pretrainkit.cli import main
 from pretrainkit.config.yaml import parse_yaml
@@ -26,32 +26,6 @@ SOURCE = ROOT / "src" / "pretrainkit"
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *SOURCE.rglob("*.md")])
 _ROOT_COMMAND = get_command(main.app)
 _ELLIPSIS = {"...", "…"}
-
-
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-
-    @property
-    def name(self) -> str | None:
-        """The file it shows, as its first line says: `# mine.yaml`."""
-        match = re.match(r"# ?(\S+\.\w+)\n", self.text)
-        return match[1] if match else None
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(page, text.count("\n", 0, match.start()) + 1, match[1], match[2])
-        for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    ]
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

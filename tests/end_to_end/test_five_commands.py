@@ -255,6 +255,16 @@ def test_report_is_one_page_with_the_last_loss(finished: Path, tmp_path: Path) -
     assert f"{value:.3f}"[:4] in text
 
 
+def test_a_model_may_have_more_rows_than_there_are_pieces(settings: list[str], tmp_path: Path) -> None:
+    """As `bert/base` on a vocabulary of one's own: such ids are no answer."""
+    more = ["model.vocab_size=4000", "num_steps=2", "seed=3"]
+    words = [word for word in settings if not word.startswith("num_steps")]
+    succeed("train", *words, *more, "--out", tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "samples.json").read_text())
+    row = json.loads(succeed("generate", tmp_path / "run", "Bada <mask>.", "--top", 4000, "--json"))
+    assert len(row["masks"][0]) == 700
+
+
 def test_an_export_is_never_written_over_something(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("mine")

@@ -168,6 +168,32 @@ def write_bundle(prefix, arrays, num_shards=2):
 # ---- T5 in NumPy, by T5X's names ----
 
 
+def mesh_names(config):
+    """The table of the specification, from our names to Mesh TensorFlow's."""
+    found = {"embedding.weight": "shared/embedding", "logits.weight": "decoder/logits/kernel"}
+    for stack in ("encoder", "decoder"):
+        found[f"{stack}.final_norm.weight"] = f"{stack}/final_layer_norm/scale"
+        found[f"{stack}.relative_bias.weight"] = f"{stack}/block_000/layer_000/SelfAttention/relative_attention_bias"
+        for layer in range(2):
+            ours, theirs = f"{stack}.layers.{layer}", f"{stack}/block_{layer:03d}"
+            table = f"{theirs}/layer_000/SelfAttention/relative_attention_bias"
+            found[f"{ours}.relative_bias.weight"] = table
+            parts = [("attention", "SelfAttention"), ("feed_forward", "DenseReluDense")]
+            if stack == "decoder":
+                parts.insert(1, ("cross_attention", "EncDecAttention"))
+            for number, (part, their_part) in enumerate(parts):
+                place = f"{theirs}/layer_{number:03d}"
+                norm = part.replace("cross_attention", "cross")
+                found[f"{ours}.{norm}_norm.weight"] = f"{place}/{'rms' if layer else 'layer'}_norm/scale"
+                if part != "feed_forward":
+                    for own, letter in zip(("query", "key", "value", "out"), "qkvo", strict=True):
+                        found[f"{ours}.{part}.{own}.weight"] = f"{place}/{their_part}/{letter}"
+            ups = {"up.0": "wi"} if len(config.activations) == 1 else {"up.0": "wi_0", "up.1": "wi_1"}
+            for own, letter in {**ups, "down": "wo"}.items():
+                found[f"{ours}.feed_forward.{own}.weight"] = f"{place}/DenseReluDense/{letter}/kernel"
+    return found
+
+
 def logits(weights, inputs, targets, *, is_gated, is_tied):
     """(T, V) of one example: inputs (S,), decoder inputs (T,)."""
     embedding = weights["token_embedder/embedding"]

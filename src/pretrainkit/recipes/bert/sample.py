@@ -31,7 +31,7 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
     index = np.unique(np.linspace(0, size - 1, num, dtype=np.int64))
     zeros = np.zeros(len(index), np.int64)
     batch = source.build(Records(zeros, zeros, index, zeros.astype(np.uint64)))
-    said_K, said_B = _answers(config, model, batch)
+    said_K, said_B = _answers(config, model, batch, len(tokenizer.pieces()))
     filled = {**batch, "input_ids": batch["input_ids"].copy()}
     is_used = batch["masked_lm_weights"] > 0
     if "cu_seqlens" in batch:
@@ -53,8 +53,11 @@ def sample(config: BertRun, model: nn.Module, source: BatchSource, num: int) -> 
 
 
 @torch.no_grad()
-def _answers(config: BertRun, model: nn.Module, batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    """The likeliest id of each used prediction in order, and of each example whether it looks swapped. On the CPU."""
+def _answers(
+    config: BertRun, model: nn.Module, batch: dict[str, np.ndarray], num_pieces: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The likeliest piece of each used prediction in order, and of each example whether it looks swapped. On the CPU.
+    A model may have more rows than there are pieces."""
     if next(model.parameters()).device.type != "cpu":
         model = copy.deepcopy(model).cpu()
     was_training = model.training
@@ -63,6 +66,6 @@ def _answers(config: BertRun, model: nn.Module, batch: dict[str, np.ndarray]) ->
     inputs, targets = read_batch(tensors, config.data.max_seq_length)
     outputs = model(inputs)
     model.train(was_training)
-    said_K = outputs.logits_KV.argmax(-1)[targets.weight_K > 0].numpy()
+    said_K = outputs.logits_KV[:, :num_pieces].argmax(-1)[targets.weight_K > 0].numpy()
     order_B2 = outputs.sentence_order_B2
     return said_K, None if order_B2 is None else order_B2.argmax(-1).numpy()

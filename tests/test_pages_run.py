@@ -1,0 +1,406 @@
+"""Every command and every Python snippet of the README, the docs and the recipes' pages is run, in the order of its
+page, at a small size on generated data."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import page_data as data
+from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
+from page_runner import ROOT, Walk, blocks_of, walk, within
+from pretrainkit.data.task import REGISTRY
+from warm_python import run_warm
+
+pytestmark = pytest.mark.slow
+
+RECIPES = "src/pretrainkit/recipes"
+HUB = "needs the hub"
+OTHER_MACHINES = "needs other machines"
+
+
+def readme(folder: Path) -> None:
+    data.put_texts(folder / "my_text", 10)
+    for name in ("wiki", "books"):
+        copy("tokens/train", folder / "data" / name)
+    copy("tokens/valid", folder / "data" / "valid")
+
+
+def answers(folder: Path) -> None:
+    copy("t5", folder / "runs" / "t5")
+    copy("glue", folder / "data" / "glue")
+    put(folder / "prompts.txt", "A prompt.\nAnother one.\n")
+    rows = [{"article": text} for text in data.texts(3)]
+    data.put_jsonl(folder / "articles.jsonl.gz", rows)
+    put(folder / "pairs.tsv", "en\tde\na house\tein Haus\na tree\tein Baum\n")
+    data.put_jsonl(folder / "rows.jsonl", [{"en": "a house", "de": "ein Haus"}])
+    tasks(folder)
+    (module,) = [block for block in blocks_of(ROOT / "docs/tasks.md") if block.name == "my_tasks.py"]
+    put(folder / "my_tasks.py", module.text)
+
+
+def tasks(folder: Path) -> None:
+    """What docs/tasks.md reads."""
+    for name, num in (("train", 12), ("dev", 4)):
+        rows = [f"a\t{number % 2}\t\tIt is number {number}." for number in range(num)]
+        put(folder / "cola" / f"{name}.tsv", "\n".join(rows) + "\n")
+    data.put_jsonl(
+        folder / "pairs-0.jsonl.gz", [{"en": "a house", "de": "ein Haus"}, {"en": "a tree", "de": "ein Baum"}]
+    )
+    copy("glue", folder / "data" / "glue")
+    copy("t5_tokenizer", folder / "data" / "tokenizer")
+
+
+def corpus(folder: Path) -> None:
+    for number in range(3):
+        data.put_documents(folder / "raw" / f"{number}.jsonl.zst", 30, seed=number)
+        data.put_documents(folder / "more" / f"{number}.jsonl.zst", 30, seed=5 + number)
+    data.put_texts(folder / "raw", 2, seed=10)
+    data.put_texts(folder / "books", 600, 600, seed=11)
+    data.put_texts(folder / "novels", 2, seed=12)
+    articles = [
+        f'<doc id="{n}" url="" title="T{n}">\nT{n}\n\n{text}\n</doc>\n' for n, text in enumerate(data.texts(12))
+    ]
+    put(folder / "text" / "AA" / "wiki_00", "".join(articles))
+    copy("tokenizer", folder / "data" / "tokenizer")
+    put(folder / "part-1.tsv", "a\t2\n")
+    put(folder / "part-2.tsv", "a\t3\nb\t1\n")
+    data.put_dump(folder / "enwiki-latest-pages-articles-multistream.xml.bz2")
+    data.put_conllu(folder / "en_ewt-ud-test.conllu")
+    put(folder / "snli" / "test.tsv", "sentence1\tsentence2\tlabel\nA dog runs.\tA cat sits.\tneutral\n")
+    data.put_parquet(folder / "folder/with/parquet/0.parquet", {"content": data.texts(200)})
+
+
+def generation(folder: Path) -> None:
+    copy("fourm", folder / "runs" / "fourm")
+    shutil.copy(data.part("rooms") / "valid/rgb/00000.png", folder / "photo.png")
+
+
+def fourm_data(folder: Path) -> None:
+    put(folder / "data" / "captions.txt", "\n\n".join(data.captions()) + "\n")
+
+
+def walkthrough(folder: Path) -> None:
+    views = {"rgb": "rgb", "seg": "semseg", "det": "det", "caption": "caption", "depth": "depth"}
+    for number, (name, wanted) in enumerate(
+        {
+            "tartanair": "rgb depth",
+            "sygrid": "rgb depth seg det",
+            "coco": "rgb seg det caption",
+            "coco_dense": "rgb seg det",
+        }.items()
+    ):
+        data.put_samples(folder / "data" / name, {view: views[view] for view in wanted.split()}, seed=number)
+
+
+def image_tokenizers(folder: Path) -> None:
+    copy("rooms", folder / "data" / "rooms")
+    copy("rooms/train/rgb", folder / "data" / "flowers")
+    for number in range(2):
+        data.put_tar(folder / "data/cc12m/rgb" / f"{number:05}.tar", data.part("rooms") / "train/rgb")
+
+
+def launching(folder: Path) -> None:
+    copy("tokens", folder / "data" / "tokens")
+
+
+def prerendering(folder: Path) -> None:
+    data.put_font(folder / "fonts" / "NotoSans-Regular.ttf")
+    copy("corpus", folder / "corpus")
+    data.put_texts(folder / "books", 600, 600, seed=11)
+    put(folder / "wiki.txt", "\n\n\n\n".join(data.texts(6)))
+    copy("renderer", folder / "renderer")
+    copy("rows", folder / "rendered-bookcorpus")
+
+
+def rendering(folder: Path) -> None:
+    data.put_font(folder / "fonts" / "NotoSans-Regular.ttf")
+    copy("renderer", folder / "exported")
+    copy("corpus", folder / "corpus")
+
+
+def tasks_page(folder: Path) -> None:
+    tasks(folder)
+    put(folder / "data/nli/pairs_1.txt", "a\tb\tlabel\nx\ty\t1\n")
+
+
+def tokenizers(folder: Path) -> None:
+    copy("corpus", folder / "data" / "corpus")
+    data.part("tokenizer")
+    shutil.copy(data.stock() / "words.tsv", folder / "data" / "words.tsv")
+
+
+def training(folder: Path) -> None:
+    copy("tokens", folder / "data" / "tokens")
+    for name in ("wiki", "books"):
+        copy("tokens/train", folder / "data" / name)
+
+
+def t5_base(folder: Path) -> None:
+    """Further down the page, models are a T5."""
+    for name in ("runs/base", "imported"):
+        copy("t5_base", folder / name)
+    shutil.rmtree(folder / "data/tokens")
+    copy("t5_tokens", folder / "data/tokens")
+
+
+def bert_again(folder: Path) -> None:
+    """And then a BERT again."""
+    for name in ("runs/base", "data/tokens"):
+        shutil.rmtree(folder / name)
+    copy("tokens", folder / "data/tokens")
+
+
+def bert(folder: Path) -> None:
+    copy("tokens", folder / "data" / "tokens")
+
+
+def clip(folder: Path) -> None:
+    for number, name in enumerate(("flickr8k", "coco")):
+        data.put_pairs(folder / "data" / name, number)
+    copy("rooms/valid/rgb", folder / "photos")
+    data.put_classes(folder / "classes")
+    data.put_classes(folder / "flowers")
+
+
+def fourm(folder: Path) -> None:
+    copy("rooms", folder / "data" / "coco")
+    copy("rooms", folder / "data" / "rooms")
+    copy("words", folder / "data" / "words")
+    shutil.copy(data.part("rooms") / "valid/rgb/00000.png", folder / "photo.png")
+
+
+def glue(folder: Path) -> None:
+    copy("bert", folder / "runs" / "pretrained")
+    copy("glue", folder / "data" / "glue")
+    copy("tokens/train", folder / "shards")
+    copy("tokens", folder / "tokens")
+    rows = [{"claim": "It is so.", "proof": text, "verdict": "yn"[n % 2]} for n, text in enumerate(data.texts(12))]
+    for name in ("claims", "held-out", "new"):
+        data.put_jsonl(folder / f"{name}.jsonl", rows)
+    for name in ("en-train", "en-dev", "new"):
+        data.put_conllu(folder / f"{name}.conllu")
+    for name in ("train", "dev"):
+        data.put_squad(folder / f"{name}-v2.0.json")
+
+
+def pixel(folder: Path) -> None:
+    data.put_font(folder / "NotoSans-Regular.ttf")
+    copy("corpus", folder / "data" / "books")
+    copy("glue", folder / "data" / "glue")
+    for name in ("en-train", "en-dev"):
+        data.put_conllu(folder / f"{name}.conllu")
+
+
+def t5(folder: Path) -> None:
+    for name in ("novels", "wiki"):
+        copy("corpus", folder / "data" / name)
+    data.put_t5x(folder)
+    copy("glue", folder / "data" / "glue")
+    copy("t5", folder / "runs" / "pretrained")
+    copy("t5", folder / "runs" / "mine")
+
+
+UVIT = (
+    "model.image_size=64 model.patch_size=8 model.quantizer.size=512 model.quantizer.width=16 "
+    "model.decoder.hidden_size=16 model.decoder.num_heads=2"
+)
+"""As the small model whose encoder goes on."""
+FIVE_COMMANDS = {"--vocab-size 8192": "--vocab-size 500"}
+
+WALKS = [
+    Walk(
+        "README.md",
+        readme,
+        smaller=FIVE_COMMANDS
+        | {r'load_config\("bert/mini", \[': f'load_config("bert/mini", [*"{BERT} {QUICK}".split(), '},
+        behind={"^pretrainkit train": f"{BERT} {QUICK}"},
+        not_here={"^make ": "sets up an environment and runs all tests"},
+        before={"^pretrainkit resume": killed("runs/mine")},
+    ),
+    Walk(
+        "docs/answers.md",
+        answers,
+        smaller={'"cuda"': '"cpu"', "37, 629, 1": "37, 62, 1", "644, 4598": "64, 45"},
+        behind={"^pretrainkit (generate|infer.*(task glue|summarize))": "--max-length 4"},
+    ),
+    Walk(
+        "docs/corpus.md",
+        corpus,
+        smaller=FIVE_COMMANDS | {"--num-shards 64": "--num-shards 4", "--num-shards 500": "--num-shards 4"},
+        behind={"^pretrainkit train": f"{BERT} {QUICK}"},
+        not_here={
+            "corpus hub [A-Za-z]+/(fineweb|c4|wikipedia)": HUB,
+            "--engine (slurm|ray)": OTHER_MACHINES,
+        },
+    ),
+    Walk("docs/fourm-data.md", fourm_data, smaller={"--vocab-size 30000": "--vocab-size 4340"}),
+    Walk(
+        "docs/fourm-walkthrough.md",
+        walkthrough,
+        smaller={"--vocab-size 5000": "--vocab-size 4120", "--crops 12": "--crops 3", "--num 8": "--num 2"},
+        behind={
+            "^pretrainkit train tokenizer.yaml": f"{TOKENIZER} {QUICK}",
+            r"^pretrainkit train (fourm|depth)\.yaml": f"{FOURM} {QUICK}",
+        },
+    ),
+    Walk("docs/generation.md", generation),
+    Walk(
+        "docs/image-tokenizers.md",
+        image_tokenizers,
+        smaller={r"\{00000\.\.00099\}": "{00000..00001}"},
+        behind={
+            "^pretrainkit train image_tokenizer/tiny": f"{TOKENIZER} {QUICK}",
+            "^pretrainkit train image_tokenizer/rgb-uvit": f"{TOKENIZER} {QUICK_TASK} {UVIT}",
+        },
+    ),
+    Walk(
+        "docs/launching.md",
+        launching,
+        smaller={"--nproc 8": "--nproc 1"},
+        behind={"^pretrainkit (train|plan)": f"{BERT} {QUICK} data.batch_size=64"},
+        not_here={
+            r"--launch slurm": OTHER_MACHINES,
+            r"--launch cloud(?!.*--dry-run)": OTHER_MACHINES,
+        },
+    ),
+    Walk(
+        "docs/prerendering.md",
+        prerendering,
+        behind={
+            "^pretrainkit train": f"{PIXEL.replace('36', '529')} {QUICK}",
+            "data.workers=processes": "--out runs/drawn",  # in the same second as another
+        },
+        not_here={r"--dataset someone": HUB, r"--push": HUB},
+    ),
+    Walk(
+        "docs/rendering.md",
+        rendering,
+        smaller={'"Team-PIXEL/pixel-base"': '"exported"'},
+        not_here={"^pip install": "installs", "^apt-get install": "installs"},
+    ),
+    Walk(
+        "docs/tasks.md",
+        tasks_page,
+        behind={"^pretrainkit train": f"{T5} {QUICK} data.batch_size=4", "^pretrainkit data": "data.batch_size=2"},
+    ),
+    Walk(
+        "docs/tokenizers.md",
+        tokenizers,
+        smaller={"--vocab-size 32128": "--vocab-size 500", "--vocab-size 30522": "--vocab-size 300"},
+    ),
+    Walk(
+        "docs/training.md",
+        training,
+        smaller={
+            "num_steps=12000": "num_steps=3",
+            "num_extra_steps=20000": "num_extra_steps=1",
+            "step-00001000": "step-00000002",
+            "--nproc [48]": "--nproc 1",
+        },
+        behind={
+            r"^pretrainkit train bert": f"{BERT} {QUICK}",
+            r"^pretrainkit train t5": f"{T5} {T5_DATA} model.vocab_size=640",
+            r"^pretrainkit train t5/.*--out runs/next": "num_steps=2",
+        },
+        before={
+            r"resume runs/mine +#": killed("runs/mine"),
+            r"^pretrainkit train bert/base": bert_again,
+            r"resume runs/base": killed("runs/base"),
+            r"t5/.*--out runs/next": t5_base,
+        },
+    ),
+    Walk(f"{RECIPES}/bert/README.md", bert, behind={"^pretrainkit train": f"{BERT} {QUICK}"}),
+    Walk(
+        f"{RECIPES}/clip/README.md",
+        clip,
+        not_here={"demo clip": "tests/recipes/clip/test_clip_demo.py runs it"},
+        smaller={"--vocab-size 2048": "--vocab-size 320"},
+        behind={"^pretrainkit train": QUICK},
+    ),
+    Walk(f"{RECIPES}/fourm/README.md", fourm, behind={"^pretrainkit train": f"{FOURM} {QUICK}"}),
+    Walk(
+        f"{RECIPES}/glue/README.md",
+        glue,
+        smaller={
+            "--lr 5e-5 4e-5 3e-5 2e-5 --seeds 3": "--lr 5e-5 4e-5 --seeds 1 --tasks rte",
+            "--tasks stsb,rte,mrpc,cola,sst2 --lr 3e-4 --seeds 3": "--tasks rte --lr 3e-4 --seeds 1",
+        },
+        behind={
+            r"^pretrainkit (finetune|train glue|sweep)": f"{GLUE} {QUICK_TASK}",
+            "^pretrainkit finetune qa": "data.spans.stride=4 data.spans.max_question_length=12",
+            r"^pretrainkit train bert": f"{BERT} {QUICK}",
+        },
+    ),
+    Walk(
+        f"{RECIPES}/image_tokenizer/README.md",
+        image_tokenizers,
+        behind={"^pretrainkit train": f"{QUICK} data.batch_size=4 evaluate.num_examples=4"},
+    ),
+    Walk(
+        f"{RECIPES}/pixel/README.md",
+        pixel,
+        failing={"export runs/pixel": "has no Hugging Face form"},  # issue 20, item 26
+        behind={"^pretrainkit train": f"{PIXEL} {QUICK}", "^pretrainkit finetune": f"{GLUE} {QUICK_TASK}"},
+        not_here={"demo pixel": "tests/recipes/pixel/test_pixel_demo.py runs it"},
+    ),
+    Walk(
+        f"{RECIPES}/t5/README.md",
+        t5,
+        smaller={"--vocab-size 4096": "--vocab-size 500"},
+        behind={"^pretrainkit train": f"{T5} {QUICK}"},
+    ),
+]
+
+
+def run_warm_verb(worker: object, words: Sequence[str], log: Path) -> int:
+    """What a sweep runs in a process of its own, in one that has loaded torch."""
+    ended = run_warm(ROOT / "src" / "pretrainkit" / "__main__.py", *words)
+    log.write_text(ended.stdout + ended.stderr, "utf-8")
+    return ended.returncode
+
+
+@contextlib.contextmanager
+def own_tasks() -> Iterator[None]:
+    """Tasks that a page defines are gone with it."""
+    yield
+    for name in REGISTRY.names():
+        if name.startswith("my"):
+            REGISTRY.remove(name)
+
+
+@pytest.mark.parametrize("this", WALKS, ids=lambda this: this.page)
+def test_the_page_works(this: Walk, tmp_path: Path) -> None:
+    warm = mock.patch("pretrainkit.sweep.runs.Worker.run", run_warm_verb)
+    with within(tmp_path), warm, own_tasks():
+        this.prepare(tmp_path)
+        wrong = walk(this, tmp_path)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_no_longer_works_is_noticed(tmp_path: Path) -> None:
+    text = "```bash\npretrainkit config show bert/mini\npretrainkit config show bert/mine\ncat nothing\n```\n"
+    text += "```python\nimport pretrainkit\n\npretrainkit.nothing\n```\n"
+    page = put(tmp_path / "page.md", text + "```sh\npretrainkit evaluate run  # fails\n```\n")
+    this = Walk(str(page), lambda folder: None, not_here={"slurm": "gone"}, failing={"evaluate": "another reason"})
+    with mock.patch("page_runner.ROOT", tmp_path), within(tmp_path):
+        wrong = walk(this, tmp_path)
+    assert [line.split(": ")[1][:30] for line in wrong] == [
+        "pretrainkit config show bert/m",
+        "cat nothing\ncat",
+        "AttributeError",
+        "known to fail, but ended with ",
+        "nothing has 'slurm' any more",
+    ]
+    assert "bert/mini" in wrong[0]
+
+
+def test_no_page_is_left_out() -> None:
+    walked = {this.page for this in WALKS} | {"docs/extending.md"}  # tests/test_extending_page.py runs that one
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *(ROOT / "src").rglob("*.md"), *ROOT.glob("benchmarks/*.md")]
+    run = {"bash", "sh", "python"}
+    with_blocks = {str(page.relative_to(ROOT)) for page in pages if run & {block.language for block in blocks_of(page)}}
+    assert with_blocks - walked == set()
