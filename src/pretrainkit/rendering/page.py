@@ -110,10 +110,12 @@ class Page:
         spans: list[Span] = []
         ids: list[int] = []
         for number, part in enumerate(self.parts):
-            is_original = self.is_originals and isinstance(part, RunningPart)
-            found = part.original_spans() if is_original else part.spans()
             if last is not None and part is self.parts[-1]:
                 found = last
+            elif self.is_originals and isinstance(part, RunningPart):
+                found = part.original_spans()
+            else:
+                found = part.spans()
             spans += [*found, (0, 0)]
             ids += [number] * len(found) + [-1]
         spans, ids = spans[: L - 1], ids[: L - 1]
