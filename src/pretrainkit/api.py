@@ -203,7 +203,7 @@ def evaluate(
     Args:
         path: What to evaluate.
         data: Token shards, or sets of pairs; None: `data.valid` of its config.
-        overrides: Settings `evaluate....=`, `data....=` and `precision....=` other than in its config.
+        overrides: Settings of evaluate, data, objective and precision (`data.NAME=VALUE`) other than in its config.
         num_examples: At most so many; None: as its config says.
         device: None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps, instead of the last ones.

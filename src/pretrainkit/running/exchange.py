@@ -162,7 +162,7 @@ def _write_rest(opened: Opened, folder: Path) -> None:
         found = opened.recipe.carried_weights(opened.config, opened.recipe.import_huggingface(folder)[1])
     except InputError as error:
         _log.warning(
-            "the export cannot be imported again: %s\n  to train it further here, export it with --format safetensors too",
+            "the export cannot be imported again: %s\n  to train it further here, export with --format safetensors too",
             str(error).splitlines()[0],
         )
         return
