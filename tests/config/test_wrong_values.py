@@ -36,15 +36,25 @@ def one_of_each_kind(recipe: str) -> list[str]:
 PRESETS = [source for recipe in entries() for source in one_of_each_kind(recipe)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", PRESETS)
-def test_every_field_explains_every_wrong_value(source: str) -> None:
+def test_every_field_of_every_kind_of_preset_explains_every_wrong_value(source: str) -> None:
+    check_every_field(source, WRONG)
+
+
+@pytest.mark.parametrize("source", ["bert/tiny", "clip/tiny", "fourm/tiny", "glue/cola", "pixel/tiny", "t5/tiny"])
+def test_every_field_explains_wrong_values(source: str) -> None:
+    check_every_field(source, WRONG[:1] + WRONG[4:5])
+
+
+def check_every_field(source: str, values: list[str]) -> None:
     config = pk.load_config(source)
     paths = set(flatten(config.model_dump(mode="json")))
     paths |= {path.rpartition(".")[0] for path in paths} - {""}
     known = fields_under(type(config))
     num_refused = 0
     for path in sorted(paths & set(known) - {"recipe"}):
-        for value in WRONG:
+        for value in values:
             try:
                 pk.load_config(source, [f"{path}={value}"])
             except ConfigError as error:
@@ -55,7 +65,7 @@ def test_every_field_explains_every_wrong_value(source: str) -> None:
                     if " cannot be " in problem:
                         assert "given:   " in problem, problem
                         assert "accepted: " in problem, problem
-    assert num_refused > len(paths)
+    assert num_refused > len(paths) / 2
 
 
 @pytest.mark.parametrize(
