@@ -167,3 +167,37 @@ def test_an_option_of_another_tool_is_answered_with_the_setting(source: str, wor
     for part in value[0].split("."):
         config = getattr(config, part)
     assert config == value[1]
+
+
+def test_a_device_that_is_not_there_advises_one_that_is_accepted() -> None:
+    from pretrainkit.dist.env import _device
+    from pretrainkit.errors import InputError
+
+    with pytest.raises(InputError) as caught:
+        _device("no-such-device", 0)
+    fix = str(caught.value).partition("use --device ")[2].split()[0]
+    assert _device(fix, 0).type == "cpu"
+
+
+def test_a_place_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    from pretrainkit.api import import_model
+    from pretrainkit.errors import DataError
+
+    with pytest.raises(DataError, match="there is no folder"):
+        import_model(tmp_path / "nope", "bert", tmp_path / "out")
+
+
+def test_a_folder_of_raw_text_advises_the_commands_that_make_shards(tmp_path: Path) -> None:
+    from pretrainkit.errors import DataError
+    from pretrainkit.tokenizers.shards import TokenShards
+
+    (tmp_path / "a.txt").write_text("Hello there.\n")
+    with pytest.raises(DataError) as caught:
+        TokenShards.open(tmp_path)
+    lines = [line.strip() for line in str(caught.value).splitlines() if "  pretrainkit " in line]
+    assert [line.split()[1:3] for line in lines] == [
+        ["corpus", "shards"],
+        ["corpus", "count-words"],
+        ["tokenizer", "train"],
+        ["tokenizer", "encode"],
+    ]
