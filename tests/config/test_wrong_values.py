@@ -36,15 +36,25 @@ def one_of_each_kind(recipe: str) -> list[str]:
 PRESETS = [source for recipe in entries() for source in one_of_each_kind(recipe)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", PRESETS)
-def test_every_field_explains_every_wrong_value(source: str) -> None:
+def test_every_field_of_every_kind_of_preset_explains_every_wrong_value(source: str) -> None:
+    check_every_field(source, WRONG)
+
+
+@pytest.mark.parametrize("source", ["bert/tiny", "clip/tiny", "fourm/tiny", "glue/cola", "pixel/tiny", "t5/tiny"])
+def test_every_field_explains_wrong_values(source: str) -> None:
+    check_every_field(source, WRONG[:1] + WRONG[4:5])
+
+
+def check_every_field(source: str, values: list[str]) -> None:
     config = pk.load_config(source)
     paths = set(flatten(config.model_dump(mode="json")))
     paths |= {path.rpartition(".")[0] for path in paths} - {""}
     known = fields_under(type(config))
     num_refused = 0
     for path in sorted(paths & set(known) - {"recipe"}):
-        for value in WRONG:
+        for value in values:
             try:
                 pk.load_config(source, [f"{path}={value}"])
             except ConfigError as error:
@@ -55,7 +65,7 @@ def test_every_field_explains_every_wrong_value(source: str) -> None:
                     if " cannot be " in problem:
                         assert "given:   " in problem, problem
                         assert "accepted: " in problem, problem
-    assert num_refused > len(paths)
+    assert num_refused > len(paths) / 2
 
 
 @pytest.mark.parametrize(
@@ -157,3 +167,37 @@ def test_an_option_of_another_tool_is_answered_with_the_setting(source: str, wor
     for part in value[0].split("."):
         config = getattr(config, part)
     assert config == value[1]
+
+
+def test_a_device_that_is_not_there_advises_one_that_is_accepted() -> None:
+    from pretrainkit.dist.env import _device
+    from pretrainkit.errors import InputError
+
+    with pytest.raises(InputError) as caught:
+        _device("no-such-device", 0)
+    fix = str(caught.value).partition("use --device ")[2].split()[0]
+    assert _device(fix, 0).type == "cpu"
+
+
+def test_a_place_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    from pretrainkit.api import import_model
+    from pretrainkit.errors import DataError
+
+    with pytest.raises(DataError, match="there is no folder"):
+        import_model(tmp_path / "nope", "bert", tmp_path / "out")
+
+
+def test_a_folder_of_raw_text_advises_the_commands_that_make_shards(tmp_path: Path) -> None:
+    from pretrainkit.errors import DataError
+    from pretrainkit.tokenizers.shards import TokenShards
+
+    (tmp_path / "a.txt").write_text("Hello there.\n")
+    with pytest.raises(DataError) as caught:
+        TokenShards.open(tmp_path)
+    lines = [line.strip() for line in str(caught.value).splitlines() if "  pretrainkit " in line]
+    assert [line.split()[1:3] for line in lines] == [
+        ["corpus", "shards"],
+        ["corpus", "count-words"],
+        ["tokenizer", "train"],
+        ["tokenizer", "encode"],
+    ]

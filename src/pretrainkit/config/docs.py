@@ -7,6 +7,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import yaml
@@ -65,6 +66,7 @@ def describe(config: BaseModel, prefix: str = "") -> list[Described]:
     return rows
 
 
+@cache
 def field_types(config_class: type[BaseModel]) -> dict[str, str]:
     """Field name to what it takes, in words."""
     schema = config_class.model_json_schema(by_alias=False)

@@ -76,7 +76,7 @@ def resolve(source: str | Path | Mapping[str, Any], overrides: Iterable[str], ca
     try:
         config = _settled(tree, origins, config_class)
     except ValidationError as error:
-        found = explain(error, config_class, origin=lambda path: _origin_of(path, origins), all_fields=all_fields)
+        found = explain(error, config_class, origin=lambda path: _place_of(path, origins), all_fields=all_fields)
         raise ConfigError(problems + found) from None
     if problems:
         raise ConfigError(problems)
@@ -136,9 +136,13 @@ def with_origins(problem: str, origins: Origins) -> str:
     found = []
     for path in dict.fromkeys(paths):
         if _is_written(path, origins):
-            leaf = next((leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")), path)
-            found.append(f"{path} ({_origin_of(leaf, origins)})")
+            found.append(f"{path} ({_place_of(path, origins)})")
     return f"{problem}\n  written: {', '.join(found)}" if found else problem
+
+
+def _place_of(path: str, origins: Origins) -> str:
+    """The origin of a value, or of the first value of a part."""
+    return _origin_of(next((leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")), path), origins)
 
 
 def _cause(path: str, origins: Origins) -> str | None:

@@ -321,7 +321,7 @@ class RunConfig(Config):
 
     def _schedule_problems(self, num_steps: int) -> list[str]:
         """Phases of the schedule that do not fit into the run. Those that nobody wrote become a tenth of it."""
-        found = []
+        found: list[str] = []
         schedule, tenth = self.schedule, num_steps // 10
         num_warmup_steps = schedule.warmup_steps(num_steps)
         shorter_warmup = ("schedule.num_warmup_steps", tenth)

@@ -132,7 +132,7 @@ class PixelObjectiveConfig(Config):
                 Conflict(
                     f"cumulative_span_weights has {len(weights)} numbers, but max_span_length is "
                     f"{self.max_span_length}; give one for each length, or null for all alike",
-                    [("cumulative_span_weights", None), ("max_span_length", len(weights))],
+                    [("cumulative_span_weights", None), ("max_span_length", len(weights))] if weights else [],
                 )
             )
         if list(weights) != sorted(weights) or weights[-1] != 1:
