@@ -19,7 +19,12 @@ def part(name: str) -> ModuleType | None:
         module = import_module(f"pretrainkit.nn.{name}")
     except ImportError:
         return None
-    return module if module.has_openmp or torch.get_num_threads() == 1 else None
+    return module if has_openmp(module) or torch.get_num_threads() == 1 else None
+
+
+def has_openmp(module: ModuleType) -> bool:
+    """Whether it computes on several threads. Those that were built before they said so do."""
+    return bool(getattr(module, "has_openmp", True))
 
 
 def is_fake(x: Tensor) -> bool:
