@@ -621,9 +621,8 @@ def assumed_batch(config: Any, num_examples: int) -> dict[str, np.ndarray]:
             batch[f"{side}_{name}"] = np.tile(values, (num_examples, 1))
     for one in modalities:
         if one.kind == "pixels":
-            shape = (num_examples, one.num_channels, one.image_size, one.image_size)
-            batch[f"pixels/{one.name}"] = np.zeros(shape, np.uint8)
+            size = (one.num_channels, one.image_size, one.image_size)
+            batch[f"pixels/{one.name}"] = np.zeros((num_examples, *size), np.uint8)
         if one.kind == "vectors":
-            shape = (num_examples, one.max_tokens, one.vector_width)
-            batch[f"vectors/{one.name}"] = np.zeros(shape, np.float32)
+            batch[f"vectors/{one.name}"] = np.zeros((num_examples, one.max_tokens, one.vector_width), np.float32)
     return with_places(batch, modalities)
