@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from pretrainkit.cli.main import main
+from warm_python import run_warm
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 100
@@ -178,6 +179,13 @@ def run_here(words: Sequence[str], given: str | None = None) -> Ended:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, before)
     return Ended(0 if code is None else int(code), out.getvalue(), err.getvalue())
+
+
+def run_warm_verb(worker: object, words: Sequence[str], log: Path) -> int:
+    """What a sweep runs in a process of its own, in one that has loaded torch."""
+    ended = run_warm(ROOT / "src" / "pretrainkit" / "__main__.py", *words)
+    log.write_text(ended.stdout + ended.stderr, "utf-8")
+    return ended.returncode
 
 
 @contextlib.contextmanager

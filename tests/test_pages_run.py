@@ -3,7 +3,7 @@ page, at a small size on generated data."""
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -11,9 +11,8 @@ import pytest
 
 import page_data as data
 from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
-from page_runner import ROOT, Walk, blocks_of, walk, within
+from page_runner import ROOT, Walk, blocks_of, run_warm_verb, walk, within
 from pretrainkit.data.task import REGISTRY
-from warm_python import run_warm
 
 pytestmark = pytest.mark.slow
 
@@ -354,13 +353,6 @@ WALKS = [
         behind={"^pretrainkit train": f"{T5} {QUICK}"},
     ),
 ]
-
-
-def run_warm_verb(worker: object, words: Sequence[str], log: Path) -> int:
-    """What a sweep runs in a process of its own, in one that has loaded torch."""
-    ended = run_warm(ROOT / "src" / "pretrainkit" / "__main__.py", *words)
-    log.write_text(ended.stdout + ended.stderr, "utf-8")
-    return ended.returncode
 
 
 @contextlib.contextmanager

@@ -100,15 +100,15 @@ class Recipes:
     def preset(self, name: str) -> BaseModel:
         """The config of preset `recipe/preset`."""
         recipe_name, _, preset_name = name.rpartition("/")
-        if not recipe_name:
-            raise ConfigError(
-                f"there is no preset {name!r}\n  presets are written recipe/preset, like bert/tiny; files end in yaml\n"
-                "  all presets: pretrainkit recipes"
-            )
         if recipe_name not in entries() and (Path(name) / "config.yaml").is_file():
             raise ConfigError(
                 f"{name} is a run, not a preset\n  to go on with it: pretrainkit resume {quote(name)}; to train anew "
                 f"with its settings: pretrainkit train {quote(f'{name}/config.yaml')}"
+            )
+        if not recipe_name:
+            raise ConfigError(
+                f"there is no preset {name!r}\n  presets are written recipe/preset, like bert/tiny; files end in yaml\n"
+                "  all presets: pretrainkit recipes"
             )
         recipe = find_recipe(recipe_name)
         if preset_name not in recipe.presets:

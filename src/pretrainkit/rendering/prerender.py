@@ -24,6 +24,7 @@ from pretrainkit.corpus.manifest import (
     fingerprint,
     made_by,
     manifest_path,
+    read_manifest,
     verify,
     write_manifest,
 )
@@ -392,12 +393,12 @@ def _finished(out: Path, splits: list[str], key: str, progress: Progress) -> dic
     if (out / ".work").is_dir():
         return None
     if len(has_manifest) == len(splits) and all(has_manifest):
-        manifests = {split: verify(out / split, checksums=False) for split in splits}
-        if any(manifest.get("plan") != key for manifest in manifests.values()):
+        if any(read_manifest(out / split).get("plan") != key for split in splits):
             raise DataError(
                 f"{out} holds rows of other documents, another renderer or other settings\n"
                 "  name another --out, or remove the folder"
             )
+        manifests = {split: verify(out / split, checksums=False) for split in splits}
         progress.note(f"{out} is complete already")
         return manifests
     if out.exists() and not out.is_dir():

@@ -298,7 +298,7 @@ class T5Run(RunConfig):
         if kind != "decoder_only" and False in has_inputs:
             found.append(
                 f"data.denoising.name={denoising.name} makes no inputs, but model.kind={kind} reads some\n"
-                "  set model.kind=decoder_only, or another objective such as prefix_lm"
+                "  set model.kind=decoder_only model.num_encoder_layers=null, or another objective such as prefix_lm"
             )
         if kind == "decoder_only" and len(has_inputs) > 1:
             found.append("data.denoising.denoisers mixes some with inputs and some without\n  use one kind in a run")

@@ -178,7 +178,7 @@ def bind_tasks(config: T5Run) -> T5Run:
         if "inputs" not in names and config.model.kind != "decoder_only":
             problems.append(
                 f"task {task.name!r} has no inputs, but model.kind={config.model.kind} reads some\n"
-                "  set model.kind=decoder_only"
+                "  set model.kind=decoder_only model.num_encoder_layers=null"
             )
     problems += _pair_problems(config, tasks)
     if problems:

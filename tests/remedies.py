@@ -1,0 +1,90 @@
+"""What the messages of the package advise: the sites of such messages in the source, and what a printed one says to do.
+
+A message is a string of several lines; the first says what is wrong, those below what to do about it. It has a remedy
+where those name a command, an option, a setting or a package.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[1] / "src" / "pretrainkit"
+GAP = "\0"
+"""Stands for what is filled in."""
+COMMAND = re.compile(r"pretrainkit ([a-z]+(?: [^`\n;,()]*)?)")
+OPTION = re.compile(r"(?<![\w/.-])--[a-z][a-z-]*")
+SETTING = re.compile(r"(?<![\w./{-])([a-z_]+(?:\.[a-z_0-9]+)*)=(\{[^\n]*?\}|\[[^\n]*?\]|[^\s=;,)`]+)")
+PACKAGE = re.compile(r"pip install '?([\w\[\]-]+)'?")
+KINDS = (COMMAND, OPTION, SETTING, PACKAGE)
+
+
+class Site(NamedTuple):
+    """A message in the source."""
+
+    file: str
+    template: str
+    """The message, with `GAP` for what is filled in."""
+    line: int
+
+    @property
+    def key(self) -> str:
+        """What stays when lines move: the file and the message, its gaps as `…`."""
+        return f"{self.file}: {' / '.join(part.strip() for part in self.template.replace(GAP, '…').splitlines())}"
+
+    def fits(self, message: str) -> bool:
+        """Whether a printed message is this one."""
+        at = 0
+        for part in self.template.strip().split(GAP):
+            at = message.find(part, at)
+            if at < 0:
+                return False
+            at += len(part)
+        return True
+
+
+def advice(message: str) -> str:
+    """What it says to do."""
+    return message.partition("\n")[2]
+
+
+def has_remedy(message: str) -> bool:
+    return any(kind.search(advice(message)) for kind in KINDS)
+
+
+@cache
+def sites() -> tuple[Site, ...]:
+    """Every message of the package that names a remedy."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        seen: set[int] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Expr):  # documentation of what stands before it
+                seen |= {id(node.value)}
+            if id(node) in seen or not isinstance(node, ast.JoinedStr | ast.Constant | ast.BinOp):
+                continue
+            seen |= {id(below) for below in ast.walk(node)}
+            template = _template(node)
+            if template and "\n  " in template and has_remedy(template) and "{ " not in template:  # no style sheet
+                found.append(Site(str(path.relative_to(SOURCE)), template, node.lineno))
+    return tuple(found)
+
+
+def _template(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_template(part) for part in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return (_template(left) or GAP) + (_template(right) or GAP)
+        case ast.FormattedValue():
+            return GAP
+    return ""
+
+
+def site_of(message: str) -> Site | None:
+    """The site that printed a message: of those that fit the most specific one."""
+    fitting = [site for site in sites() if site.fits(message)]
+    return max(fitting, key=lambda site: len(site.template.replace(GAP, "")), default=None)
