@@ -131,7 +131,7 @@ def test_what_a_run_would_make_of_text_is_shown(cli, module):
     advice = error.rpartition("tasks: ")[2].split()
     assert cli(*show, *advice).code == 0
     error = cli(*show, *advice, "--tokenizer", "bytes").err  # of which few ids are free
-    more = error.rpartition("tasks show: ")[2].split()
+    more = error.rpartition("tasks show NAME ")[2].split()
     assert cli(*show, *advice, "--tokenizer", "bytes", *more).code == 0
     lengths = ("--lengths", "inputs=64,targets=18", "--tokenizer", "bytes")
     (row,) = json.loads(cli(*show, *lengths, "--json").out)["shares"]

@@ -288,7 +288,7 @@ class Denoiser:
             raise ConfigError(
                 f"{name} needs {num_sentinels} sentinels for inputs of {self.input_length} tokens, but the vocabulary "
                 f"has {len(self.ids.sentinels)}\n  set data.denoising.num_sentinels={num_sentinels}, or longer spans\n"
-                f"  with pretrainkit tasks show: --sentinels {num_sentinels}"
+                f"  or: pretrainkit tasks show NAME --sentinels {num_sentinels}"
             )
         needs_one = {"sentinels", "shared_sentinel", "sentinel_per_token", "random_or_sentinel"}
         if not self.ids.sentinels and needs_one & {config.inputs, config.targets}:
