@@ -240,3 +240,8 @@ def conflicts_in(error: ValidationError, config_class: type[BaseModel]) -> Itera
         found = one.get("ctx", {}).get("error")
         if isinstance(found, ConflictError):
             yield _place(one["loc"], config_class).path, found
+
+
+def refused_in(error: ValidationError, config_class: type[BaseModel]) -> list[str]:
+    """Dotted path of each value that is refused by itself."""
+    return [_place(one["loc"], config_class).path for one in error.errors() if one["type"] != "value_error"]

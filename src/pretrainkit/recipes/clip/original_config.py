@@ -407,6 +407,7 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
 
 
 def _model(v: dict[str, Any]) -> ClipModelConfig:
+    kind = _choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"})
     return ClipModelConfig(
         image=TimmConfig(
             name=v["model.image_encoder.tag"],
@@ -423,10 +424,10 @@ def _model(v: dict[str, Any]) -> ClipModelConfig:
             pool_token=v["model.text_encoder.target_token_idx"],
         ),
         projection=ProjectionConfig(
-            kind=_choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"}),
+            kind=kind,
             dim=v["model.projection.dim"],
-            dropout=v["model.projection.complex_projection.drop_out"],
-            normalize=v["model.projection.name"] == "simple",
+            **({"dropout": v["model.projection.complex_projection.drop_out"]} if kind == "residual" else {}),
+            normalize=kind == "linear",
             image_trainable=v["model.projection.image_projector_trainable"],
             text_trainable=v["model.projection.text_projector_trainable"],
         ),
