@@ -303,6 +303,9 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
         config = _convert(values, nproc)
     except ValidationError as error:
         raise ConfigError([f"{path}: {problem}" for problem in explain(error, ClipRun)]) from None
+    dropout = "model.projection.complex_projection.drop_out"
+    if config.model.projection.kind == "linear" and values[dropout] != DEFAULTS[dropout]:
+        notes.append(f"{dropout}: only the complex projection has dropout")
     notes.append(f"ckpt.dir: give the run's folder with --out {values['ckpt.dir']}/{values['data.exp_name']}")
     if values["runner.name"] == "clip_bsgs" and not values["loss.nce_loss.gather_backward"]:
         notes.append("loss.nce_loss.gather_backward: accumulation always takes the true gradient, in ZeroVL too")
