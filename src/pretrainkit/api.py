@@ -15,7 +15,7 @@ from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import find_recipe
-from pretrainkit.running.configs import check_config, load_config, resolve_config
+from pretrainkit.running.configs import check_config, load_config, recorded_config, resolve_config
 from pretrainkit.running.doctor import diagnose
 from pretrainkit.running.exchange import (
     difference_from_huggingface,
@@ -178,7 +178,7 @@ def resume(
     data, seed or batch is refused.
     """
     folder = RunFolder(run)
-    resolved = resolve_config(folder.config_tree(), overrides)
+    resolved = recorded_config(folder.config_tree(), overrides)
     old = folder.provenance().get("sources", {})
     origins = {k: o if o == "command line" else old.get(k, o) for k, o in resolved.origins.items()}
     if not folder.has_checkpoint:

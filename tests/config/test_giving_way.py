@@ -13,6 +13,7 @@ from pretrainkit.config.base import ReadBy, shown
 from pretrainkit.config.explain import config_classes_in, tag_of
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import entries
+from pretrainkit.running.configs import recorded_config
 
 MUST_SUPPLY = {
     # The new choice has fields that nobody can guess.
@@ -196,6 +197,13 @@ def _another(config_class: type[BaseModel], field: str) -> str:
         ("fourm/b-7", "num_steps=5", "length.num_tokens", None),
         ("pixel/base", "objective.masking=random", "objective.max_span_length", 6),
         ("clip/zerovl-dga", "data.order=shuffle", "data.debias_draw", "random"),
+        ("t5/1.1-base", "optimizer.name=adamw", "optimizer.peak_lr", 0.1),  # x 0.01 of the schedule
+        ("t5/1.1-base", "optimizer.name=adamw", "optimizer.max_grad_norm", 1.0),
+        ("t5/1.1-base", "schedule.name=cosine", "optimizer.peak_lr", 0.01),
+        ("t5/1.1-base", "schedule.num_warmup_steps=100", "optimizer.peak_lr", 1.0),
+        ("bert/base", "optimizer.name=lion", "optimizer.peak_lr", 1e-5),
+        ("bert/base", "schedule.name=cosine", "optimizer.peak_lr", 1e-4),
+        ("t5/micro", "optimizer.scale_by_parameter_rms=false", "optimizer.peak_lr", 2e-3),
     ],
 )
 def test_a_value_that_gave_way_says_why(source: str, word: str, path: str, value: Any) -> None:
@@ -228,3 +236,26 @@ def test_a_file_of_the_user_conflicts_as_the_command_line_does(tmp_path) -> None
     assert "num_warmup_steps 40 is more than num_steps 5" in problem
     fix = problem.partition("such as ")[2].partition(",")[0]
     assert resolve_config(mine, [fix]).config.problems() == []
+
+
+def test_a_learning_rate_that_the_user_wrote_stays(tmp_path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: t5/1.1-base\noptimizer: {peak_lr: 0.5}\n")
+    assert pk.load_config(file, ["optimizer.name=adamw"]).optimizer.peak_lr == 0.5
+    assert pk.load_config("bert/tiny", ["optimizer.name=lion", "optimizer.peak_lr=0.1"]).optimizer.peak_lr == 0.1
+
+
+def test_an_adjusted_value_is_never_one_that_is_refused() -> None:
+    (problem,) = pk.load_config("bert/tiny", ["model.max_positions=4"]).problems()
+    assert "model.max_positions 4" in problem
+
+
+def test_what_a_run_recorded_and_nothing_reads_does_not_stop_it_and_what_a_user_writes_does() -> None:
+    tree = pk.load_config("bert/tiny", ["objective.sentence_order=false"]).model_dump(mode="json")
+    tree["objective"]["swap_probability"] = 0.25  # as a release wrote that did not look at it
+    resolved = recorded_config(tree)
+    assert resolved.config.problems() == []
+    assert resolved.config.objective.swap_probability == 0.5
+    (problem,) = recorded_config(tree, ["objective.swap_probability=0.75"]).config.problems()
+    assert "objective.swap_probability=0.75 is only read by objective.sentence_order=true" in problem
+    assert recorded_config(tree, ["objective.sentence_order=true"]).config.objective.swap_probability == 0.25

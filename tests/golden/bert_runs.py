@@ -35,7 +35,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "tiny packed": ("bert/tiny", [*_TINY, *_NO_DROPOUT, "data.batching=packed"]),
     "tiny packed, microbatches": ("bert/tiny", [*_TINY, *_NO_DROPOUT, "data.microbatch_size=4"]),
     "tiny with dropout": ("bert/tiny", _TINY),
-    "tiny, lamb": ("bert/tiny", [*_TINY, *_NO_DROPOUT, "optimizer.name=lamb", "schedule.name=cosine"]),
+    "tiny, lamb": (
+        "bert/tiny",
+        [*_TINY, *_NO_DROPOUT, "optimizer.name=lamb", "optimizer.peak_lr=2e-3", "schedule.name=cosine"],
+    ),
     "modern tiny": ("bert/modern-tiny", _TINY),
     "modern tiny rows": ("bert/modern-tiny", [*_TINY, "data.batching=rows"]),
     "modern with windows, wsd": ("bert/modern-tiny", [*_TINY, *_WINDOWS, *_WSD, "objective.sentence_order=false"]),

@@ -6,7 +6,9 @@ import re
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from pretrainkit.cli.tokenizer import app
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
@@ -99,6 +101,19 @@ def test_a_vocabulary_that_the_text_does_not_allow_is_refused_with_the_number_th
     assert list(tmp_path.iterdir()) == []
     train_tokenizer([words], tmp_path / "most", TokenizerSettings(kind=kind, vocab_size=most))
     assert load_tokenizer(tmp_path / "most").vocab_size == most
+
+
+@pytest.mark.parametrize("kind", [pytest.param("unigram", marks=pytest.mark.slow), "wordpiece", "bpe"])
+def test_without_a_size_a_small_text_gives_all_the_pieces_that_it_has(kind, words, tmp_path):
+    def train(*more):
+        return CliRunner().invoke(app, ["train", str(words), "--kind", kind, "--out", str(tmp_path / "out"), *more])
+
+    refused = train("--vocab-size", "32128")
+    most = int(re.search(r"use --vocab-size (\d+) or less", str(refused.exception))[1])
+    for _ in range(2):  # the same command again leaves it as it is
+        found = train()
+        assert (found.exit_code, f"{most:,} pieces from" in found.output) == (0, True), found.exception
+    assert load_tokenizer(tmp_path / "out").vocab_size == most
 
 
 def test_a_vocabulary_too_small_for_the_characters_is_refused_with_the_number_that_works(words, tmp_path):

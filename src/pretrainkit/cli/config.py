@@ -59,17 +59,13 @@ def check(
 ) -> None:
     """Check a config without starting anything; reports every problem at once."""
     from pretrainkit import api
-    from pretrainkit.config.base import shown
-    from pretrainkit.config.loader import flatten
     from pretrainkit.running.configs import check_initial
 
     resolved = api.resolve_config(source, settings or [])
     api.check_config(resolved.config, nproc, resolved.origins)
     check_initial(resolved.config)
-    values = flatten(resolved.config.model_dump(mode="json"))
-    for path, origin in resolved.origins.items():
-        if "because" in origin:
-            print(f"note: {path}={shown(values[path])} ({origin})")
+    for note in resolved.notes():
+        print(note)
     print(f"{source}: all right on {nproc} rank{'s' if nproc > 1 else ''}")
 
 

@@ -6,7 +6,7 @@ import typer
 
 app = typer.Typer(add_completion=False)
 
-_MARKS = {"good": "ok", "limited": "slow", "missing": "none", "broken": "BAD"}
+_MARKS = {"good": "ok", "limited": "part", "missing": "none", "broken": "BAD"}
 
 
 @app.command()

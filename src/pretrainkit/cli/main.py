@@ -70,66 +70,6 @@ class LazyGroup(TyperGroup):
         print("  Start with: pretrainkit demo")
 
 
-_HABITS = {
-    "lr": "optimizer.peak_lr={}",
-    "learning-rate": "optimizer.peak_lr={}",
-    "wd": "optimizer.weight_decay={}",
-    "optim": "optimizer.name={}",
-    "opt": "optimizer.name={}",
-    "optimizer": "optimizer.name={}",
-    "clip-grad": "optimizer.max_grad_norm={}",
-    "grad-clip-norm": "optimizer.max_grad_norm={}",
-    "adam-beta1": "optimizer.beta1={}",
-    "adam-beta2": "optimizer.beta2={}",
-    "adam-epsilon": "optimizer.epsilon={}",
-    "eps": "optimizer.epsilon={}",
-    "epochs": "num_steps=null data.num_epochs={}",
-    "num-epochs": "num_steps=null data.num_epochs={}",
-    "num-train-epochs": "num_steps=null data.num_epochs={}",
-    "max-steps": "num_steps={}",
-    "steps": "num_steps={}",
-    "train-steps": "num_steps={}",
-    "warmup": "schedule.num_warmup_steps={}",
-    "warmup-steps": "schedule.num_warmup_steps={}",
-    "warmup-ratio": "schedule.warmup_share={}",
-    "sched": "schedule.name={}",
-    "lr-scheduler": "schedule.name={}",
-    "lr-scheduler-type": "schedule.name={}",
-    "bs": "data.batch_size={}",
-    "train-batch-size": "data.batch_size={}",
-    "per-device-train-batch-size": "data.microbatch_size={}",
-    "per-device-eval-batch-size": "evaluate.batch_size={}",
-    "train-data": "data.train={}",
-    "train-file": "data.train={}",
-    "dataset": "data.train={}",
-    "val-data": "data.valid={}",
-    "validation-file": "data.valid={}",
-    "workers": "data.num_workers={}",
-    "dataloader-num-workers": "data.num_workers={}",
-    "precision": "precision.compute={}",
-    "amp": "precision.compute=auto",
-    "bf16": "precision.compute=bfloat16",
-    "fp16": "precision.compute=float16",
-    "grad-checkpointing": "parallel.activation_checkpointing=true",
-    "gradient-checkpointing": "parallel.activation_checkpointing=true",
-    "torchcompile": "parallel.compile=on",
-    "torch-compile": "parallel.compile=on",
-    "save-steps": "checkpoint.every_steps={}",
-    "save-total-limit": "checkpoint.keep_last={}",
-    "logging-steps": "log.every_steps={}",
-    "log-every-n-steps": "log.every_steps={}",
-    "eval-steps": "evaluate.every_steps={}",
-    "report-to": "log.wandb=online",
-    "pretrained": "init_from={}",
-    "initial-checkpoint": "init_from={}",
-    "model-name-or-path": "init_from={}",
-    "output-dir": "--out {}",
-    "output": "--out {}",
-    "logs": "--out {}",
-}
-"""Options of Hugging Face's trainer, timm and open_clip, to what says the same here."""
-
-
 def _suggest_settings(command: Any) -> None:
     """Let a command that takes settings answer an unknown option with the setting of that name."""
     parse = command.parse_args
@@ -148,7 +88,7 @@ def _suggest_settings(command: Any) -> None:
 
 
 def _unknown_option(option: str, args: list[str], command: Any) -> str:
-    from pretrainkit.config.explain import fields_under, nearest
+    from pretrainkit.config.explain import fields_under, in_our_words, nearest
     from pretrainkit.recipes.registry import entries, find_recipe
     from pretrainkit.training.run import RunConfig
 
@@ -164,8 +104,7 @@ def _unknown_option(option: str, args: list[str], command: Any) -> str:
     told = f"there is no option {option}"
     shown = [param for param in command.params if not getattr(param, "hidden", False)]
     options = [one for param in shown for one in param.opts if one.startswith("--")]
-    habit = _HABITS.get(name, "").format(value)
-    if habit and all(word.partition("=")[0] in fields or word.startswith("-") for word in habit.split() if "=" in word):
+    if habit := in_our_words(name, value, fields):
         return f"{told}\n  write: {habit}"
     if named:
         return f"{told}; settings are written without dashes\n  write: {named[0]}={value}"

@@ -85,7 +85,12 @@ def train(
     ],
     *,
     out: Annotated[Path, typer.Option(help="Folder to be made.", show_default=False)],
-    vocab_size: Annotated[int, typer.Option(help="Pieces in all.")] = 32_128,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Pieces in all. Default: 32128, or all that a text yields which has fewer.", show_default=False
+        ),
+    ] = None,
     kind: Annotated[
         KindName,
         typer.Option(
@@ -134,10 +139,12 @@ def train(
     from pretrainkit.tokenizers.coco_classes import read_classes
     from pretrainkit.tokenizers.punkt import read_abbreviations
     from pretrainkit.tokenizers.train import TokenizerSettings, manifest_of_existing, train_tokenizer
+    from pretrainkit.tokenizers.unigram import DEFAULT_VOCAB_SIZE
 
+    wanted = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     settings = TokenizerSettings(
         kind=kind.value,
-        vocab_size=vocab_size,
+        vocab_size=wanted,
         layout=layout.value,
         lowercase=lowercase,
         classes=read_classes(classes),
@@ -163,8 +170,10 @@ def train(
             punkt = learn_punkt(find_sources(sentences_from), text_key=text_key, max_bad=max_bad, language=language)
             progress.note(about_language(punkt))
             punkt = punkt.with_abbreviations(more)
-        progress.note(f"learning a {kind.value} vocabulary of {vocab_size:,} pieces")
-        manifest = train_tokenizer(words, out, settings, punkt=punkt)
+        progress.note(f"learning a {kind.value} vocabulary of {wanted:,} pieces")
+        manifest = train_tokenizer(words, out, settings, punkt=punkt, as_many_as_possible=vocab_size is None)
+        if (size := manifest["vocab_size"]) < wanted:
+            progress.note(f"this text yields {size:,} pieces, so the vocabulary has these")
     if json_output:
         typer.echo(json.dumps(manifest, ensure_ascii=False))
         return

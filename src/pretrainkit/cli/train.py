@@ -1,5 +1,6 @@
 """`pretrainkit train`."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,6 +67,8 @@ def train(
     resolved = api.resolve_config(source, settings or [])
     name = Path(source).stem if source.endswith((".yaml", ".yml")) else source.replace("/", "-")
     out = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for note in resolved.notes():
+        print(note, file=sys.stderr)
     if launch == "none":
         known = resolved.origins if origins is None else _origins(origins)
         api.train(resolved.config, out, origins=known, watcher=make_watcher(json), device=device, resume=resume)

@@ -73,6 +73,17 @@ class Config(BaseModel):
         """Problems for which the loader looks for a setting that can give way."""
         return ()
 
+    def unsuited(self, preset: Any) -> Iterable[Conflict]:
+        """Values of `preset`, which this config was made from, that do not suit other choices than those of the preset.
+
+        They are no problems: what a user wrote stays.
+        """
+        return ()
+
+
+class Unread(Conflict):
+    """Of a value that nothing reads."""
+
 
 def shown(value: Any) -> str:
     """A value as it is written on the command line."""
@@ -96,7 +107,7 @@ def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
         for leaf, given, usual in _changed(path, value, default):
             choice, others = f"{prefix}{mark.field}", " or ".join(map(shown, mark.values))
             current = shown(getattr(config, mark.field))
-            yield Conflict(
+            yield Unread(
                 f"{leaf}={shown(given)} is only read by {choice}={others}, not by {current}\n"
                 f"  leave it out, which is {leaf}={shown(usual)}, or set {choice}={shown(mark.values[0])}",
                 [(leaf, DEFAULT)],

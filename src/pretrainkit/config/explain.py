@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -86,6 +86,9 @@ def _message(
             verb = "is missing" if given is None else f"cannot be {_short(given)}"
             return f"{path} {verb}\n  given:   {path}={_short(given)}{where}\n  accepted: {accepted}"
     accepted = _accepted(place)
+    names = [name for c in place.members for name, info in c.model_fields.items() if given in get_args(info.annotation)]
+    if isinstance(given, str) and names:
+        accepted += f"\n  write: {path}.{names[0]}={given}"
     return (
         f"{path or 'the config'} cannot be {_short(given)}\n  given:   {path}={_short(given)}{where}"
         f"{f'{chr(10)}  accepted: {accepted}' if accepted else ''}{meaning}"
@@ -121,6 +124,11 @@ def _unknown(
     near = {name: doc for name, doc in known.items() if name in here or not name.startswith(f"{parent}.")}
     close = nearest(path, near if parent else known)
     advice = f"\n  closest: {close}" if close else ""
+    habit = in_our_words(leaf, given, known)
+    if habit and (not parent or habit.startswith(f"{parent}.")):
+        advice = f"\n  write: {habit}"
+    if not all_fields and owners:
+        return f"{told}{advice}\n  there are {', '.join(owners[0].model_fields)}"
     return f"{told}{advice}" + (f"\n  all fields: {all_fields}" if all_fields else "")
 
 
@@ -217,6 +225,77 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+_HABITS = {
+    "lr": "optimizer.peak_lr={}",
+    "learning-rate": "optimizer.peak_lr={}",
+    "wd": "optimizer.weight_decay={}",
+    "optim": "optimizer.name={}",
+    "opt": "optimizer.name={}",
+    "optimizer": "optimizer.name={}",
+    "clip-grad": "optimizer.max_grad_norm={}",
+    "grad-clip-norm": "optimizer.max_grad_norm={}",
+    "adam-beta1": "optimizer.beta1={}",
+    "adam-beta2": "optimizer.beta2={}",
+    "adam-epsilon": "optimizer.epsilon={}",
+    "eps": "optimizer.epsilon={}",
+    "epochs": "num_steps=null data.num_epochs={}",
+    "num-epochs": "num_steps=null data.num_epochs={}",
+    "num-train-epochs": "num_steps=null data.num_epochs={}",
+    "max-steps": "num_steps={}",
+    "steps": "num_steps={}",
+    "train-steps": "num_steps={}",
+    "warmup": "schedule.num_warmup_steps={}",
+    "warmup-steps": "schedule.num_warmup_steps={}",
+    "warmup-ratio": "schedule.warmup_share={}",
+    "sched": "schedule.name={}",
+    "lr-scheduler": "schedule.name={}",
+    "lr-scheduler-type": "schedule.name={}",
+    "img-size": "model.image_size={}",
+    "image-size": "model.image_size={}",
+    "max-length": "data.max_seq_length={}",
+    "max-seq-len": "data.max_seq_length={}",
+    "bs": "data.batch_size={}",
+    "train-batch-size": "data.batch_size={}",
+    "per-device-train-batch-size": "data.microbatch_size={}",
+    "per-device-eval-batch-size": "evaluate.batch_size={}",
+    "train-data": "data.train={}",
+    "train-file": "data.train={}",
+    "dataset": "data.train={}",
+    "val-data": "data.valid={}",
+    "validation-file": "data.valid={}",
+    "workers": "data.num_workers={}",
+    "dataloader-num-workers": "data.num_workers={}",
+    "precision": "precision.compute={}",
+    "amp": "precision.compute=auto",
+    "bf16": "precision.compute=bfloat16",
+    "fp16": "precision.compute=float16",
+    "grad-checkpointing": "parallel.activation_checkpointing=true",
+    "gradient-checkpointing": "parallel.activation_checkpointing=true",
+    "torchcompile": "parallel.compile=on",
+    "torch-compile": "parallel.compile=on",
+    "save-steps": "checkpoint.every_steps={}",
+    "save-total-limit": "checkpoint.keep_last={}",
+    "logging-steps": "log.every_steps={}",
+    "log-every-n-steps": "log.every_steps={}",
+    "eval-steps": "evaluate.every_steps={}",
+    "report-to": "log.wandb=online",
+    "pretrained": "init_from={}",
+    "initial-checkpoint": "init_from={}",
+    "model-name-or-path": "init_from={}",
+    "output-dir": "--out {}",
+    "output": "--out {}",
+    "logs": "--out {}",
+}
+"""Options of Hugging Face's trainer, timm and open_clip, to what says the same here."""
+
+
+def in_our_words(name: str, value: str, fields: Container[str]) -> str | None:
+    """The setting or option that says what `name` says to other trainers; None: none, or this recipe lacks it."""
+    habit = _HABITS.get(name.replace("_", "-"), "").format(value)
+    paths = [word.partition("=")[0] for word in habit.split() if "=" in word]
+    return habit if habit and all(path in fields for path in paths) else None
+
+
 def nearest(path: str, known: Mapping[str, str]) -> str | None:
     """The known dotted path that `path` most likely meant: by spelling, place, and the words of the documentation."""
     parent, _, leaf = path.rpartition(".")
@@ -228,7 +307,8 @@ def nearest(path: str, known: Mapping[str, str]) -> str | None:
         doc_words = set(re.findall(r"[a-z]{2,}", known[candidate].lower()))
         described = len(words & doc_words) / len(words) if words else 0.0
         named = len(words & set(other_leaf.split("_"))) / len(words) if words else 0.0
-        return max(spelling, 0.9 * named, 0.8 * described) + (0.15 if other_parent == parent else 0.0)
+        likeness = max(spelling, 0.9 * named, 0.8 * described)
+        return likeness + (0.15 if other_parent == parent and likeness > 0.5 else 0.0)
 
     best = max(known, key=score, default=None)
     return best if best is not None and score(best) >= 0.6 else None
@@ -240,3 +320,8 @@ def conflicts_in(error: ValidationError, config_class: type[BaseModel]) -> Itera
         found = one.get("ctx", {}).get("error")
         if isinstance(found, ConflictError):
             yield _place(one["loc"], config_class).path, found
+
+
+def refused_in(error: ValidationError, config_class: type[BaseModel]) -> list[str]:
+    """Dotted path of each value that is refused by itself."""
+    return [_place(one["loc"], config_class).path for one in error.errors() if one["type"] != "value_error"]

@@ -5,16 +5,17 @@ one preset or file, or several of which later ones win; the other keys are laid 
 All problems are reported together.
 """
 
+import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pretrainkit.config.base import DEFAULT, Config, Conflict
-from pretrainkit.config.explain import config_classes_in, conflicts_in, explain, tag_of
+from pretrainkit.config.base import DEFAULT, Config, Conflict, Unread, shown
+from pretrainkit.config.explain import config_classes_in, conflicts_in, explain, refused_in, tag_of
 from pretrainkit.config.yaml import key_lines, parse_yaml
 from pretrainkit.errors import ConfigError
 
@@ -42,9 +43,22 @@ class Resolved:
     """Dotted path of each leaf to 'preset bert/tiny', 'line 3 of file x.yaml', 'command line', or 'default'; where a
     value of a preset gave way, 'default, because optimizer.name was overridden (command line)'."""
 
+    def notes(self) -> list[str]:
+        """What gave way, a line each."""
+        values = flatten(self.config.model_dump(mode="json"))
+        return [f"note: {path}={shown(values[path])} ({why})" for path, why in self.origins.items() if "because" in why]
 
-def resolve(source: str | Path | Mapping[str, Any], overrides: Iterable[str], catalog: Catalog) -> Resolved:
+
+def resolve(
+    source: str | Path | Mapping[str, Any], overrides: Iterable[str], catalog: Catalog, *, is_recorded: bool = False
+) -> Resolved:
     """Build the config of `source` with `overrides` (each `dotted.path=value`) on top.
+
+    Args:
+        source: Preset, file or settings.
+        overrides: Win over them.
+        catalog: The recipes.
+        is_recorded: `source` is what a run recorded, every field of it: what nothing reads is no mistake there.
 
     Raises:
         ConfigError: Unknown preset or file, unknown keys, wrong types: every problem found, each with its mend.
@@ -74,7 +88,7 @@ def resolve(source: str | Path | Mapping[str, Any], overrides: Iterable[str], ca
         return f"pretrainkit config schema {recipe}"
 
     try:
-        config = _settled(tree, origins, config_class)
+        config = _settled(tree, origins, config_class, catalog, is_recorded)
     except ValidationError as error:
         found = explain(error, config_class, origin=lambda path: _place_of(path, origins), all_fields=all_fields)
         raise ConfigError(problems + found) from None
@@ -85,9 +99,10 @@ def resolve(source: str | Path | Mapping[str, Any], overrides: Iterable[str], ca
 
 
 _GAVE_WAY = ("default, because", "adjusted, because")
+_MAPPING = "given mapping"
 
 
-def _settled(tree: Tree, origins: Origins, config_class: type[C]) -> C:
+def _settled(tree: Tree, origins: Origins, config_class: type[C], catalog: Catalog, is_recorded: bool) -> C:
     """The config of `tree`. In a conflict, a value that no user wrote gives way to what a user wrote.
 
     Raises:
@@ -98,7 +113,8 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C]) -> C:
         error, config, conflicts = None, None, list[Conflict]()
         try:
             config = config_class.model_validate(tree)
-            conflicts = list(config.conflicts()) if isinstance(config, Config) else []
+            if isinstance(config, Config):
+                conflicts = [*config.conflicts(), *_unsuited(config, origins, catalog)]
         except ValidationError as caught:
             error = caught
             conflicts = [_below(prefix, found.conflict) for prefix, found in conflicts_in(error, config_class)]
@@ -107,11 +123,19 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C]) -> C:
             for path, value in conflict.remedies:
                 others = (_cause(other, origins) for other in conflict.settings if other != path)
                 cause = next(filter(None, others), None)
-                if cause is None or path in done or _is_written(path, origins):
+                is_old = is_recorded and isinstance(conflict, Unread) and _origin_of(path, origins) == _MAPPING
+                if path in done or not (is_old or (cause and not _is_written(path, origins))):
                     continue
                 done.add(path)
+                changed = copy.deepcopy(tree)
+                _put(changed, path.split("."), value)
+                if path in _refused(changed, config_class):
+                    continue
                 has_changed = True
                 _put(tree, path.split("."), value)
+                if is_old:
+                    continue
+                assert cause is not None
                 for leaf in [leaf for leaf in origins if f"{leaf}.".startswith(f"{path}.")]:
                     del origins[leaf]
                 kind = "default" if value is DEFAULT else "adjusted"
@@ -122,6 +146,23 @@ def _settled(tree: Tree, origins: Origins, config_class: type[C]) -> C:
                 raise error
             assert config is not None
             return config
+
+
+def _unsuited(config: Config, origins: Origins, catalog: Catalog) -> Iterator[Conflict]:
+    """Values of presets that do not suit the config's choices."""
+    for origin in sorted({origin for origin in origins.values() if origin.startswith("preset ")}):
+        for conflict in config.unsuited(catalog.preset(origin.removeprefix("preset "))):
+            if _origin_of(conflict.remedies[0][0], origins) == origin:
+                yield conflict
+
+
+def _refused(tree: Tree, config_class: type[BaseModel]) -> list[str]:
+    """Dotted paths of values that cannot be, whatever the others are."""
+    try:
+        config_class.model_validate(tree)
+    except ValidationError as error:
+        return refused_in(error, config_class)
+    return []
 
 
 def _below(prefix: str, conflict: Conflict) -> Conflict:
@@ -228,7 +269,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple[str, ...]) -> tuple[Tree, Origins]:
     if isinstance(source, Mapping):
-        return _extend(dict(source), "given mapping", Path(), catalog, trail, {})
+        return _extend(dict(source), _MAPPING, Path(), catalog, trail, {})
     name = str(source)
     if not name.endswith((".yaml", ".yml")):
         tree = catalog.preset(name).model_dump(mode="json")

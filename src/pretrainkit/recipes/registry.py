@@ -106,14 +106,18 @@ class Recipes:
                 f"with its settings: pretrainkit train {quote(f'{name}/config.yaml')}"
             )
         if not recipe_name:
+            every = {f"{r}/{p}".replace("/", "-"): f"{r}/{p}" for r in entries() for p in find_recipe(r).presets}
+            near = "".join(f"; did you mean {every[one]}?" for one in difflib.get_close_matches(name, every, n=1))
             raise ConfigError(
-                f"there is no preset {name!r}\n  presets are written recipe/preset, like bert/tiny; files end in yaml\n"
+                f"there is no preset {name!r}{near}\n"
+                "  presets are written recipe/preset, like bert/tiny; files end in yaml\n"
                 "  all presets: pretrainkit recipes"
             )
         recipe = find_recipe(recipe_name)
         if preset_name not in recipe.presets:
-            close: Any = difflib.get_close_matches(preset_name, recipe.presets, n=1)
-            hint = f"; did you mean {recipe_name}/{close[0]}?" if close else ""
+            close: Any = [one for one in recipe.presets if one.endswith(f"-{preset_name}")][:3]
+            close = close or difflib.get_close_matches(preset_name, recipe.presets, n=1)
+            hint = f"; did you mean {' or '.join(f'{recipe_name}/{one}' for one in close)}?" if close else ""
             raise ConfigError(
                 f"recipe {recipe_name!r} has no preset {preset_name!r}{hint}\n  presets: {', '.join(recipe.presets)}"
             )

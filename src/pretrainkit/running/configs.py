@@ -22,6 +22,15 @@ def resolve_config(source: str | Path | Mapping[str, Any], overrides: Iterable[s
     return resolve(source, overrides, Recipes())
 
 
+def recorded_config(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Resolved:
+    """As `resolve_config`, of what a run recorded: a setting there that nothing reads is no mistake, but its default.
+
+    Raises:
+        ConfigError: Every problem found.
+    """
+    return resolve(tree, overrides, Recipes(), is_recorded=True)
+
+
 def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Any:
     """As `resolve_config`, the config alone: `load_config("bert/tiny", ["data.batch_size=64"])`."""
     return resolve_config(source, overrides).config

@@ -213,7 +213,7 @@ def _version(package: str) -> str | None:
 def _packages(versions: Mapping[str, str | None], outcomes: Mapping[str, Outcome]) -> list[Finding]:
     findings = []
     for extra, packages in {"": NEEDED, **EXTRAS}.items():
-        there = [f"{name} {versions[name]}" for name in packages if versions[name]]
+        there = [f"{name} {versions[name]}" for name in packages if versions[name] and outcomes[name] == Outcome()]
         missing = [name for name in packages if not versions[name]]
         text = ", ".join([*there, *(f"no {name}" for name in missing)])
         mend = f"pip install 'pretrainkit[{extra}]'" if missing else ""

@@ -13,7 +13,7 @@ from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.recipes.registry import find_recipe
-from pretrainkit.running.configs import check_config, check_initial, resolve_config
+from pretrainkit.running.configs import check_config, check_initial, recorded_config
 from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
 from pretrainkit.running.initial import fresh_model, load_initial, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokenizer
@@ -149,7 +149,7 @@ def _complete(folder: RunFolder, config: RunConfig, watcher: Watcher) -> dict[st
 
 def _changes(folder: RunFolder, config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted path of each setting that `config` has otherwise than the run so far, to its old and its new value."""
-    old = flatten(resolve_config(folder.config_tree()).config.model_dump(mode="json"))
+    old = flatten(recorded_config(folder.config_tree()).config.model_dump(mode="json"))
     new = flatten(config.model_dump(mode="json"))
     return {path: (old.get(path), new.get(path)) for path in old | new if old.get(path) != new.get(path)}
 

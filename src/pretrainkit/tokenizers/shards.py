@@ -318,7 +318,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
                 f"{folder} is text, not token shards\n  make them, and train on data.train=tokens/train:\n"
                 f"  pretrainkit corpus shards {quote(text)} --out corpus\n"
                 "  pretrainkit corpus count-words 'corpus/train/*.jsonl' --out words.tsv\n"
-                "  pretrainkit tokenizer train words.tsv --vocab-size 8192 --out tokenizer\n"
+                "  pretrainkit tokenizer train words.tsv --out tokenizer\n"
                 "  pretrainkit tokenizer encode corpus --tokenizer tokenizer --splitter newline --out tokens"
             ) from error
         raise DataError(

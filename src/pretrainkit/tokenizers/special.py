@@ -1,4 +1,4 @@
-"""Ids of the control tokens."""
+"""Ids of the control tokens, and what vocabularies of all kinds refuse."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -35,3 +35,14 @@ class SpecialIds:
         if broken:
             raise DataError(f"{where} has no id for {', '.join(broken)}\n  make the tokenizer or the shards anew")
         return cls(**{name: content[name] for name in names})
+
+
+class TooFewPieces(DataError):
+    """A text does not yield as many pieces as a vocabulary should have."""
+
+    def __init__(self, vocab_size: int, most: int) -> None:
+        super().__init__(
+            f"--vocab-size is {vocab_size}, but this text yields at most {most} pieces\n"
+            f"  use --vocab-size {most} or less, or count the words of more text"
+        )
+        self.most = most

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError
-from pretrainkit.tokenizers.special import SpecialIds
+from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
 
 TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
@@ -46,10 +46,7 @@ def train_subwords(
     tokenizer = (_bpe if kind == "bpe" else _wordpiece)(counts, vocab_size, lowercase)
     size = tokenizer.get_vocab_size()
     if size < vocab_size:
-        raise DataError(
-            f"--vocab-size is {vocab_size}, but this text yields at most {size} pieces\n"
-            f"  use --vocab-size {size} or less, or count the words of more text"
-        )
+        raise TooFewPieces(vocab_size, size)
     if size > vocab_size:
         raise DataError(
             f"--vocab-size is {vocab_size}, but the characters of this text alone take {size} pieces\n"

@@ -1,8 +1,8 @@
 """Trains a tokenizer from word counts into a folder that this package and `transformers` load."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.tokenizers import folder as files
 from pretrainkit.tokenizers import subwords, unigram
 from pretrainkit.tokenizers.punkt import PunktParameters
+from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
 from pretrainkit.tokenizers.word_counts import read_word_counts
 
 Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
@@ -78,6 +79,7 @@ def train_tokenizer(
     settings: TokenizerSettings,
     *,
     punkt: PunktParameters | None = None,
+    as_many_as_possible: bool = False,
 ) -> dict[str, Any]:
     """Train and write a tokenizer folder; return its manifest. Equal counts and settings give equal bytes.
 
@@ -88,6 +90,7 @@ def train_tokenizer(
         out: The folder to be made.
         settings: What to train.
         punkt: Parameters of the sentence splitter to keep beside the tokenizer.
+        as_many_as_possible: Of a text that yields fewer pieces than `settings.vocab_size`, all that it yields.
 
     Raises:
         DataError: The input or the vocabulary size cannot be used, or `out` holds something else. Nothing is written
@@ -102,33 +105,13 @@ def train_tokenizer(
             return existing
         files.refuse_existing(out)
     with files.new_folder(out) as aside:
-        if settings.kind == "unigram":
-            model = unigram.train_unigram(counts, settings.vocab_size, settings.layout)
-            from pretrainkit.tokenizers.unigram_json import tokenizer_json
-
-            contents = {
-                files.MODEL: model,
-                files.VOCAB: unigram.vocab_lines(model),
-                files.TOKENIZER_JSON: tokenizer_json(model).encode(),
-            }
-            tokens, special = unigram.TOKENS, unigram.SPECIAL
-            if settings.layout == "t5":
-                tokens, special = unigram.T5_TOKENS, unigram.T5_SPECIAL
-        elif settings.kind == "multimodal":
-            text = subwords.train_multimodal(
-                counts,
-                settings.vocab_size,
-                classes=settings.classes,
-                num_sentinels=settings.num_sentinels,
-                num_bins=settings.num_bins,
-                lowercase=settings.lowercase,
-            )
-            contents = {files.TOKENIZER_JSON: text.encode()}
-            tokens, special = subwords.MULTIMODAL_TOKENS, subwords.MULTIMODAL_SPECIAL
-        else:
-            text = subwords.train_subwords(counts, settings.vocab_size, settings.kind, settings.lowercase)
-            contents = {files.TOKENIZER_JSON: text.encode()}
-            tokens, special = subwords.TOKENS, subwords.SPECIAL
+        try:
+            contents, vocab_size = _contents(counts, settings), settings.vocab_size
+        except TooFewPieces as error:
+            if not as_many_as_possible:
+                raise
+            contents, vocab_size = _contents(counts, replace(settings, vocab_size=error.most)), error.most
+        tokens, special = _controls(settings)
         for name, content in contents.items():
             with atomic_file(aside / name) as file:
                 file.write(content)
@@ -138,9 +121,45 @@ def train_tokenizer(
         return files.write_manifest_of(
             aside,
             kind=settings.kind,
-            vocab_size=settings.vocab_size,
+            vocab_size=vocab_size,
             special=special,
             settings=asdict(settings) | {"num_words": len(counts), "num_occurrences": sum(counts.values())},
             source=source,
             punkt=punkt.fingerprint if punkt else None,
         )
+
+
+def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[str, bytes]:
+    """Name to content of the files with the vocabulary."""
+    if settings.kind == "unigram":
+        model = unigram.train_unigram(counts, settings.vocab_size, settings.layout)
+        from pretrainkit.tokenizers.unigram_json import tokenizer_json
+
+        return {
+            files.MODEL: model,
+            files.VOCAB: unigram.vocab_lines(model),
+            files.TOKENIZER_JSON: tokenizer_json(model).encode(),
+        }
+    if settings.kind == "multimodal":
+        text = subwords.train_multimodal(
+            counts,
+            settings.vocab_size,
+            classes=settings.classes,
+            num_sentinels=settings.num_sentinels,
+            num_bins=settings.num_bins,
+            lowercase=settings.lowercase,
+        )
+    else:
+        text = subwords.train_subwords(counts, settings.vocab_size, settings.kind, settings.lowercase)
+    return {files.TOKENIZER_JSON: text.encode()}
+
+
+def _controls(settings: TokenizerSettings) -> tuple[dict[str, str], SpecialIds]:
+    """The control tokens by what they are for, and their ids."""
+    if settings.kind == "multimodal":
+        return subwords.MULTIMODAL_TOKENS, subwords.MULTIMODAL_SPECIAL
+    if settings.kind != "unigram":
+        return subwords.TOKENS, subwords.SPECIAL
+    if settings.layout == "t5":
+        return unigram.T5_TOKENS, unigram.T5_SPECIAL
+    return unigram.TOKENS, unigram.SPECIAL

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError, RunError
-from pretrainkit.tokenizers.special import SpecialIds
+from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
 
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 TOKENS = {"unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "pad": "<pad>"}
@@ -115,10 +115,7 @@ def _explained(message: str, vocab_size: int, num_inserted: int) -> Exception:
     """SentencePiece's refusal in our words. Its numbers lack the pieces that are inserted later."""
     if found := _TOO_LARGE.search(message):
         most = int(found[1]) + num_inserted
-        return DataError(
-            f"--vocab-size is {vocab_size}, but this text yields at most {most} pieces\n"
-            f"  use --vocab-size {most} or less, or count the words of more text"
-        )
+        return TooFewPieces(vocab_size, most)
     if found := _TOO_SMALL.search(message):
         least = int(found[1]) + num_inserted
         return DataError(

@@ -105,6 +105,20 @@ class OptimizerConfig(Config):
     """squared_norm_legacy: Sabertooth of 2021, which compared and divided by the squared norm."""
 
 
+_USUAL_LR = {"adamw": 1e-3, "lamb": 5e-3, "sgd": 0.1, "lars": 1.0, "adafactor": 1e-3, "lion": 1e-4, "muon": 2e-3}
+"""What does about the same to one model. Sources: the papers of Adam, LAMB, Lion (a tenth of AdamW's) and Adafactor;
+docs/training.md of muon; sgd and lars with momentum 0.9."""
+_USUAL_RELATIVE_LR = 1e-2
+"""Of steps that are a share of the parameter, of adamw and adafactor (Shazeer & Stern 2018)."""
+
+
+def usual_lr(optimizer: OptimizerConfig) -> float:
+    """The usual learning rate of this optimiser, to convert that of another one."""
+    factor_scale = optimizer.name == "adafactor" and optimizer.adafactor.multiply_by_parameter_scale
+    is_relative = factor_scale or (optimizer.name == "adamw" and optimizer.scale_by_parameter_rms)
+    return _USUAL_RELATIVE_LR if is_relative else _USUAL_LR[optimizer.name]
+
+
 ScheduleFactor = Literal[
     "constant",
     "linear_warmup",
@@ -152,6 +166,12 @@ class ScheduleConfig(Config):
     @classmethod
     def _split_factors(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split("*")) if isinstance(value, str) else value
+
+    @property
+    def largest_factor(self) -> float:
+        """What peak_lr is multiplied by at most: 1, but for the factor rsqrt_decay, which is not normalised."""
+        is_small = self.name == "factors" and "rsqrt_decay" in self.factors
+        return max(self.num_warmup_steps, 1) ** -0.5 if is_small else 1.0
 
     def warmup_steps(self, num_steps: int) -> int:
         """Updates of the warm-up in a run of `num_steps`."""

@@ -3,6 +3,7 @@
 A recipe subclasses `RunConfig` and narrows `model`, `objective` and `data` to its own classes.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, SerializeAsAny
@@ -13,7 +14,7 @@ from pretrainkit.config.paths import IsPath
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig, usual_lr
 
 
 class PrecisionConfig(Config):
@@ -217,6 +218,22 @@ class RunConfig(Config):
     def conflicts(self) -> list[Conflict]:
         """Problems that are solved when a value gives way that no user wrote."""
         return [problem for problem in self.problems() if isinstance(problem, Conflict)]
+
+    def unsuited(self, preset: "RunConfig") -> Iterator[Conflict]:
+        """The learning rate of a preset, and that it clips nothing, where the optimiser is another one."""
+        mine, old = self.optimizer, preset.optimizer
+        is_rsqrt = self.schedule.largest_factor < 1, preset.schedule.largest_factor < 1
+        factor = preset.schedule.largest_factor / self.schedule.largest_factor if len(set(is_rsqrt)) > 1 else 1.0
+        factor *= usual_lr(mine) / usual_lr(old)
+        if factor != 1 and mine.peak_lr == old.peak_lr:
+            yield Conflict(
+                f"optimizer.peak_lr={old.peak_lr:g} was chosen for another optimiser or schedule",
+                [("optimizer.peak_lr", float(f"{old.peak_lr * factor:.2g}"))],
+                *("optimizer.name", "optimizer.scale_by_parameter_rms"),
+                *("optimizer.adafactor.multiply_by_parameter_scale", "schedule.name", "schedule.factors"),
+            )
+        if mine.name != old.name == "adafactor" and mine.max_grad_norm == 0:  # which cuts updates down by itself
+            yield Conflict("nothing clips the gradients", [("optimizer.max_grad_norm", DEFAULT)], "optimizer.name")
 
     def problems(self, world_size: int = 1) -> list[str]:
         """Combinations of settings that cannot work on so many ranks, each as a message. Recipes add their own."""

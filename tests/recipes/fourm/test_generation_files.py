@@ -212,7 +212,7 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
         ({"to": ["depth"], "given": ["caption=" + "red " * 40]}, "has 121 tokens with its end mark.*at most 32"),
         ({"to": ["depth"], "given": ["caption=a [S_2]"]}, "not numbered in order"),
         ({"to": ["caption"], "given": ["caption=a red ball"]}, "caption is given and asked for"),
-        ({"to": ["depth"], "settings": ["depth.steps=3"]}, "there are modality, scheme, num_steps"),
+        ({"to": ["depth"], "settings": ["depth.steps=3"]}, "no field 'steps'.*there are modality, scheme, num_steps"),
         ({"to": ["depth"], "settings": ["seg.num_steps=3"]}, "there is no target 'seg'"),
         ({"to": ["depth"], "settings": ["depth.guidance={caption: 2}"]}, "guided by caption, which is not known"),
         ({"to": ["depth"], "settings": ["depth.scheme=autoregressive"]}, "it is an image"),
@@ -220,7 +220,10 @@ def test_tokens_of_an_image_tokenizer_are_pictures_where_it_is_given(setup: Setu
         ({"to": ["depth"], "settings": ["depth.schedule=[4, 4]"]}, "schedule of 8 tokens, but it has 64"),
         ({"to": ["seg"], "settings": ["seg.take=mean"]}, "seg@64 has take=mean, but its tokens are no numbers"),
         ({"to": ["depth"], "settings": ["depth.take=mean"], "temperature": 0}, "set temperature=1"),
-        ({"to": ["depth"], "settings": ["depth.temperature=-1"]}, "greater than or equal to 0"),
+        (
+            {"to": ["depth"], "settings": ["depth.temperature=-1"]},
+            "depth.temperature cannot be -1.*accepted: number >= 0",
+        ),
         ({"to": ["depth"], "given": ["caption=x"], "from_data": 2}, "nothing else can be given"),
     ],
 )

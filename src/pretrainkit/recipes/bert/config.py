@@ -132,11 +132,11 @@ class BertObjectiveConfig(Config):
     sentence_pair: Annotated[Literal["order", "next"], ReadBy("sentence_order", (True,))] = "order"
     """order: whether the two segments were swapped (ALBERT). next: whether the second segment follows the first, or is
     as many tokens from elsewhere in the same component (BERT), which can be told by the words they share."""
-    swap_probability: Rate = 0.5
+    swap_probability: Annotated[Rate, ReadBy("sentence_order", (True,))] = 0.5
     """Share of the pairs to swap, or to give another second segment."""
     masked_lm_weight: PositiveFloat = 1.0
     """Factor of the masked-word loss."""
-    sentence_order_weight: PositiveFloat = 1.0
+    sentence_order_weight: Annotated[PositiveFloat, ReadBy("sentence_order", (True,))] = 1.0
     """Factor of the loss of sentence_pair."""
 
     @model_validator(mode="after")

@@ -151,7 +151,7 @@ class ProjectionConfig(Config):
     """linear: one matrix without bias. residual: linear, GELU, linear, dropout, sum with the first, layer norm."""
     dim: PositiveInt = 512
     """Width of the embeddings."""
-    dropout: DropoutRate = 0.1
+    dropout: Annotated[DropoutRate, ReadBy("kind", ("residual",))] = 0.1
     """residual only."""
     normalize: bool = True
     """Embeddings of length 1."""
@@ -173,7 +173,7 @@ class TemperatureConfig(Config):
     """To start with."""
     smallest: PositiveFloat = 0.01
     """Smaller ones are used as this and get no gradient."""
-    largest: PositiveFloat = 0.5
+    largest: Annotated[PositiveFloat, ReadBy("kind", ("constant", "parameter"))] = 0.5
     """Larger ones are used as this and get no gradient (constant and parameter only)."""
     project_back: bool = True
     """A learned temperature beyond a limit is set to it after each update, or its gradient would vanish for good."""

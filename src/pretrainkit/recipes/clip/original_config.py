@@ -303,6 +303,9 @@ def import_config(path: Path, settings: Iterable[str] = (), nproc: int = 1) -> I
         config = _convert(values, nproc)
     except ValidationError as error:
         raise ConfigError([f"{path}: {problem}" for problem in explain(error, ClipRun)]) from None
+    dropout = "model.projection.complex_projection.drop_out"
+    if config.model.projection.kind == "linear" and values[dropout] != DEFAULTS[dropout]:
+        notes.append(f"{dropout}: only the complex projection has dropout")
     notes.append(f"ckpt.dir: give the run's folder with --out {values['ckpt.dir']}/{values['data.exp_name']}")
     if values["runner.name"] == "clip_bsgs" and not values["loss.nce_loss.gather_backward"]:
         notes.append("loss.nce_loss.gather_backward: accumulation always takes the true gradient, in ZeroVL too")
@@ -407,6 +410,7 @@ def _convert(v: dict[str, Any], nproc: int) -> ClipRun:
 
 
 def _model(v: dict[str, Any]) -> ClipModelConfig:
+    kind = _choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"})
     return ClipModelConfig(
         image=TimmConfig(
             name=v["model.image_encoder.tag"],
@@ -423,10 +427,10 @@ def _model(v: dict[str, Any]) -> ClipModelConfig:
             pool_token=v["model.text_encoder.target_token_idx"],
         ),
         projection=ProjectionConfig(
-            kind=_choice(v, "model.projection.name", {"simple": "linear", "complex": "residual"}),
+            kind=kind,
             dim=v["model.projection.dim"],
-            dropout=v["model.projection.complex_projection.drop_out"],
-            normalize=v["model.projection.name"] == "simple",
+            **({"dropout": v["model.projection.complex_projection.drop_out"]} if kind == "residual" else {}),
+            normalize=kind == "linear",
             image_trainable=v["model.projection.image_projector_trainable"],
             text_trainable=v["model.projection.text_projector_trainable"],
         ),

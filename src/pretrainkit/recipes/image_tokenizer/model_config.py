@@ -160,12 +160,12 @@ class CodebookConfig(Config):
     """Latents have length 1 before they are compared and pulled; else, with cosine, they are only compared so."""
     first_codes: Literal["random", "kmeans"] = "random"
     """kmeans: clusters of the latents of the first update."""
-    num_kmeans_rounds: PositiveInt = 10
+    num_kmeans_rounds: Annotated[PositiveInt, ReadBy("first_codes", ("kmeans",))] = 10
     """kmeans only."""
     revival: Literal["latents", "split", "none"] = "latents"
     """What becomes of codes that are hardly used: random latents of the batch, or copies of the most used ones with a
     little noise (Linde, Buzo & Gray 1980)."""
-    revival_coefficient: PositiveFloat = 32.0
+    revival_coefficient: Annotated[PositiveFloat, ReadBy("revival", ("latents", "split"))] = 32.0
     """Codes are revived whose average use is below that of all, divided by this."""
 
     @property
