@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import pytest
 import torch
@@ -96,22 +97,6 @@ def test_fact_36_a_run_with_mixup_and_debias_that_was_killed_is_resumed_bit_for_
     assert [name for name in straight if not torch.equal(resumed[name], straight[name])] == []
 
 
-@pytest.mark.parametrize("temperature", ["log_parameter", "constant", "parameter"])
-@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
-def test_an_export_is_the_run(given, tmp_path, format, temperature, transformers):
-    """Also of a temperature that transformers knows in another form."""
-    more = ["data.valid_transforms=[{op: resize, size: 16}]", f"model.temperature.kind={temperature}"]
-    held_out = given[0].replace("data.train=", "data.valid=")
-    config = api.load_config("clip/tiny", [*SETTINGS, *given, held_out, *more, "evaluate.every_steps=null"])
-    api.train(config, tmp_path / "run", device="cpu")
-    exported = assert_exports_are_the_run(tmp_path / "run", tmp_path, "clip", format)
-    if format == "huggingface":
-        processor = transformers.AutoProcessor.from_pretrained(exported)
-        opened = api.open_model(exported)
-        own = opened.recipe.input_ids(opened.config, exported, ["a red dog", "the cat sits"])
-        assert processor(text=["a red dog", "the cat sits"])["input_ids"] == own
-
-
 TIMM_OPTIONS = "{patch_size: 8, embed_dim: 24, depth: 1, num_heads: 3}"
 TIMM = f"model.image={{kind: timm, name: vit_tiny_patch16_224, pretrained: false, options: {TIMM_OPTIONS}}}"
 RESNET = "model.image={kind: timm, name: resnet10t, pretrained: false, freeze_batch_norm: true}"
@@ -133,46 +118,65 @@ FOREIGN = [
     *("checkpoint.asynchronous=false", "log.every_steps=1"),
 ]
 QUICK = ["num_steps=1", "schedule.num_warmup_steps=0", "evaluate.every_steps=null", "precision.compute=float32"]
+ONE_LAYER = ["model.image.num_layers=1", "model.text.num_layers=1"]
 
 
-def trained(preset, given, out, *words):
+@pytest.fixture(scope="module")
+def small_runs(given, tmp_path_factory):
+    """A function of (preset, settings) to the folder of a run of one step, which is made once."""
     held_out = given[0].replace("data.train=", "data.valid=")
-    api.train(api.load_config(preset, [*words, *given, held_out]), out, device="cpu")
-    return out
+
+    @cache
+    def run(preset, *words):
+        out = tmp_path_factory.mktemp("small") / "run"
+        api.train(api.load_config(preset, [*words, *given, held_out, *QUICK]), out, device="cpu")
+        return out
+
+    return run
+
+
+@pytest.mark.parametrize("temperature", ["log_parameter", "constant", "parameter"])
+@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
+def test_an_export_is_the_run(small_runs, tmp_path, format, temperature, transformers):
+    """Also of a temperature that transformers knows in another form."""
+    run = small_runs("clip/tiny", *SETTINGS, *ONE_LAYER, f"model.temperature.kind={temperature}")
+    exported = assert_exports_are_the_run(run, tmp_path, "clip", format)
+    if format == "huggingface":
+        processor = transformers.AutoProcessor.from_pretrained(exported)
+        opened = api.open_model(exported)
+        own = opened.recipe.input_ids(opened.config, exported, ["a red dog", "the cat sits"])
+        assert processor(text=["a red dog", "the cat sits"])["input_ids"] == own
 
 
 @pytest.mark.parametrize(
     ("preset", "format"),
     [("clip/zerovl-dga", "huggingface"), ("clip/zerovl-14m", "huggingface"), ("clip/zerovl-14m", "safetensors")],
 )
-def test_an_export_of_towers_of_others_is_the_run(preset, format, given, bert, timm, tmp_path):
+def test_an_export_of_towers_of_others_is_the_run(preset, format, small_runs, bert, timm, tmp_path):
     """Fixed and learned temperatures, as ZeroVL has them."""
-    run = trained(preset, given, tmp_path / "run", TIMM, bert, *FOREIGN, *QUICK)
-    assert_exports_are_the_run(run, tmp_path, "clip", format)
+    assert_exports_are_the_run(small_runs(preset, TIMM, bert, *FOREIGN), tmp_path, "clip", format)
 
 
-@pytest.mark.parametrize("pair", ["convolutions and own", "own and bert"])
-def test_an_export_of_mixed_towers_is_the_run(pair, given, bert, timm, tmp_path):
+@pytest.mark.parametrize("pair", [pytest.param("convolutions and own", marks=pytest.mark.slow), "own and bert"])
+def test_an_export_of_mixed_towers_is_the_run(pair, small_runs, bert, timm, tmp_path):
     tower, of_ours = (RESNET, "model.image.") if pair == "convolutions and own" else (bert, "model.text.")
-    kept = [word for word in SETTINGS if not word.startswith(of_ours)]
-    run = trained("clip/tiny", given, tmp_path / "run", tower, *kept, *QUICK)
-    assert_exports_are_the_run(run, tmp_path, "clip")
+    kept = [word for word in [*SETTINGS, *ONE_LAYER] if not word.startswith(of_ours)]
+    assert_exports_are_the_run(small_runs("clip/tiny", tower, *kept), tmp_path, "clip")
 
 
-ONE_LAYER = ["model.image.num_layers=1", "model.text.num_layers=1"]
 REFUSED = {
     "siglip": (
         "clip/siglip",
         [*SETTINGS, "objective.mixup=null", "model.image.num_layers=1", "model.text.num_layers=1"],
     ),
-    "residual": ("clip/tiny", [*SETTINGS, "model.projection.kind=residual"]),
+    "residual": ("clip/tiny", [*SETTINGS, *ONE_LAYER, "model.projection.kind=residual"]),
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_transformers_cannot_hold_is_exported_as_the_message_says(kind, given, tmp_path):
+def test_what_transformers_cannot_hold_is_exported_as_the_message_says(kind, small_runs, tmp_path):
     preset, words = REFUSED[kind]
-    run = trained(preset, given, tmp_path / "run", *words, *QUICK)
+    run = small_runs(preset, *words)
     with pytest.raises(InputError) as caught:
         api.export(run, "huggingface", tmp_path / "none")
     assert not (tmp_path / "none").exists()
