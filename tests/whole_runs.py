@@ -6,6 +6,7 @@ A run here writes a checkpoint at its last step, at least one before it, and non
 import json
 import os
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +74,34 @@ def assert_exports_are_the_run(
     else:
         imported = pretrainkit.import_model(exported, recipe, place / "imported", format=reads, **given)
     data = _lost(run, imported)
-    expected = pretrainkit.evaluate(run, overrides=words)
+    expected = _evaluated(run, words)
     for path in {exported, imported} if exported.is_dir() else {imported}:
         assert pretrainkit.evaluate(path, overrides=[*data, *words]) == expected
-    short = ["num_steps=1", "schedule.num_warmup_steps=0", "checkpoint.asynchronous=false", "evaluate.every_steps=null"]
-    for origin in (run, imported):
-        config = pretrainkit.load_config(origin / "config.yaml", [*data, *short, f"init_from={origin}"])
-        pretrainkit.train(config, place / f"on-{origin.name}")
-    after, found = weights(place / f"on-{run.name}"), weights(place / f"on-{imported.name}")
+    found, after = _trained_on(imported, place / "on-imported", *data), _after_one_more_step(run)
     assert found.keys() == after.keys()
     other = [name for name, tensor in after.items() if not torch.equal(tensor, found[name])]
     assert not other, other
     return exported
+
+
+@cache
+def _evaluated(run: Path, words: tuple[str, ...]) -> dict[str, float]:
+    """Once for all formats that the run is exported to."""
+    return pretrainkit.evaluate(run, overrides=words)
+
+
+@cache
+def _after_one_more_step(run: Path) -> dict[str, torch.Tensor]:
+    """Once for all formats that the run is exported to."""
+    return _trained_on(run, run.with_name(f"one-more-on-{run.name}"))
+
+
+def _trained_on(origin: Path, out: Path, *data: str) -> dict[str, torch.Tensor]:
+    """The weights after a step more, with the settings of the folder itself."""
+    short = ["num_steps=1", "schedule.num_warmup_steps=0", "checkpoint.asynchronous=false", "evaluate.every_steps=null"]
+    config = pretrainkit.load_config(origin / "config.yaml", [*data, *short, f"init_from={origin}"])
+    pretrainkit.train(config, out)
+    return weights(out)
 
 
 def _lost(run: Path, imported: Path) -> list[str]:

@@ -1,9 +1,24 @@
-"""Names of classes in a `config.json` of transformers, both ways. Torch-free."""
+"""What a `config.json` of transformers says about a head: its kind, and the names of its classes. Torch-free."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pretrainkit.errors import CheckpointError
+
+Reads = Literal["examples", "words", "spans"]
+
+HEADS: dict[Reads, str] = {
+    "examples": "ForSequenceClassification",
+    "words": "ForTokenClassification",
+    "spans": "ForQuestionAnswering",
+}
+"""By what a head reads, how transformers calls models with it in every family."""
+
+
+def read_by_head(values: Mapping[str, Any]) -> Reads | None:
+    """What the head reads of the model that a config.json names; None: it has none of these heads."""
+    names = values.get("architectures") or ()
+    return next((reads for reads, end in HEADS.items() if any(name.endswith(end) for name in names)), None)
 
 
 def class_settings(classes: Sequence[str]) -> dict[str, Any]:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CLASSIFIER = "ForSequenceClassification"
-"""How transformers calls such a model in every family."""
-
 
 @dataclass(frozen=True)
 class Opened:
@@ -220,8 +217,10 @@ def with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: 
 
 def _recipe_of_export(folder: Path) -> str:
     """The recipe that reads a Hugging Face folder."""
+    from pretrainkit.exporting.class_names import read_by_head
+
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if any(name.endswith(_CLASSIFIER) for name in content.get("architectures") or ()):
+    if read_by_head(content) is not None:
         readers = [recipe for recipe in map(find_recipe, entries()) if recipe.reads_text_classifiers]
         if readers:
             return readers[0].name

@@ -1,7 +1,10 @@
 """Equal embeddings in transformers, both ways, with both libraries reading the folder from disk."""
 
+import io
 import json
 import math
+from importlib.util import find_spec
+from itertools import product
 
 import numpy as np
 import pytest
@@ -25,6 +28,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig, TimmConfig
+from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.recipes.clip.recipe import RECIPE
 
 
@@ -132,7 +136,7 @@ def test_other_towers_equal_the_dual_encoder_of_transformers(timm, transformers,
 
 
 def test_the_processor_gives_the_pixels_and_ids_of_evaluation(timm, transformers, tokenizer, tmp_path):
-    """Sizes, normalisation and special tokens; what resizing does to pixels is tested in tests/images."""
+    """Sizes, normalisation and special tokens; what becomes of pictures is tested below."""
     Image = pytest.importorskip("PIL.Image")
     config = run_config(valid_transforms=(Resize(size=40), CenterCrop(size=32)), normalize=((0.4,) * 3, (0.3,) * 3))
     model = random_model(config)
@@ -149,6 +153,89 @@ def test_the_processor_gives_the_pixels_and_ids_of_evaluation(timm, transformers
         other = theirs.get_text_features(inputs["input_ids"], attention_mask=inputs["attention_mask"]).pooler_output
     assert (inputs["input_ids"][torch.arange(3), lengths - 1] == 3).all()
     torch.testing.assert_close(own, torch.nn.functional.normalize(other, dim=-1), rtol=0, atol=1e-5)
+
+
+def picture(width, height, seed, mode="RGB"):
+    """Smooth and grained, as photographs are."""
+    Image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(seed)
+    few = Image.fromarray(rng.integers(0, 256, (-(-height // 7), -(-width // 7), 3), np.uint8))
+    smooth = np.asarray(few.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
+    grained = np.clip(smooth + rng.integers(-20, 20, smooth.shape), 0, 255)
+    return Image.fromarray(grained.astype(np.uint8)).convert(mode)
+
+
+def picture_files():
+    """Files of odd sizes, wide, high, smaller than the crop and of exactly its size, in every opaque kind."""
+    sizes = [(101, 67), (67, 101), (33, 95), (41, 40), (257, 33), (30, 21), (32, 32), (63, 32), (1, 50)]
+    kinds = [("JPEG", "RGB"), ("PNG", "RGB"), ("JPEG", "L"), ("PNG", "L"), ("PNG", "P"), ("JPEG", "CMYK"), ("PNG", "1")]
+    for number, (size, (format, mode)) in enumerate([*product(sizes, kinds[:2]), *product(sizes[:2], kinds[2:])]):
+        file = io.BytesIO()
+        picture(*size, number, mode).save(file, format, **({"quality": 85} if format == "JPEG" else {}))
+        yield file.getvalue()
+
+
+def levels_apart(config, model, folder, backend, transformers):
+    """Of each file, the largest difference of a colour between a processor of transformers and our evaluation."""
+    Image = pytest.importorskip("PIL.Image")
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend=backend)
+    reader = PixelReader(config.data.valid_transforms, config.data.normalize, is_exact=True)
+    deviation_311 = torch.tensor(model.mean_and_deviation[1]).view(3, 1, 1)
+    for content in picture_files():
+        ours = torch.empty(3, reader.size, reader.size, dtype=torch.uint8)
+        reader(content, np.random.default_rng(0), ours.numpy())
+        theirs = processor(images=Image.open(io.BytesIO(content)), return_tensors="pt")["pixel_values"][0]
+        yield ((theirs - model.normalized(ours[None])[0]) * deviation_311 * 255).abs().max().item()
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        (Resize(size=32),),
+        (Resize(size=37), CenterCrop(size=32)),
+        (ResizeShorter(size=32), CenterCrop(size=32)),
+        (ResizeShorter(size=36, interpolation="bilinear"), CenterCrop(size=32)),
+    ],
+)
+def test_the_processor_gives_the_pixels_of_pictures(ops, transformers, tokenizer, tmp_path):
+    """By Pillow bit for bit, by torchvision (its default where that is installed) to two of 255 levels; but for crops
+    that begin between two pixels, which transformers rounds down and torchvision, as we, to an even number."""
+    config = run_config(valid_transforms=ops)
+    model = random_model(config)
+    RECIPE.export_huggingface(config, model, tokenizer, tmp_path / "hf")
+    backends = {"pil": 1e-3, **({"torchvision": 2.001} if find_spec("torchvision") else {})}
+    for backend, most in backends.items():
+        apart = list(levels_apart(config, model, tmp_path / "hf", backend, transformers))
+        is_moved = [begins_elsewhere(content, ops) for content in picture_files()]
+        assert max(one for one, moved in zip(apart, is_moved, strict=True) if not moved) < most
+        assert len(apart) - sum(is_moved) > 20
+
+
+def begins_elsewhere(content, ops):
+    """Whether the two roundings of where the crop begins differ."""
+    if not isinstance(ops[0], ResizeShorter):
+        return False
+    sides = pytest.importorskip("PIL.Image").open(io.BytesIO(content)).size
+    longer = ops[0].size * max(sides) // min(sides)
+    return (longer - ops[1].size) % 4 == 3
+
+
+@pytest.mark.parametrize(("size", "crop"), [(35, 32), (21, 32)])
+def test_crops_that_transformers_begins_elsewhere_are_told(size, crop, tokenizer, transformers, tmp_path, caplog):
+    """And sizes that the message asks for give its pixels."""
+    for resized, folder in ((size, "odd"), (size + 1, "even")):
+        config = run_config(valid_transforms=(Resize(size=resized), CenterCrop(size=crop)))
+        model = random_model(config)
+        caplog.clear()
+        RECIPE.export_huggingface(config, model, tokenizer, tmp_path / folder)
+        apart = list(levels_apart(config, model, tmp_path / folder, "pil", transformers))
+        if folder == "odd":
+            assert min(apart) > 1
+            assert f"crops of {crop} from {size} pixels begin one pixel away" in caplog.text
+            assert "sizes that differ by an even number" in caplog.text
+        else:
+            assert max(apart) < 1e-3
+            assert not caplog.text
 
 
 @pytest.mark.parametrize("kind", ["ours", "a list of pieces"])

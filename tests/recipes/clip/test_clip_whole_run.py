@@ -1,6 +1,8 @@
 """Whole runs on generated sets, with everything random switched on."""
 
 import json
+import re
+from functools import cache
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'pretrainkit[vision]'")
 
 from pretrainkit import api
-from pretrainkit.errors import ConfigError
+from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.training.checkpoint import read_weights
 from pretrainkit.training.checkpoint_files import newest_valid
 from pretrainkit.training.watch import Watcher
@@ -95,20 +97,91 @@ def test_fact_36_a_run_with_mixup_and_debias_that_was_killed_is_resumed_bit_for_
     assert [name for name in straight if not torch.equal(resumed[name], straight[name])] == []
 
 
+TIMM_OPTIONS = "{patch_size: 8, embed_dim: 24, depth: 1, num_heads: 3}"
+TIMM = f"model.image={{kind: timm, name: vit_tiny_patch16_224, pretrained: false, options: {TIMM_OPTIONS}}}"
+RESNET = "model.image={kind: timm, name: resnet10t, pretrained: false, freeze_batch_norm: true}"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory, transformers) -> str:
+    """A setting: a small BERT without weights, to be trained from scratch."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    folder = tmp_path_factory.mktemp("bert")
+    transformers.BertConfig(vocab_size=80, **sizes).save_pretrained(folder)
+    return f"model.text={{kind: huggingface, name: {folder}, pretrained: false}}"
+
+
+FOREIGN = [
+    *("model.image.image_size=16", "model.projection.dim=12", "data.batch_size=8", "data.microbatch_size=4"),
+    *("data.train_transforms=[{op: random_resize_crop, size: 16}, {op: autoaug}]", "data.num_epochs=null"),
+    *("data.valid_transforms=[{op: resize, size: 20}, {op: center_crop, size: 16}]", "schedule.warmup_share=null"),
+    *("checkpoint.asynchronous=false", "log.every_steps=1"),
+]
+QUICK = ["num_steps=1", "schedule.num_warmup_steps=0", "evaluate.every_steps=null", "precision.compute=float32"]
+ONE_LAYER = ["model.image.num_layers=1", "model.text.num_layers=1"]
+
+
+@pytest.fixture(scope="module")
+def small_runs(given, tmp_path_factory):
+    """A function of (preset, settings) to the folder of a run of one step, which is made once."""
+    held_out = given[0].replace("data.train=", "data.valid=")
+
+    @cache
+    def run(preset, *words):
+        out = tmp_path_factory.mktemp("small") / "run"
+        api.train(api.load_config(preset, [*words, *given, held_out, *QUICK]), out, device="cpu")
+        return out
+
+    return run
+
+
 @pytest.mark.parametrize("temperature", ["log_parameter", "constant", "parameter"])
 @pytest.mark.parametrize("format", ["huggingface", "safetensors"])
-def test_an_export_is_the_run(given, tmp_path, format, temperature, transformers):
+def test_an_export_is_the_run(small_runs, tmp_path, format, temperature, transformers):
     """Also of a temperature that transformers knows in another form."""
-    more = ["data.valid_transforms=[{op: resize, size: 16}]", f"model.temperature.kind={temperature}"]
-    held_out = given[0].replace("data.train=", "data.valid=")
-    config = api.load_config("clip/tiny", [*SETTINGS, *given, held_out, *more, "evaluate.every_steps=null"])
-    api.train(config, tmp_path / "run", device="cpu")
-    exported = assert_exports_are_the_run(tmp_path / "run", tmp_path, "clip", format)
+    run = small_runs("clip/tiny", *SETTINGS, *ONE_LAYER, f"model.temperature.kind={temperature}")
+    exported = assert_exports_are_the_run(run, tmp_path, "clip", format)
     if format == "huggingface":
         processor = transformers.AutoProcessor.from_pretrained(exported)
         opened = api.open_model(exported)
         own = opened.recipe.input_ids(opened.config, exported, ["a red dog", "the cat sits"])
         assert processor(text=["a red dog", "the cat sits"])["input_ids"] == own
+
+
+@pytest.mark.parametrize(
+    ("preset", "format"),
+    [("clip/zerovl-dga", "huggingface"), ("clip/zerovl-14m", "huggingface"), ("clip/zerovl-14m", "safetensors")],
+)
+def test_an_export_of_towers_of_others_is_the_run(preset, format, small_runs, bert, timm, tmp_path):
+    """Fixed and learned temperatures, as ZeroVL has them."""
+    assert_exports_are_the_run(small_runs(preset, TIMM, bert, *FOREIGN), tmp_path, "clip", format)
+
+
+@pytest.mark.parametrize("pair", [pytest.param("convolutions and own", marks=pytest.mark.slow), "own and bert"])
+def test_an_export_of_mixed_towers_is_the_run(pair, small_runs, bert, timm, tmp_path):
+    tower, of_ours = (RESNET, "model.image.") if pair == "convolutions and own" else (bert, "model.text.")
+    kept = [word for word in [*SETTINGS, *ONE_LAYER] if not word.startswith(of_ours)]
+    assert_exports_are_the_run(small_runs("clip/tiny", tower, *kept), tmp_path, "clip")
+
+
+REFUSED = {
+    "siglip": (
+        "clip/siglip",
+        [*SETTINGS, "objective.mixup=null", "model.image.num_layers=1", "model.text.num_layers=1"],
+    ),
+    "residual": ("clip/tiny", [*SETTINGS, *ONE_LAYER, "model.projection.kind=residual"]),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_transformers_cannot_hold_is_exported_as_the_message_says(kind, small_runs, tmp_path):
+    preset, words = REFUSED[kind]
+    run = small_runs(preset, *words)
+    with pytest.raises(InputError) as caught:
+        api.export(run, "huggingface", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    (format,) = re.findall(r"use --format (\w+)$", str(caught.value))
+    assert_exports_are_the_run(run, tmp_path, "clip", format)
 
 
 def test_a_run_is_resumed_with_its_copy_of_a_tokenizer_that_is_gone(given, tmp_path):

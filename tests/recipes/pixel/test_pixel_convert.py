@@ -202,6 +202,28 @@ def test_an_export_brings_its_renderer_with_all_fonts(latin_font: str, tmp_path:
     assert describe(load_renderer(tmp_path / "out")) == describe(renderer)
 
 
+@pytest.mark.parametrize("backend", ["pil", "torchvision"])
+def test_the_image_processor_of_an_export_gives_the_pixels_that_are_read(
+    backend: str, transformers: ModuleType, latin_font: str, tmp_path: Path
+) -> None:
+    """Rendered text as a picture, in colour or grey, becomes what ViTMAE is given: as wide as it is, in [0, 1]."""
+    pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
+    pytest.importorskip("torchvision" if backend == "torchvision" else "PIL")
+    from PIL import Image
+
+    RECIPE.export_huggingface(small_run(), awake_model(), None, tmp_path / "out")
+    drawn = [
+        Renderer(RendererConfig(font_file=latin_font, max_seq_length=9, **color))("some words").pixel_values
+        for color in ({}, {"rgb": True, "font_color": "red"})
+    ]
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out", backend=backend)
+    assert [one.shape for one in drawn] == [(16, 144), (16, 144, 3)]
+    for one in drawn:
+        found = processor(images=Image.fromarray(one), return_tensors="pt")["pixel_values"]
+        expected = torch.from_numpy(one.copy()).view(16, 144, -1).permute(2, 0, 1).expand(1, 3, -1, -1).float() / 255
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+
+
 def test_a_folder_that_transformers_wrote_is_read(their_model: Reader, tmp_path: Path) -> None:
     model = awake_model(decoder_norm_epsilon=1e-12)
     their_model(model).save_pretrained(tmp_path / "saved")

@@ -131,8 +131,15 @@ class Bert(Recipe):
             return super().import_text_classifier(folder, pooling)
         from pretrainkit.recipes.bert.convert_classifier import read_classifier
 
-        model, encoder, head, classes = read_classifier(folder)
-        return ImportedTextClassifier(self._run_of(model), encoder, head, classes, model.max_positions)
+        found = read_classifier(folder)
+        return ImportedTextClassifier(
+            self._run_of(found.config),
+            found.encoder,
+            found.head,
+            found.classes,
+            found.config.max_positions,
+            found.reads,
+        )
 
     @property
     def huggingface_types(self) -> tuple[str, ...]:

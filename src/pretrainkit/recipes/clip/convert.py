@@ -147,6 +147,7 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
             ops,
         )
         return
+    _warn_of_crop(config.data.valid_transforms)
     mean, deviation = model.mean_and_deviation
     _write_json(
         folder / "preprocessor_config.json",
@@ -163,6 +164,20 @@ def _write_processor(config: ClipRun, model: DualEncoder, folder: Path, processo
             "image_std": list(deviation),
         },
     )
+
+
+def _warn_of_crop(ops: tuple[ImageTransform, ...]) -> None:
+    """Where half a pixel is left on each side of every image, transformers begins its crop elsewhere than torchvision
+    (and we): it rounds down, not to an even number; and it pads smaller images on the other side."""
+    match ops:
+        case [Resize() | ResizeShorter() as resize, CenterCrop() as crop]:
+            more = resize.size - crop.size
+            if more % 4 == 3 or (more < 0 and more % 2):
+                logger.warning(
+                    "crops of %d from %d pixels begin one pixel away in transformers, so that its processor gives "
+                    "other pixels\n  for equal ones, give data.valid_transforms sizes that differ by an even number",
+                    *(crop.size, resize.size),
+                )
 
 
 def _processor_sizes(ops: tuple[ImageTransform, ...]) -> dict[str, Any] | None:

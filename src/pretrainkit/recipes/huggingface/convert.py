@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, DataError
-from pretrainkit.exporting.class_names import class_names, class_settings
+from pretrainkit.exporting.class_names import Reads, class_names, class_settings, read_by_head
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.exporting.settings import SETTINGS
@@ -21,7 +21,7 @@ from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.nn.initialise import initialise_layer
 from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
-from pretrainkit.recipes.huggingface.convert_slots import slot_classifier
+from pretrainkit.recipes.huggingface.convert_slots import slot_classifier, slot_head
 from pretrainkit.recipes.huggingface.encoder import (
     HuggingFaceEncoder,
     classifier_of,
@@ -60,8 +60,12 @@ def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
     return HuggingFaceEncoder(without_weights(make) if is_meta else make(), has_types=config.second_type > 0)
 
 
-def read_folder(folder: Path) -> Read:
+def read_folder(folder: Path, reads: Reads = "examples") -> Read:
     """The encoder, its classifier if it has one, and the layers between them.
+
+    Args:
+        folder: What transformers wrote.
+        reads: What the wanted classifier reads.
 
     Raises:
         CheckpointError: It is no encoder of texts, or lacks weights of one.
@@ -83,7 +87,10 @@ def read_folder(folder: Path) -> Read:
     has_classifier = f"{name}.weight" not in missing
     classifier = {key: value.clone() for key, value in linear.state_dict().items()} if has_classifier else {}
     drawn = drawn_modules(model, {key for key in missing if not key.startswith(f"{name}.")}, folder)
-    left = sorted({key.split(".")[0] for key in report["unexpected_keys"]})
+    if reads != "examples":
+        with _quiet():
+            name, classifier = slot_head(architecture, reads, folder)
+    left = sorted({key.split(".")[0] for key in report["unexpected_keys"] if key.rpartition(".")[0] != name})
     if left:
         logger.warning("%s: not read, because the encoder has no place for it: %s", folder, ", ".join(left))
     positions = max_positions_of(model)
@@ -95,20 +102,22 @@ def read_folder(folder: Path) -> Read:
 
 
 def read_classifier(folder: Path) -> ImportedTextClassifier:
-    """A folder of `AutoModelForSequenceClassification`, all of it.
+    """A folder of `AutoModelForSequenceClassification`, `…TokenClassification` or `…QuestionAnswering`, all of it.
 
     Raises:
         CheckpointError: It has no classifier, or one of classes that may hold together.
     """
-    found = read_folder(folder)
+    reads = read_by_head(_architecture(folder)) or "examples"
+    found = read_folder(folder, reads)
     if set(found.classifier) != {"weight", "bias"}:
         raise CheckpointError(f"{folder} has no linear classifier with a bias\n  give the encoder it was trained from")
     return ImportedTextClassifier(
         HuggingFaceRun(model=found.config),
         found.encoder,
         found.classifier,
-        class_names(found.config.architecture, len(found.classifier["weight"])),
+        () if reads == "spans" else class_names(found.config.architecture, len(found.classifier["weight"])),
         found.config.max_positions,
+        reads,
     )
 
 

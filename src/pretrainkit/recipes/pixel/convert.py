@@ -71,6 +71,15 @@ _DEFAULTS = {
     "initializer_range": 0.02,
 }
 """Of the original's config class, for keys that a config.json leaves out."""
+_PROCESSOR = {
+    "image_processor_type": "ViTImageProcessor",
+    "do_convert_rgb": True,
+    "do_resize": False,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": False,
+}
+"""Pictures of rendered text keep their size and their colours, in [0, 1]."""
 
 
 # ------------------------------------------------------------------------------------------------------------- tensors
@@ -301,10 +310,12 @@ def require_grid(config: PixelRun) -> None:
 
 
 def write_folder(out: Path, values: Mapping[str, Any], state: State, renderer: Path | None) -> None:
-    """The new folder `out` with `config.json`, weights under published names, and the files of a renderer's folder."""
+    """The new folder `out` with `config.json`, weights under published names, the files of a renderer's folder, and the
+    image processor of transformers that makes its pictures what the model reads."""
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", dict(state))
-        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        for name, content in (("config.json", values), ("preprocessor_config.json", _PROCESSOR)):
+            (folder / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         if renderer is not None:
             copy_renderer(renderer, folder)
 

@@ -6,16 +6,26 @@ transformers' own `T5ForSequenceClassification` asks the decoder, which a fine-t
 import json
 from pathlib import Path
 
+from torch import Tensor
+
 from pretrainkit.data.vocabulary import Vocabulary
-from pretrainkit.exporting.class_names import class_settings
+from pretrainkit.errors import CheckpointError
+from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
-from pretrainkit.exporting.safetensors import write_tensors
+from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.t5.config import T5ModelConfig
-from pretrainkit.recipes.t5.convert import huggingface_names, to_huggingface_config, write_tokenizer
+from pretrainkit.recipes.t5.convert import (
+    from_huggingface_config,
+    huggingface_names,
+    to_huggingface_config,
+    write_tokenizer,
+)
 from pretrainkit.recipes.t5.decode import END_ID
 from pretrainkit.training.recipe import TextClassifier
 
 HEAD = "classifier.safetensors"
+_PARTS = ("embedding.", "encoder.")
+"""What a text encoder has of a T5."""
 _ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 
 
@@ -42,3 +52,29 @@ def write_encoder(
         (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
         if tokenizer is not None and vocabulary is not None:
             write_tokenizer(tokenizer, vocabulary, folder)
+
+
+def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
+    """What `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes).
+
+    Raises:
+        CheckpointError: A file is missing or broken, or the model is of another kind.
+    """
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_bytes())
+        config = from_huggingface_config(values)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    if not (folder / HEAD).is_file():
+        raise CheckpointError(
+            f"{folder} has no {HEAD}: classifiers of T5 are read as this recipe exports them, an encoder with a head "
+            "beside it\n  give the model it was trained from: init_from=FOLDER init.recipe=t5"
+        )
+    tensors, head = read_tensors(folder), read_tensors(folder, HEAD.removesuffix(".safetensors"))
+    names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_PARTS)}
+    missing = [theirs for theirs in names.values() if theirs not in tensors]
+    if missing or set(head) != {"weight", "bias"}:
+        raise CheckpointError(f"{folder} lacks tensors, such as {(*missing, HEAD)[0]}\n  copy it again")
+    encoder = {ours: tensors[theirs] for ours, theirs in names.items()}
+    return config, encoder, head, class_names(values, len(head["weight"]))

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import DataCheck, Evaluation, Evaluator, ImportedModel, Recipe, Split, TextClassifier
+from pretrainkit.training.recipe import (
+    DataCheck,
+    Evaluation,
+    Evaluator,
+    ImportedModel,
+    ImportedTextClassifier,
+    Recipe,
+    Split,
+    TextClassifier,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -246,6 +255,15 @@ class T5(Recipe):
 
         vocabulary = None if tokenizer is None else vocabulary_of(config, tokenizer)
         write_encoder(model, config.model, out, tokenizer=tokenizer, vocabulary=vocabulary)
+
+    def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
+        if pooling is not None:
+            return super().import_text_classifier(folder, pooling)
+        from pretrainkit.recipes.t5.convert_encoder import read_encoder
+
+        model, encoder, head, classes = read_encoder(folder)
+        config = PRESETS["1.1-base"]().model_copy(update={"model": model})
+        return ImportedTextClassifier(config, encoder, head, classes, None)
 
     def import_huggingface(self, folder: Path) -> tuple[T5Run, Mapping[str, Any]]:
         """The config is that of t5/1.1-base with the model of the folder; the data is missing."""
