@@ -66,6 +66,9 @@ VARIANTS = {
     "varrho": "GREEK RHO SYMBOL",
     "varsigma": "GREEK SMALL LETTER FINAL SIGMA",
     "varphi": "GREEK SMALL LETTER PHI",
+    "varGamma": "GREEK CAPITAL LETTER GAMMA",
+    "varSigma": "GREEK CAPITAL LETTER SIGMA",
+    "varOmega": "GREEK CAPITAL LETTER OMEGA",
 }
 UNICODE_SIGNS = {
     "times": "MULTIPLICATION SIGN", "div": "DIVISION SIGN", "cdot": "MIDDLE DOT", "pm": "PLUS-MINUS SIGN",
@@ -125,6 +128,7 @@ def test_a_line_that_begins_with_markup_and_a_space_is_text(start):
 def test_text_behind_a_line_break_and_a_space_stays():
     wikitext = "Born in 1900 in Town.<br> He later moved to the city.<br />\n He died there."
     assert clean(wikitext) == "Born in 1900 in Town.\nHe later moved to the city."
+    assert clean("Before.\n{| class=x\n| cell\n|} After the table.") == "Before.\nAfter the table."
     assert clean("a\n preformatted\nb") == "a\nb"
 
 

@@ -157,6 +157,10 @@ TEX_SIGNS = (
     _GREEK
     | {name.capitalize(): letter.upper() for name, letter in _GREEK.items() if not name.startswith("var")}
     | {
+        f"var{name}": _GREEK[name.lower()].upper()
+        for name in words("Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega")
+    }
+    | {
         "times": "×", "div": "÷", "cdot": "·", "pm": "±", "mp": "∓", "circ": "∘", "bullet": "•", "oplus": "⊕",
         "otimes": "⊗", "ast": "∗", "dagger": "†", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",
         "lt": "<", "gt": ">", "ll": "≪", "gg": "≫", "approx": "≈", "equiv": "≡", "sim": "∼", "simeq": "≃", "cong": "≅",
