@@ -66,9 +66,9 @@ VARIANTS = {
     "varrho": "GREEK RHO SYMBOL",
     "varsigma": "GREEK SMALL LETTER FINAL SIGMA",
     "varphi": "GREEK SMALL LETTER PHI",
-    "varGamma": "GREEK CAPITAL LETTER GAMMA",
-    "varSigma": "GREEK CAPITAL LETTER SIGMA",
-    "varOmega": "GREEK CAPITAL LETTER OMEGA",
+} | {
+    f"var{name}": f"GREEK CAPITAL LETTER {name.upper().replace('MBDA', 'MDA')}"
+    for name in words("Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega")
 }
 UNICODE_SIGNS = {
     "times": "MULTIPLICATION SIGN", "div": "DIVISION SIGN", "cdot": "MIDDLE DOT", "pm": "PLUS-MINUS SIGN",

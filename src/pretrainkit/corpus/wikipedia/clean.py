@@ -76,7 +76,7 @@ class Cleaner:
 
     def _table(self, content: str) -> str:
         if not self._options.tables:
-            return "\n"
+            return "\n\n"
         rows = [" | ".join(row) for row in table_rows(content)]
         return "".join(f"\n{BAR}{_plain(row)}" for row in rows) + "\n"
 

@@ -91,9 +91,7 @@ def wikiextractor_text(wikitext: str, title: str, kept: Kept = _NOTHING, *, quot
         kept: What the original has options for.
         quotes_are_escaped: The dump has `&quot;` for `"`, as MediaWiki writes it: the original does not see them then.
     """
-    text, title = (
-        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (wikitext, title)
-    )
+    text, title = (text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (wikitext, title))
     if quotes_are_escaped:
         text, title = text.replace('"', "&quot;"), title.replace('"', "&quot;")
     text = _Expander(title).expand(text)
