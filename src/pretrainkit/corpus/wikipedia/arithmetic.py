@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from pretrainkit.corpus.wikipedia.word_lists import words
+
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -68,9 +70,14 @@ _BINARY: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
 }
 """MediaWiki's operators: how closely they bind, and what they do."""
 _UNARY: dict[str, Callable[[Any], Any]] = {
-    "-": operator.neg, "+": operator.pos, "not": operator.not_, "ln": math.log, "abs": abs, "sqrt": math.sqrt,
-} | {name: getattr(math, name) for name in
-     ("floor", "ceil", "trunc", "exp", "sin", "cos", "tan", "asin", "acos", "atan")}  # fmt: skip
+    "-": operator.neg,
+    "+": operator.pos,
+    "not": operator.not_,
+    "ln": math.log,
+    "abs": abs,
+    "sqrt": math.sqrt,
+    **{name: _NAMES[name] for name in words("floor ceil trunc exp sin cos tan asin acos atan")},
+}
 _CLOSEST = 9
 """How closely they bind."""
 
