@@ -66,6 +66,9 @@ VARIANTS = {
     "varrho": "GREEK RHO SYMBOL",
     "varsigma": "GREEK SMALL LETTER FINAL SIGMA",
     "varphi": "GREEK SMALL LETTER PHI",
+} | {
+    f"var{name}": f"GREEK CAPITAL LETTER {name.upper().replace('MBDA', 'MDA')}"
+    for name in words("Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega")
 }
 UNICODE_SIGNS = {
     "times": "MULTIPLICATION SIGN", "div": "DIVISION SIGN", "cdot": "MIDDLE DOT", "pm": "PLUS-MINUS SIGN",
@@ -125,6 +128,7 @@ def test_a_line_that_begins_with_markup_and_a_space_is_text(start):
 def test_text_behind_a_line_break_and_a_space_stays():
     wikitext = "Born in 1900 in Town.<br> He later moved to the city.<br />\n He died there."
     assert clean(wikitext) == "Born in 1900 in Town.\nHe later moved to the city."
+    assert clean("Before.\n{| class=x\n| cell\n|} After the table.") == "Before.\nAfter the table."
     assert clean("a\n preformatted\nb") == "a\nb"
 
 
@@ -222,6 +226,15 @@ def test_the_reader_knows_every_function_that_the_compatible_one_knows(name):
         ("{{#iferror:x|bad|good}}", "good"),
         ("{{#expr:1/0}}a", "a"),
         ("{{#expr:7 div 2}}", "3.5"),
+        ("{{#expr: -7 mod 3}} {{#expr:2^3}} {{#expr:-2^2}} {{#expr:2.5e2}} {{#expr:5-2-1}}", "-1 8 4 250 2"),
+        ("{{#expr: 2*pi round 3}} {{#expr:2.5 round 0}} {{#expr:1234 round -2}}", "6.283 3 1200"),
+        ("{{#expr:floor(2.7)}} {{#expr:trunc 2.7}} {{#expr: 2 > 1 and not 0}} {{#expr:1 <> 1}}", "2 2 1 0"),
+        ("{{#expr:1 +}}{{#expr:(1}}{{#expr:1 2}}{{#expr:10^400}}{{#expr:(0-1)^.5}}{{#expr:foo}}a", "a"),
+        ("{{#iferror:{{#expr:foo}}|bad|good}}", "bad"),
+        (
+            "{{#ifexpr: 2 > 1 | yes | no}} {{#ifexpr:1=2|yes|no}} {{#ifexpr:|yes|no}} {{#ifexpr:1/0|yes|no}}",
+            "yes no no",
+        ),
         ("{{#ifexist:Page|[[Page]]|no page}}", "no page"),
         ("{{#ifexist:Page|[[Page]]}}", "Page"),
         ("{{urlencode:a b/c}}", "a+b%2Fc"),

@@ -102,7 +102,28 @@ from pretrainkit.corpus.wikipedia.compat import Kept, wikiextractor_text
     ],
 )
 def test_the_text_is_that_of_wikiextractor(wikitext, text):
-    assert wikiextractor_text(wikitext, "A:B/c") == text
+    assert wikiextractor_text(wikitext, "A:B/c", quotes_are_escaped=True) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "plain", "escaped"),
+    [
+        ('""double""', '"double"', '""double""'),
+        ("''\"x\"''", '"x"', '""x""'),
+        ('[http://a.b/"c d]', '"c d', "d"),
+    ],
+)
+def test_quotes_are_seen_where_the_dump_has_them_as_they_are(tmp_path, wikitext, plain, escaped):
+    """As in the original, which reads the XML as it stands: MediaWiki writes `&quot;`, other programs do not."""
+    xml = page("T", wikitext)
+    texts = []
+    for name, each in (("escaped", xml), ("plain", xml.replace("&quot;", '"'))):
+        (tmp_path / f"{name}.xml").write_text(HEAD + each + TAIL)
+        command = ["wikipedia", str(tmp_path / f"{name}.xml"), "--num-shards", "1", "--compat", "wikiextractor"]
+        assert CliRunner().invoke(app, [*command, "--out", str(tmp_path / name)]).exit_code == 0
+        texts.append(json.loads((tmp_path / name / "part-00000-of-00001.jsonl").read_text())["text"].rstrip("\n"))
+    assert texts == [escaped, plain]
+    assert wikiextractor_text(wikitext, "T") == plain
 
 
 PAGE = (
@@ -143,7 +164,7 @@ def test_the_command_keeps_titles_lists_and_tables_with_compat(tmp_path):
         texts[tuple(options)] = json.loads(line)["text"]
     for options, text in texts.items():
         kept = Kept(**{option.removeprefix("--"): True for option in options})
-        assert text == wikiextractor_text(PAGE, "T", kept)
+        assert text == wikiextractor_text(PAGE, "T", kept, quotes_are_escaped=True)
     assert len(set(texts.values())) == len(texts)
 
 

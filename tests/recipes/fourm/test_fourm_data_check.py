@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -88,6 +89,32 @@ def test_a_deep_check_reads_every_file_and_names_what_cannot_be_used(data, tmp_p
     for name, (_, message) in spoiled.items():
         (found,) = [problem for problem in problems if message in problem]
         assert f"{tmp_path / 'train'}/{name}" in found.splitlines()[0]
+
+
+def test_a_deep_check_finds_what_only_some_random_parts_of_training_would_meet(data, tmp_path):
+    """A class in one corner; a box without a class that lies outside of the centre square."""
+    folder = tmp_path / "train"
+    classes = np.zeros((40, 60), np.uint16)
+    classes[0, 0] = 300
+    replace(folder / "seg" / "0000" / "00001.png", png(classes))
+    replace(folder / "rgb" / "0000" / "00001.png", png(np.zeros((40, 60, 3), np.uint8)))
+    replace(folder / "depth" / "0000" / "00001.png", png(np.ones((40, 60), np.uint8)))
+    corner = {"boxes": [0, 0, 0.01, 0.01], "score": 1}
+    replace(folder / "rgb" / "0000" / "00002.png", png(np.zeros((40, 60, 3), np.uint8)))
+    replace(folder / "depth" / "0000" / "00002.png", png(np.ones((40, 60), np.uint8)))
+    replace(folder / "seg" / "0000" / "00002.png", png(np.zeros((40, 60), np.uint8)))
+    replace(folder / "det" / "0000" / "00002.json", json.dumps({"instances": [corner]}).encode())
+    of_class, of_box = pretrainkit.check_data(config_with(data), deep=True).problems
+    assert "seg/0000/00001.png has class 300" in of_class
+    assert "det/0000/00002.json does not hold instances" in of_box
+
+
+def test_a_modality_of_a_set_that_does_not_open_is_not_called_absent(data, tmp_path):
+    other = write_set(tmp_path / "other", 3, 1)
+    shutil.rmtree(other / "depth")
+    (tmp_path / "train" / "det" / "0000" / "00002.json").unlink()
+    (problem,) = pretrainkit.check_data(config_with([f"{data[0]},{other}", data[1]]), deep=True).problems
+    assert "det lacks 1, such as 0000/00002" in problem
 
 
 def test_a_deep_check_reads_held_out_data_and_all_stored_parts(tmp_path):

@@ -172,10 +172,11 @@ def test_windows_cover_each_context_and_offsets_say_where(reader: PixelReader) -
 
 
 @pytest.mark.filterwarnings("ignore:no font has")
-def test_windows_of_right_to_left_text_cover_it(reader: PixelReader) -> None:
+@pytest.mark.parametrize("question", ["שלום עולם", "who saw the moon?"])
+def test_windows_of_right_to_left_text_cover_it(reader: PixelReader, question: str) -> None:
     words = [f"אבג{'ד' * (number % 5)}" for number in range(60)]
     context = " ".join(words) + " in 1914, moon"
-    read = reader.read_passages([("שלום עולם", context)], 60, 16, 20)
+    read = reader.read_passages([(question, context)], 60, 16, 20)
     offsets = np.concatenate([read.offsets(window) for window in range(len(read.example_of()))])
     assert len(read.example_of()) > 2
     assert set(range(len(context))) == {place for first, after in offsets.tolist() for place in range(first, after)}

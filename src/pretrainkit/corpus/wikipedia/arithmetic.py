@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from pretrainkit.corpus.wikipedia.word_lists import words
+
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
-}
-_MORE_OPERATORS = _OPERATORS | {
     ast.FloorDiv: operator.floordiv,
     ast.Pow: lambda base, power: _power(base, power),
     ast.BitXor: operator.xor,
@@ -43,26 +43,92 @@ _NAMES: dict[str, Any] = {
 _ERRORS = (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, KeyError)
 _MAX_LENGTH = 200
 _MAX_POWER = 1000
-_ALLOWED = re.compile(r"[\d.+\-*/%() ]+")
+_MAX_PLACES = 15
+_LARGEST_WHOLE = 1e15
 _ALLOWED_IN_PYTHON = re.compile(r"[\w.+\-*/%()<>=!^&|, ]+", re.ASCII)
+_TOKEN = re.compile(r"\s*(\d+\.?\d*|\.\d+|[a-z]+|<>|!=|<=|>=|[-+*/^()=<>])\s*")
+_BINARY: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
+    "e": (10, lambda value, power: value * _power(10, power)),
+    "^": (8, lambda base, power: _power(base, power)),
+    "*": (7, operator.mul),
+    "/": (7, operator.truediv),
+    "div": (7, operator.truediv),
+    "mod": (7, lambda value, by: int(value) - int(by) * int(int(value) / int(by))),
+    "fmod": (7, lambda value, by: math.fmod(value, by)),
+    "+": (6, operator.add),
+    "-": (6, operator.sub),
+    "round": (5, lambda value, places: _rounded(value, int(places))),
+    "=": (4, operator.eq),
+    "!=": (4, operator.ne),
+    "<>": (4, operator.ne),
+    "<": (4, operator.lt),
+    "<=": (4, operator.le),
+    ">": (4, operator.gt),
+    ">=": (4, operator.ge),
+    "and": (3, lambda first, second: bool(first and second)),
+    "or": (2, lambda first, second: bool(first or second)),
+}
+"""MediaWiki's operators: how closely they bind, and what they do."""
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "-": operator.neg,
+    "+": operator.pos,
+    "not": operator.not_,
+    "ln": math.log,
+    "abs": abs,
+    "sqrt": math.sqrt,
+    **{name: _NAMES[name] for name in words("floor ceil trunc exp sin cos tan asin acos atan")},
+}
+_CLOSEST = 9
+"""How closely they bind."""
 
 
 def evaluate(expression: str) -> str:
-    """The value of sums, products, quotients and remainders of numbers; "" where it is something else.
+    """The value of an expression as MediaWiki computes it; "" of an empty one.
 
     Raises:
-        ZeroDivisionError: A divisor is zero.
+        ZeroDivisionError, ValueError: It has none.
     """
-    expression = re.sub(r"\bmod\b", "%", re.sub(r"\bdiv\b", "/", expression.strip())).replace("−", "-")
-    if len(expression) > _MAX_LENGTH or not _ALLOWED.fullmatch(expression) or "**" in expression:
+    expression = expression.replace("−", "-").replace("&lt;", "<").replace("&gt;", ">").lower().strip()
+    tokens = _TOKEN.findall(expression)
+    if len(expression) > _MAX_LENGTH or _TOKEN.sub("", expression):
+        raise ValueError(f"{expression} is no arithmetic")
+    if not tokens:
         return ""
     try:
-        value = _value(ast.parse(expression, mode="eval").body, _OPERATORS, {})
-    except ZeroDivisionError:
-        raise
-    except _ERRORS:
-        return ""
-    return str(int(value)) if value == int(value) else f"{value:.12g}"
+        value = float(_operand(tokens, 0))
+    except (TypeError, OverflowError, IndexError) as error:  # complex, too large, or an operand is missing
+        raise ValueError(f"{expression} has no value") from error
+    if tokens or not math.isfinite(value):
+        raise ValueError(f"{expression} has no value")
+    return str(int(value)) if value == int(value) and abs(value) < _LARGEST_WHOLE else f"{value:.12g}"
+
+
+def _operand(tokens: list[str], closeness: int) -> Any:
+    """The value of the first of `tokens`, which are taken away, as far as operators bind more closely."""
+    token = tokens.pop(0)
+    value: Any
+    if token == "(":
+        value = _operand(tokens, 0)
+        if tokens.pop(0) != ")":
+            raise ValueError("a bracket is not closed")
+    elif token in _UNARY:
+        value = _UNARY[token](_operand(tokens, _CLOSEST))
+    elif token in ("pi", "e"):
+        value = _NAMES[token]
+    else:
+        value = float(token) if "." in token else int(token)
+    while tokens and tokens[0] in _BINARY and _BINARY[tokens[0]][0] > closeness:
+        own, apply = _BINARY[tokens.pop(0)]
+        value = apply(value, _operand(tokens, own))
+    return value
+
+
+def _rounded(value: float, places: int) -> float:
+    """Halves away from zero, as PHP rounds."""
+    if abs(places) > _MAX_PLACES:
+        return value
+    scaled = abs(value) * 10.0**places
+    return math.copysign(math.floor(float(f"{scaled:.14g}") + 0.5) / 10.0**places, value)
 
 
 def python_value(expression: str) -> str | None:
@@ -70,7 +136,7 @@ def python_value(expression: str) -> str | None:
     if len(expression) > _MAX_LENGTH or not _ALLOWED_IN_PYTHON.fullmatch(expression):
         return None
     try:
-        value = _value(ast.parse(expression, mode="eval").body, _MORE_OPERATORS, _NAMES)
+        value = _value(ast.parse(expression, mode="eval").body, _OPERATORS, _NAMES)
     except _ERRORS:
         return None
     return str(value)

@@ -76,7 +76,7 @@ class Cleaner:
 
     def _table(self, content: str) -> str:
         if not self._options.tables:
-            return "\n"
+            return "\n\n"
         rows = [" | ".join(row) for row in table_rows(content)]
         return "".join(f"\n{BAR}{_plain(row)}" for row in rows) + "\n"
 
@@ -156,6 +156,10 @@ _GREEK = dict(
 TEX_SIGNS = (
     _GREEK
     | {name.capitalize(): letter.upper() for name, letter in _GREEK.items() if not name.startswith("var")}
+    | {
+        f"var{name}": _GREEK[name.lower()].upper()
+        for name in words("Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega")
+    }
     | {
         "times": "×", "div": "÷", "cdot": "·", "pm": "±", "mp": "∓", "circ": "∘", "bullet": "•", "oplus": "⊕",
         "otimes": "⊗", "ast": "∗", "dagger": "†", "leq": "≤", "le": "≤", "geq": "≥", "ge": "≥", "neq": "≠", "ne": "≠",

@@ -82,12 +82,18 @@ class Kept(NamedTuple):
 _NOTHING = Kept()
 
 
-def wikiextractor_text(wikitext: str, title: str, kept: Kept = _NOTHING) -> str:
-    """Lines of a page joined by line feeds, without its title; "" for a page without a body."""
-    text, title = (
-        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-        for text in (wikitext, title)
-    )
+def wikiextractor_text(wikitext: str, title: str, kept: Kept = _NOTHING, *, quotes_are_escaped: bool = False) -> str:
+    """Lines of a page joined by line feeds, without its title; "" for a page without a body.
+
+    Args:
+        wikitext: No longer escaped for XML.
+        title: Of the page.
+        kept: What the original has options for.
+        quotes_are_escaped: The dump has `&quot;` for `"`, as MediaWiki writes it: the original does not see them then.
+    """
+    text, title = (text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (wikitext, title))
+    if quotes_are_escaped:
+        text, title = text.replace('"', "&quot;"), title.replace('"', "&quot;")
     text = _Expander(title).expand(text)
     if not kept.tables:
         text = _without_nested(_without_nested(text, *_BRACES), *_TABLES)

@@ -54,7 +54,7 @@ def _articles(
             skips.leave_out("disambiguation", source.address, f"page {page.title!r}")
             continue
         if options.compat == "wikiextractor":
-            text = wikiextractor_text(page.text, page.title, kept)
+            text = wikiextractor_text(page.text, page.title, kept, quotes_are_escaped=page.quotes_are_escaped)
         else:
             text = cleaner.clean(page.text, page.title)
         if not text and options.compat == "none":

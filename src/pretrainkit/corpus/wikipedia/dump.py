@@ -53,6 +53,8 @@ class Page:
     """Title that the page leads to, where it is a redirect."""
     text: str
     """Wikitext, no longer escaped for XML."""
+    quotes_are_escaped: bool
+    """In the dump, its quotation marks are `&quot;`."""
 
 
 def stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
@@ -361,7 +363,7 @@ def _parse(xml: bytes, source: SourceFile, number: int, skips: Skips) -> Page | 
         bad("invalid_xml", str(error))
         return None
     leads_to = None if redirect is None else unescape_xml(redirect)
-    return Page(title, int(head[2] or 0), int(head[3]), int(revision[1]), leads_to, text)
+    return Page(title, int(head[2] or 0), int(head[3]), int(revision[1]), leads_to, text, b"&quot;" in raw)
 
 
 def _last_text(xml: bytes, position: int) -> bytes:

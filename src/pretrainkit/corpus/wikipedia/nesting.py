@@ -65,8 +65,8 @@ class Nesting:
                 out = _abandon(stack, out, num_open, _TABLE)
                 out = self._close(stack, out, num_open)
             plain = pieces[index + 1]
-            if plain[:1] == " " and token[0] in "}]" and out and out[-1][-1:] == "\n":
-                plain = plain.lstrip(" ")  # the line began with a template or a picture, not with a space
+            if plain[:1] == " " and token[-1] in "}]" and out and out[-1][-1:] == "\n":
+                plain = plain.lstrip(" ")  # the line began with a template, a picture or the end of a table
             if plain:
                 out.append(plain)
         return "".join(_abandon(stack, out, num_open, None))

@@ -268,8 +268,13 @@ def _switch(call: Call) -> str:
 def _expression(call: Call) -> str:
     try:
         return evaluate(call.get("1"))
-    except ZeroDivisionError:
+    except (ZeroDivisionError, ValueError):
         return ERROR
+
+
+def _if_expression(call: Call) -> str:
+    value = _expression(call)
+    return value if value == ERROR else call.get("2" if value not in ("", "0") else "3")
 
 
 _BY_FUNCTION: list[tuple[Expansion, str]] = [
@@ -324,6 +329,7 @@ _BY_FUNCTION: list[tuple[Expansion, str]] = [
     (_if_exists, "#ifexist:"),
     (_switch, "#switch:"),
     (_expression, "#expr:"),
+    (_if_expression, "#ifexpr:"),
     (lambda call: quote_plus(call.get("1")), "urlencode:"),
     (lambda call: number if (number := call.get("1")).isdecimal() else "", "int:"),
     (lambda call: call.get("1").lower(), "lc:"),

@@ -49,7 +49,8 @@ def check_files(config: FourMRun, progress: Progress) -> list[str]:
     splits: tuple[Split, ...] = ("train", "valid")
     for split in splits:
         sets = []
-        for one in data.train if split == "train" else data.valid:
+        named = data.train if split == "train" else data.valid
+        for one in named:
             try:
                 sets.append(open_set(one, modalities, config.masking, vocabulary))
             except (ConfigError, DataError) as error:
@@ -57,7 +58,8 @@ def check_files(config: FourMRun, progress: Progress) -> list[str]:
         if not sets:
             continue
         source = FourMSource(data, config.masking, split, sets, vocabulary)
-        if split == "train" and (absent := absent_modalities(source)):
+        is_whole = len(sets) == len(named)  # else a set that did not open may have what the others lack
+        if split == "train" and is_whole and (absent := absent_modalities(source)):
             problems.append(absent)
         problems += _problems(source, progress)
     return problems

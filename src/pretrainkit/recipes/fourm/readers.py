@@ -141,17 +141,19 @@ class ClassMap(_Image):
     _samples = 4
 
     def read(self, content: bytes, request: Request) -> NDArray[np.int32]:
-        classes_HW = read_map(content, request.name).astype(np.int64)
-        modality = request.modality
+        classes_HW, modality = read_map(content, request.name), request.modality
         rows, columns = modality.grid
         assert modality.vocab_size is not None
-        found_HW = request.part.nearest(classes_HW, rows * self._samples, columns * self._samples)
-        found_HW = np.where(found_HW == 255, modality.vocab_size - 1, found_HW)
-        if found_HW.max() >= modality.vocab_size:
+        largest = classes_HW.max()  # of the whole, so that no random part is the first to meet one that does not fit
+        if largest >= modality.vocab_size:
+            largest = classes_HW[classes_HW != 255].max(initial=0)
+        if largest >= modality.vocab_size:
             raise DataError(
-                f"{request.name} has class {found_HW.max()}, but the vocabulary of {modality.name} is "
+                f"{request.name} has class {largest}, but the vocabulary of {modality.name} is "
                 f"{modality.vocab_size}\n  set its vocab_size"
             )
+        found_HW = request.part.nearest(classes_HW, rows * self._samples, columns * self._samples).astype(np.int64)
+        found_HW[found_HW == 255] = modality.vocab_size - 1
         votes_PS = _patches(found_HW, rows, columns)
         flat = votes_PS + np.arange(len(votes_PS))[:, None] * modality.vocab_size
         counts = np.bincount(flat.ravel(), minlength=len(votes_PS) * modality.vocab_size)

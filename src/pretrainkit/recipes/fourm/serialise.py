@@ -42,6 +42,7 @@ def boxes(
     if not found:
         return []
     boxes_N4 = np.array([one["boxes"] for one in found], np.float64)
+    names = [str(one["class_name"]) for one in found]
     if not (np.abs(boxes_N4) < _FARTHEST_SHARE).all():
         raise ValueError("a box is not in shares of the image")
     moved_N4 = part.boxes(boxes_N4)
@@ -55,7 +56,7 @@ def boxes(
         "random": rng.random(len(found)),
     }
     kept = kept[np.argsort(by[order][kept], kind="stable")]
-    return [word for one in kept.tolist() for word in (*box_words(clipped_N4[one]), str(found[one]["class_name"]))]
+    return [word for one in kept.tolist() for word in (*box_words(clipped_N4[one]), names[one])]
 
 
 def _area(boxes_N4: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -22,12 +22,14 @@ from pretrainkit.data.subsets import slots
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.clean_up import clean_up
 from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.named import open_renderer
 from pretrainkit.rendering.page import Page, Text
 from pretrainkit.rendering.parts import Part, RunningPart
 from pretrainkit.rendering.renderer import Renderer
+from pretrainkit.rendering.rtl import is_rtl
 from pretrainkit.rendering.windows import NoRoomError, Window, windows
 from pretrainkit.training.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 
@@ -161,13 +163,19 @@ class DrawnPassages(DrawnExamples, ReadPassages):
         shown = [
             (number, window.begin + len(context) - len(context.lstrip()), window.page.text, window.page.direction)
             for number, (question, (_, context)) in enumerate(zip(questions, pairs, strict=True))
-            for window in self._windows(Page(drawer, (question, context.strip())), stride)
+            for window in self._windows(self._first(drawer, question, context.strip()), stride)
         ]
         self._example = np.array([number for number, _, _, _ in shown], np.int64)
         self._begin = np.array([begin for _, begin, _, _ in shown], np.int64)
         self._is_cut = is_cut[self._example]
         self._directions = [direction for _, _, _, direction in shown]
         super().__init__(renderer, [text for _, _, text, _ in shown])
+
+    @staticmethod
+    def _first(drawer: Drawer, question: str, context: str) -> Page:
+        """The first canvas. With `parity`, a context that is read from the right would be drawn whole beside a question
+        that is not, its beginning beyond the right end of every canvas; so such a pair counts as one from the right."""
+        return Page(drawer, (question, context), rtl=True if drawer.config.parity and is_rtl(context) else None)
 
     @staticmethod
     def _windows(page: Page, stride: int) -> Iterable[Window]:
