@@ -154,8 +154,6 @@ def helpers_built() -> list[str]:
 
 def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
     """Of the compiled modules, given what became of those that there are."""
-    from pretrainkit.nn.compiled import has_openmp
-
     broken = {name: outcomes[name].fault for name in HELPERS if name in outcomes and outcomes[name].fault}
     if broken:
         name, fault = next(iter(broken.items()))
@@ -165,7 +163,8 @@ def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
         names = ", ".join(name.removeprefix("pretrainkit.") for name in missing)
         cost = "Python and torch do the same, slower: words take 4 times, spans of T5 twice as long, steps on a CPU too"
         return Finding("compiled helpers", "limited", f"not built: {names}; {cost}", _build())
-    if not all(has_openmp(import_module(name)) for name in HELPERS if name.startswith("pretrainkit.nn.")):
+    computing = [import_module(name) for name in HELPERS if name.startswith("pretrainkit.nn.")]
+    if not all(getattr(module, "has_openmp", True) for module in computing):
         text = "all, but attention, GELU, gated swish and softmax without OpenMP: used by processes of one thread alone"
         return Finding("compiled helpers", "limited", text, _build())
     return Finding("compiled helpers", "good", ", ".join(name.removeprefix("pretrainkit.") for name in HELPERS))
