@@ -101,6 +101,7 @@ def test_weights_and_biases_that_cannot_start_is_no_traceback(tmp_path, monkeypa
 
 def test_weights_and_biases_offline_writes_a_run_folder_under_one_id(tmp_path, monkeypatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.chdir(tmp_path)  # wandb leaves a log in the current folder
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
