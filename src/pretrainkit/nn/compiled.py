@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+
+from pretrainkit.nn.fake_tensor import FakeTensor
 
 
 @cache

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pretrainkit.nn.fake_tensor import FakeTensor
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.objective import AnyObjective, Batch
 from pretrainkit.training.optim import build_optimizer
@@ -45,14 +45,12 @@ class StepMemory:
 
 
 def faked(model: nn.Module) -> nn.Module:
-    """`model`, built on "meta", with fake tensors of the CPU in place of its parameters and buffers. In place."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    """`model`, built on "meta", with tensors that say they are of the CPU in place of parameters and buffers. In place."""
     known: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            with mode:
-                empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            empty = FakeTensor(torch.empty_like(tensor, device="meta"))
             is_parameter = isinstance(tensor, nn.Parameter)
             known[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
         return known[id(tensor)]
@@ -106,6 +104,11 @@ class _Tracker(TorchDispatchMode):
         self.current = self.peak = self.at_start = 0
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's word for whether its compiler is imported, to be told to leave out this mode."""
+        return False
+
     def start_anew(self) -> None:
         """Take the peak from here on."""
         self.at_start = self.peak = self.current
@@ -133,9 +136,9 @@ class _Tracker(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> Any:
-    return tensor.untyped_storage()
+    return tensor.storage if isinstance(tensor, FakeTensor) else tensor.untyped_storage()
 
 
 def _bytes(tensors: Any) -> int:
     """Of their storages, each counted once."""
-    return sum({storage._cdata: storage.nbytes() for storage in map(_storage, tensors)}.values())
+    return sum({id(storage): storage.nbytes() for storage in map(_storage, tensors)}.values())

@@ -1,0 +1,78 @@
+"""Tensors without numbers, for `pretrainkit plan`.
+
+Torch has fake tensors, too, but using them imports its compiler, which takes seconds of a CPU, and each operation a
+millisecond. Tensors on "meta" will not do: number formats (autocast), kernels and layouts depend on the device.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class FakeStorage:
+    """The memory that a fake tensor and its views would share. It lives as long as one of them does."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+
+    def nbytes(self) -> int:
+        """As `torch.UntypedStorage` has it."""
+        return self._num_bytes
+
+
+class FakeTensor(Tensor):
+    """A tensor that says it is on the CPU and has a shape but no numbers. What is computed with it is one, too."""
+
+    shape_only: Tensor
+    """The same on "meta". Its own storage is no measure of what lives: torch's functions keep it in cycles."""
+    storage: FakeStorage
+
+    @staticmethod
+    def __new__(cls, shape_only: Tensor, storage: FakeStorage | None = None) -> "FakeTensor":
+        """`shape_only` is on "meta"; `storage` is given where it is a view of another's."""
+        self: FakeTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            shape_only.shape,
+            strides=shape_only.stride(),
+            storage_offset=shape_only.storage_offset(),
+            dtype=shape_only.dtype,
+            device=torch.device("cpu"),
+        )
+        self.shape_only = shape_only
+        self.storage = storage or FakeStorage(shape_only.untyped_storage().nbytes())
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given: dict[int, Tensor] = {}
+        storages: dict[int, FakeStorage] = {}
+
+        def without_numbers(value: Tensor) -> Tensor:
+            if not isinstance(value, FakeTensor):
+                shape_only = value.to("meta")
+            else:
+                shape_only = value.shape_only
+                storages[shape_only.untyped_storage()._cdata] = value.storage
+            given[id(shape_only)] = value
+            return shape_only
+
+        def with_storage(value: Tensor) -> Tensor:
+            if id(value) in given:  # changed in place
+                return given[id(value)]
+            return FakeTensor(value, storages.get(value.untyped_storage()._cdata))
+
+        arguments = {name: _mapped(without_numbers, value) for name, value in (kwargs or {}).items()}
+        if "device" in arguments:
+            arguments["device"] = torch.device("meta")
+        return _mapped(with_storage, func(*_mapped(without_numbers, args), **arguments))
+
+
+def _mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """`value` with the function of each tensor in the place of the tensor."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(function, part) for part in value)
+    return value
