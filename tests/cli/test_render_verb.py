@@ -87,7 +87,7 @@ def test_a_small_share_of_few_documents_holds_out_one(cli, font, tmp_path):
 def test_one_document_cannot_be_held_out(cli, font, tmp_path):
     words = ["render", put_books(tmp_path / "books", 1), "--renderer", font, "--out", tmp_path / "rows", "--heldout"]
     result = cli(*words, "0.0001")
-    assert result.code == 1
+    assert result.code == 2
     assert "--heldout 0 for no held-out data" in result.err
     assert cli(*words, "0").code == 0
 
