@@ -58,6 +58,38 @@ def test_rendered_rows_are_laid_out_as_the_published_sets(cli, corpus, font, tmp
     result = cli("render", tmp_path / "rows/train", "--layout", "published", "--out", tmp_path / "set")
     assert result.code == 0, result.err
     assert [path.name for path in (tmp_path / "set/data").iterdir()] == ["train-00000-of-00001.parquet"]
+    other = ["render", tmp_path / "rows/train", "--layout", "published", "--out", tmp_path / "other"]
+    for words in (["--heldout", "0.1"], ["--renderer", font], ["--text-only"], ["--max-bad", "2"]):
+        result = cli(*other, *words)
+        assert result.code == 2, words
+        assert f"leave out {words[0]}" in result.err
+    assert not (tmp_path / "other").exists()
+
+
+def put_books(folder, number):
+    folder.mkdir()
+    for book in range(number):
+        (folder / f"{book}.jsonl").write_text(json.dumps({"text": f"book {book} has many words"}) + "\n")
+    return folder / "*.jsonl"
+
+
+def test_a_small_share_of_few_documents_holds_out_one(cli, font, tmp_path):
+    words = ["render", put_books(tmp_path / "books", 6), "--renderer", font, "--out", tmp_path / "rows", "--heldout"]
+    result = cli(*words, "0.0001")
+    assert result.code == 0, result.err
+    share = result.err.partition("holds out at least one: ")[2].split()[1]
+    for split, num_rows in (("train", 5), ("valid", 1)):
+        assert json.loads((tmp_path / "rows" / split / "manifest.json").read_bytes())["num_rows"] == num_rows
+    assert "complete already" in cli(*words, "0.0001").err
+    assert "complete already" in cli(*words, share).err
+
+
+def test_one_document_cannot_be_held_out(cli, font, tmp_path):
+    words = ["render", put_books(tmp_path / "books", 1), "--renderer", font, "--out", tmp_path / "rows", "--heldout"]
+    result = cli(*words, "0.0001")
+    assert result.code == 2
+    assert "--heldout 0 for no held-out data" in result.err
+    assert cli(*words, "0").code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Continued pretraining: a new run goes on from the state of another one, or from a part of its weights."""
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -126,3 +128,37 @@ def test_settings_that_nothing_would_read_are_refused(settings: list[str], finis
     words = [*going_on(settings, finished), "num_extra_steps=1", "init.unexpected=ignore"]
     assert "goes on with a whole state" in refused("train", *words, *out)
     assert "is no regular expression" in refused("train", *settings, f"init_from={finished}", "init.grow=['(']", *out)
+
+
+OTHER_OPTIMIZER = ("optimizer.name=adafactor", "optimizer.beta2=0.999", "optimizer.epsilon=1e-6", "optimizer.beta1=0.9")
+
+
+def test_the_state_of_another_optimizer_is_refused_and_its_weights_are_a_start(
+    settings: list[str], finished: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    message = refused("resume", run, "num_steps=14", *OTHER_OPTIMIZER)
+    assert "optimizer.name=adamw there, adafactor here" in message
+    words = shlex.split(re.search("pretrainkit (train [^\n]*)", message)[1].replace("FOLDER", str(tmp_path / "new")))
+    succeed(*words)
+    assert pk.load_config(tmp_path / "new" / "config.yaml").optimizer.name == "adafactor"
+    assert steps(run) == steps(finished)
+
+    words = [*settings, *OTHER_OPTIMIZER, f"init_from={finished}", "num_extra_steps=2", "--out", tmp_path / "weights"]
+    message = refused("train", *words, "init.restore=all")
+    assert "optimizer.name=adamw there, adafactor here" in message
+    succeed("train", *words, re.search(r"init\.restore=\w+", message.partition("\n")[2])[0])
+
+
+def test_an_optimizer_without_state_goes_on(settings: list[str], tmp_path: Path) -> None:
+    run, plain = (
+        tmp_path / "run",
+        "optimizer.name=sgd optimizer.momentum=0 optimizer.beta2=0.999 optimizer.epsilon=1e-6",
+    )
+    short = [word for word in settings if not word.startswith("num_steps")]
+    succeed("train", *short, *plain.split(), "num_steps=2", "--out", run)
+    succeed("resume", run, "num_steps=3")
+    assert steps(run)[-1] == "step-00000003"
+    message = refused("resume", run, "num_steps=4", "optimizer.momentum=0.9")
+    assert "has no optimizer state" in message

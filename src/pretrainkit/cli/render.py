@@ -54,6 +54,7 @@ class ColumnName(StrEnum):
 
 @app.command()
 def render(
+    context: typer.Context,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -135,6 +136,7 @@ def render(
     from pretrainkit.rendering.prerender import dry_run as measure
 
     if inputs and len(inputs) == 1 and _has_rows(inputs[0]):
+        _refuse_options_of_drawing(context)
         _lay_out(inputs[0], _named(out), layout, split, workers or 1)
         _push(_named(out), push, public)
         return
@@ -195,6 +197,21 @@ def _report(out: Path, manifests: dict[str, dict[str, Any]], json_output: bool) 
         )
     for reason, entry in next(iter(manifests.values()))["skipped"].items():
         typer.echo(f"skipped: {entry['count']:,} {reason.replace('_', ' ')}", err=True)
+
+
+_OF_ROWS = frozenset({"inputs", "out", "layout", "split", "workers", "push", "public"})
+
+
+def _refuse_options_of_drawing(context: typer.Context) -> None:
+    """Rows are laid out anew as they are: options that say how to make them would have no effect."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in _OF_ROWS and source is not None and source.name == "COMMANDLINE":
+            raise InputError(
+                f"{parameter.opts[0]} is for documents, and CORPUS holds rows that are drawn already\n"
+                f"  leave out {parameter.opts[0]}, or render the documents with it"
+            )
 
 
 def _named(out: Path | None) -> Path:

@@ -214,8 +214,12 @@ def _enough(results: Sequence[dict[str, Any]], settings: BuildSettings) -> float
     """A share that holds out one document, where that asked for holds out none of several; else 0."""
     if not settings.heldout or _num_documents(results, "valid") or _num_documents(results, "train") < 2:
         return 0.0
-    # Which texts are held out is decided by their hashes. Few digits, rounded up, so that it can be given again.
-    share = math.floor(10_000 * min(result["lowest_share"] for result in results) + 1) / 10_000
+    return share_above(min(result["lowest_share"] for result in results))
+
+
+def share_above(lowest: float) -> float:
+    """A share of few digits that holds out the text of the lowest hash, given as a share; 0: that would be all."""
+    share = math.floor(10_000 * lowest + 1) / 10_000
     return share if share < 1 else 0.0
 
 

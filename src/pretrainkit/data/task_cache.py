@@ -192,9 +192,7 @@ def _decoded(content: dict[str, Any]) -> Any:
 
 def _map(path: Path, dtype: type) -> NDArray:
     if not path.is_file():
-        raise DataError(
-            f"{path} is missing\n  make the cache again: pretrainkit tasks cache TASK --out DIR --overwrite"
-        )
+        raise _torn(f"{path} is missing")
     return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.empty(0, dtype)
 
 
@@ -202,4 +200,8 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}\n  make the cache again, with --overwrite") from error
+        raise _torn(f"{path} cannot be read: {error}") from error
+
+
+def _torn(what: str) -> DataError:
+    return DataError(f"{what}\n  make the cache again: pretrainkit tasks cache TASK --out DIR --overwrite")

@@ -270,11 +270,16 @@ def _is_there(folder: Path, fingerprints: dict[str, str], task_name: str, overwr
     if not (folder / COMPLETED).is_file():
         return False
     cache = TaskCache(folder)
-    differing = [
-        split
-        for split, expected in fingerprints.items()
-        if not cache.has(split) or cache.info(split)["fingerprint"] != expected
-    ]
+    try:
+        differing = [
+            split
+            for split, expected in fingerprints.items()
+            if not cache.has(split) or cache.info(split)["fingerprint"] != expected
+        ]
+    except DataError:  # it is torn
+        if not overwrite:
+            raise
+        differing = list(fingerprints)
     if not differing:
         return True
     if not overwrite:

@@ -51,7 +51,8 @@ def tokenizer_place(path: Path) -> Path:
     Raises:
         DataError: Nowhere.
     """
-    for place in (path, path / "tokenizer", path.parent.parent / "tokenizer"):
+    of_run = [path.parent.parent / "tokenizer"] if path.parent.name == "checkpoints" else []
+    for place in (path, path / "tokenizer", *of_run):
         if place.is_file() or any((place / name).is_file() for name in (*_SENTENCEPIECE, _JSON)) or _is_byt5(place):
             return place
     raise DataError(

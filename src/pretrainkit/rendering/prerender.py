@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from pretrainkit.corpus.manifest import (
     write_manifest,
 )
 from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, run_tasks
+from pretrainkit.corpus.readers import text_hash
+from pretrainkit.corpus.shards import share_above
 from pretrainkit.corpus.skips import Skips
 from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
@@ -107,8 +109,7 @@ def prerender(
         DataError: Input cannot be used, or `out` holds something else.
     """
     settings, progress, out = settings or RenderSettings(), progress or Quiet(), Path(out)
-    if settings.held_out and set(documents) != {"train"}:
-        raise DataError("there is held-out data already\n  leave out --heldout, or give the training documents alone")
+    settings = holding_out_one(documents, settings, progress)
     rendering = describe(renderer)
     plan = make_plan(documents, renderer, settings, rendering["fingerprint"])
     key = fingerprint(plan)
@@ -131,6 +132,38 @@ def prerender(
             write_manifest(out / split, manifest)
         shutil.rmtree(work)
     return manifests
+
+
+def holding_out_one(documents: Mapping[str, Documents], settings: RenderSettings, progress: Progress) -> RenderSettings:
+    """With a larger share where that asked for would hold out none of several documents. Reads them up to the first
+    that is held out.
+
+    Raises:
+        DataError: There is held-out data already, or only one document.
+    """
+    if not settings.held_out:
+        return settings
+    if set(documents) != {"train"}:
+        raise DataError("there is held-out data already\n  leave out --heldout, or give the training documents alone")
+    num_documents, lowest = 0, 1.0
+    for document in documents["train"].read(Skips(settings.max_bad)):
+        place = text_hash(document.text) / 2**64
+        if place < settings.held_out:
+            return settings
+        num_documents, lowest = num_documents + 1, min(lowest, place)
+    if not num_documents:
+        return settings
+    share = share_above(lowest)
+    if num_documents == 1 or not share:
+        raise DataError(
+            f"the only document would not be held out with --heldout {settings.held_out}\n"
+            "  give more documents, or --heldout 0 for no held-out data"
+        )
+    progress.note(
+        f"none of the {num_documents} documents would be held out with --heldout {settings.held_out}: used instead, "
+        f"as it holds out at least one: --heldout {share}"
+    )
+    return replace(settings, held_out=share)
 
 
 def make_plan(

@@ -28,6 +28,7 @@ from pretrainkit.rendering.prerender import (
     RenderSettings,
     describe_rows,
     files_of,
+    holding_out_one,
     make_manifest,
     make_plan,
 )
@@ -68,8 +69,7 @@ def push_rows(
         RunError: The hub refused.
     """
     settings, progress = settings or RenderSettings(), progress or Quiet()
-    if settings.held_out and set(documents) != {"train"}:
-        raise DataError("there is held-out data already\n  leave out --heldout, or give the training documents alone")
+    settings = holding_out_one(documents, settings, progress)
     rendering = describe(renderer)
     plan = make_plan(documents, renderer, settings, rendering["fingerprint"])
     there = hub.files()

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.config.base import architecture
+from pretrainkit.config.base import architecture, shown
+from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
 from pretrainkit.running.opened import existing_folder, open_model, read_model
@@ -41,6 +42,23 @@ def fresh_model(recipe: Recipe, config: Any, world: World, *, filled_later: bool
     with torch.device("meta"):
         model = recipe.build_model(config)
     return allocate(model, str(world.device))
+
+
+def require_same_state(config: Any, before: Any, there: str, advice: str) -> None:
+    """Refuse to go on from the state of an optimizer that keeps another one.
+
+    Args:
+        config: Of the run that goes on.
+        before: Of the run whose state it is.
+        there: Where the state is.
+        advice: What to do instead of giving the same settings. Raises ConfigError.
+    """
+    differing = config.optimizer.other_state(before.optimizer)
+    if not differing:
+        return
+    told = "; ".join(f"{path}={shown(old)} there, {shown(new)} here" for path, (old, new) in differing.items())
+    same = " ".join(f"{path}={shown(old)}" for path, (old, _) in differing.items())
+    raise ConfigError(f"{there} has the state of another optimizer: {told}\n  set {same} to go on with it, {advice}")
 
 
 def load_initial(model: nn.Module, config: Any) -> None:

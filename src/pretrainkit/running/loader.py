@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import find_recipe
-from pretrainkit.running.configs import check_config
+from pretrainkit.running.configs import check_config, resolve_config
+from pretrainkit.running.initial import require_same_state
 from pretrainkit.running.opened import checkpoint_of
 from pretrainkit.training.run import RunConfig
 
@@ -64,7 +65,10 @@ def with_first_step(config: Any) -> Any:
         return config
     from pretrainkit.training.checkpoint_files import read_checkpoint
 
-    step = read_checkpoint(checkpoint_of(Path(config.init_from), config.init.step)[1]).step
+    run, checkpoint = checkpoint_of(Path(config.init_from), config.init.step)
+    before, advice = resolve_config(run.config_tree()).config, "or init.restore=weights to start with its weights alone"
+    require_same_state(config, before, f"init_from={config.init_from}", advice)
+    step = read_checkpoint(checkpoint).step
     if config.first_step not in (0, step):
         raise ConfigError(
             f"first_step={config.first_step}, but init.restore=all goes on at step {step} of {config.init_from}\n"

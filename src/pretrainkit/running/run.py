@@ -9,13 +9,14 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from pretrainkit.config.base import shown
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, check_initial, recorded_config
 from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
-from pretrainkit.running.initial import fresh_model, load_initial, with_encoder
+from pretrainkit.running.initial import fresh_model, load_initial, require_same_state, with_encoder
 from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokenizer
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
 from pretrainkit.running.opened import checkpoint_of, load_model
@@ -41,6 +42,7 @@ def run_training(
     if resuming:
         if (complete := _complete(folder, config, watcher)) is not None:  # before its data, which may be gone
             return complete
+        _require_same_state(folder, config)
         config = with_kept_tokenizer(recipe, with_encoder(recipe, absolute_paths(config)), folder)
     else:
         refuse_idle_evaluation(config, origins)
@@ -152,6 +154,15 @@ def _changes(folder: RunFolder, config: RunConfig) -> dict[str, tuple[Any, Any]]
     old = flatten(recorded_config(folder.config_tree()).config.model_dump(mode="json"))
     new = flatten(config.model_dump(mode="json"))
     return {path: (old.get(path), new.get(path)) for path in old | new if old.get(path) != new.get(path)}
+
+
+def _require_same_state(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse another optimizer than the one whose state the run has."""
+    path = quote(str(folder.path))
+    changes = " ".join(quote(f"{name}={shown(new)}") for name, (_, new) in _changes(folder, config).items())
+    command = f"pretrainkit train {path}/config.yaml init_from={path} {changes} --out FOLDER"
+    before = resolve_config(folder.config_tree()).config
+    require_same_state(config, before, str(folder.path), f"or start a new run with its weights alone: {command}")
 
 
 def _idle_changes(folder: RunFolder, trainer: Trainer, changes: Mapping[str, Any]) -> str:

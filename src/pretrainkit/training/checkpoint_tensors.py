@@ -54,10 +54,10 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
             name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
             keys.setdefault(name, {})[key] = full_name
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if not keys:
+    if not keys and not _is_stateless(optimizer):
         raise CheckpointError(
             f"checkpoint {path} has no optimizer state, so training cannot go on exactly\n"
-            f"  start a new run from its weights: init_from={path}"
+            f"  start a new run from its weights: init_from={path} init.restore=weights"
         )
     unused = keys.keys() - {names[id(parameter)] for parameter in parameters}
     if unused:
@@ -75,6 +75,10 @@ def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, T
                 tensor = torch.empty(meta.shape, dtype=meta.dtype)
             moments.setdefault(index, {})[key] = (full_name, tensor)
     return moments
+
+
+def _is_stateless(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]
 
 
 def set_moments(optimizer: Optimizer, moments: Moments) -> None:

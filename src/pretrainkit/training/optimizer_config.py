@@ -1,6 +1,7 @@
 """How gradients become updates, and the learning rate over time. Torch-free."""
 
-from typing import Annotated, Literal
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
@@ -103,6 +104,16 @@ class OptimizerConfig(Config):
     """Clip the global gradient norm to this; 0: no clipping."""
     clip: Literal["norm", "squared_norm_legacy"] = "norm"
     """squared_norm_legacy: Sabertooth of 2021, which compared and divided by the squared norm."""
+
+    def other_state(self, before: "OptimizerConfig") -> dict[str, tuple[Any, Any]]:
+        """Dotted path of each setting because of which `before` kept another state, to its value there and here."""
+        paths = ["name"]
+        if self.name == before.name == "adafactor":
+            paths += ["adafactor.factored", "adafactor.min_dim_size_to_factor"]
+            if None in (self.adafactor.beta1, before.adafactor.beta1):
+                paths += ["adafactor.beta1"]
+        pairs = {f"optimizer.{path}": (attrgetter(path)(before), attrgetter(path)(self)) for path in paths}
+        return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
 
 
 _USUAL_LR = {"adamw": 1e-3, "lamb": 5e-3, "sgd": 0.1, "lars": 1.0, "adafactor": 1e-3, "lion": 1e-4, "muon": 2e-3}
