@@ -175,7 +175,7 @@ def make_plan(
         cost=None if seconds is None or price is None else price * num_gpus * seconds / 3600,
         problems=problems,
         assumed=assumed,
-        numbers_on_rank=_laid_out(lambda: model, num_gpus, shards) if dry_run else {},
+        numbers_on_rank=_laid_out(_builder(recipe, config), num_gpus, shards) if dry_run else {},
     )
 
 

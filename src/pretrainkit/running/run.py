@@ -161,7 +161,7 @@ def _require_same_state(folder: RunFolder, config: RunConfig) -> None:
     path = quote(str(folder.path))
     changes = " ".join(quote(f"{name}={shown(new)}") for name, (_, new) in _changes(folder, config).items())
     command = f"pretrainkit train {path}/config.yaml init_from={path} {changes} --out FOLDER"
-    before = resolve_config(folder.config_tree()).config
+    before = recorded_config(folder.config_tree()).config
     require_same_state(config, before, str(folder.path), f"or start a new run with its weights alone: {command}")
 
 

@@ -45,7 +45,7 @@ class StepMemory:
 
 
 def faked(model: nn.Module) -> nn.Module:
-    """`model`, built on "meta", with tensors that say they are of the CPU in place of parameters and buffers. In place."""
+    """`model`, built on "meta", with tensors that claim to be on the CPU as parameters and buffers. In place."""
     known: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tokenizer_data import CODER, RGB, model
 
+from pretrainkit.config.base import unread
 from pretrainkit.recipes.image_tokenizer.domain import DOMAINS, Domain
 from pretrainkit.recipes.image_tokenizer.grid_positions import grid_table, stretched
 from pretrainkit.recipes.image_tokenizer.model import build, prepared
@@ -141,17 +142,20 @@ def test_files_become_values() -> None:
         (model(encoder=CODER.model_copy(update={"num_output_convolutions": 1})), "for decoders"),
         (model(domain=CLASSES, decoder=UNET), "a diffusion decoder makes pictures"),
         (model(image_size=24, decoder=UNET.model_copy(update={"multipliers": (1, 1, 1)})), "divides images by 16"),
-        (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(shift=0.5)})), "only read by schedule"),
+        (
+            model(decoder=UNET.model_copy(update={"noise": NoiseConfig(shift=0.5)})),
+            "only read by decoder.noise.schedule",
+        ),
         (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(prediction="noise")})), "does not follow"),
-        (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(masks_places=True)})), "needs dropout"),
+        (model(decoder=UNET.model_copy(update={"noise": NoiseConfig(masks_places=True)})), "dropout above 0"),
     ],
 )
 def test_what_cannot_be_is_told(config, message: str) -> None:
-    assert any(message in problem for problem in config.problems())
+    assert any(message in problem for problem in [*config.problems(), *unread(config)])
 
 
 def test_domains_that_cannot_be_are_told() -> None:
-    with pytest.raises(ValueError, match="has 3 channels, not 4"):
+    with pytest.raises(ValueError, match="has 3 channels, not num_channels=4"):
         Domain(name="x", kind="colors", num_channels=4)
     with pytest.raises(ValueError, match="classes need a number"):
         Domain(name="x", kind="classes", num_channels=4)

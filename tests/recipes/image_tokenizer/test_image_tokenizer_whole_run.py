@@ -52,7 +52,9 @@ PUBLISHED = ("hidden_size=512", "num_layers=8", "num_heads=8")
 
 def train(folder: Path, out: Path, *more: str) -> Path:
     data = [f"data.train={folder / 'train'}", f"data.valid={folder / 'valid'}"]
-    pretrainkit.train(pretrainkit.load_config("image_tokenizer/tiny", [*SETTINGS, *data, *more]), out)
+    replaced = tuple(f"{path}." for path, _, value in (word.partition("=") for word in more) if value.startswith("{"))
+    settings = [word for word in SETTINGS if not word.startswith(replaced)] if replaced else SETTINGS
+    pretrainkit.train(pretrainkit.load_config("image_tokenizer/tiny", [*settings, *data, *more]), out)
     return out
 
 

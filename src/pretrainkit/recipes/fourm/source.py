@@ -523,9 +523,16 @@ def _ids(values: Content, modality: Modality, vocabulary: TextVocabulary, sample
 
 
 def absent_modalities(source: FourMSource) -> str | None:
-    """What is wrong where no set of the training data has a modality of the model, and how to fix it; None: nothing."""
+    """What is wrong where no set of the training data has a modality that is drawn, and how to fix it; None: nothing.
+
+    A modality that no component of the mixture names is left out on purpose.
+    """
     present = {number for one in source.sets for number in one.present}
-    absent = [modality for number, modality in enumerate(source.modalities) if number not in present]
+    mixture = Bound(source.masking.mixture, source.modalities, [one.name for one in source.modalities])
+    is_drawn_D = (mixture.inputs_KD + mixture.targets_KD).any(axis=0)
+    absent = [
+        modality for number, modality in enumerate(source.modalities) if number not in present and is_drawn_D[number]
+    ]
     if not absent:
         return None
     others = [source.modalities[number] for number in sorted(present)]
