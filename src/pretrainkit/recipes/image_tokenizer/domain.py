@@ -43,7 +43,7 @@ class Domain(Config):
         if self.num_channels != wanted:
             raise ValueError(
                 f"domain {self.name!r} of kind {self.kind!r} has {wanted} channels, not "
-                f"num_channels={self.num_channels}"
+                f"{self.num_channels} (num_channels)"
             )
         return self
 
