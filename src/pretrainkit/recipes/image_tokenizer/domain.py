@@ -42,8 +42,8 @@ class Domain(Config):
         wanted = {"colors": 3, "grey": 1, "normals": 3, "mask": 1, "depth": 1}.get(self.kind, self.num_channels)
         if self.num_channels != wanted:
             raise ValueError(
-                f"domain {self.name!r} of kind {self.kind!r} has {wanted} channels, "
-                f"not num_channels={self.num_channels}"
+                f"domain {self.name!r} of kind {self.kind!r} has {wanted} channels, not "
+                f"{self.num_channels} (num_channels)"
             )
         return self
 
