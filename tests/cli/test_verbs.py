@@ -54,7 +54,7 @@ def test_every_verb_has_help(helped, verb):
         (["corpus", "shard"], "Did you mean 'shards'?"),
         (["train"], "Missing argument"),
         (["train", "bert/tiny", "--nope"], "there is no option --nope"),
-        (["--nope"], "there is no option --nope"),
+        (["--nope"], "No such option: --nope"),
         (["train", "bert/tiny", "--nproc", "two"], "Invalid value for '--nproc'"),
         (["tokenizer", "train", "words.tsv", "--out", "x", "--kind", "morse"], "'morse' is not one of"),
         (["train", "bert/tinny"], "did you mean bert/tiny?"),
