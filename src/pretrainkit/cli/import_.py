@@ -17,7 +17,10 @@ app = typer.Typer(add_completion=False)
 def import_(
     path: Annotated[Path, typer.Argument(help="A folder of transformers or Sabertooth, or what --format names.")],
     out: Annotated[Path | None, typer.Option(help="New folder to write.", show_default=False)] = None,
-    recipe: Annotated[str, typer.Option(help="Which recipe the model belongs to.")] = "bert",
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Which recipe the model belongs to; default: told by its files.", show_default=False),
+    ] = None,
     format: Annotated[
         str,
         typer.Option(help="huggingface, or the system that wrote it: zerovl (recipe clip), t5x, mesh_tf (recipe t5)."),

@@ -14,10 +14,13 @@ from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.registry import entries, find_recipe
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import tokenizer_given
-from pretrainkit.running.opened import Opened, open_model, with_weights
+from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
 from pretrainkit.training.recipe import ImportedConfig, ImportedModel, Recipe
 
 _log = logging.getLogger(__name__)
+
+_USUAL = "bert"
+"""Reads folders that do not say whose they are."""
 
 PROBES = (
     "The quick brown fox, it's 1,024 years old; isn't it? (No.)",
@@ -177,7 +180,7 @@ def _write_rest(opened: Opened, folder: Path) -> None:
 
 def import_model(
     path: str | Path,
-    recipe: str,
+    recipe: str | None,
     out: str | Path,
     *,
     format: str = "huggingface",
@@ -191,7 +194,7 @@ def import_model(
 
     Args:
         path: "huggingface": a folder that transformers wrote. Other formats: a file, or what the format has.
-        recipe: Which recipe the model belongs to.
+        recipe: Which recipe the model belongs to; None: the one that reads its format or its model_type.
         out: The new folder.
         format: "huggingface", or one of the recipe's `file_formats`.
         config: Preset or YAML file that says the architecture of a file; None: as the file says, or the usual one.
@@ -207,9 +210,8 @@ def import_model(
     if format != "huggingface":
         if pooling is not None:
             raise InputError(f"files of format {format!r} hold no classifier to be pooled\n  leave --pooling out")
-        reader = find_recipe(recipe)
         found = read_foreign_model(path, recipe, format=format, config=config)
-        model = with_weights(reader, found.config, found.state, path)
+        model = with_weights(find_recipe(found.config.recipe), found.config, found.state, path)
         write_native(found.config, model, given, Path(out), found.trained_length)
         return Path(out)
     if config is not None:
@@ -221,7 +223,7 @@ def import_model(
             f"{path} is not a folder that transformers wrote: it has no config.json\n"
             "  runs, checkpoints and exports of ours are read as they are, by init_from=, evaluate and generate"
         )
-    opened = open_model(path, recipe=recipe, pooling=pooling, tokenizer=given)
+    opened = open_model(path, recipe=recipe or _recipe_of_folder(Path(path)), pooling=pooling, tokenizer=given)
     write_native(opened.config, opened.model, opened.tokenizer, Path(out), _trained_length(opened, Path(path)))
     return Path(out)
 
@@ -243,17 +245,31 @@ def difference_from_huggingface(path: str | Path) -> float:
 
 
 def read_foreign_model(
-    path: str | Path, recipe: str, *, format: str, config: str | Path | None = None
+    path: str | Path, recipe: str | None, *, format: str, config: str | Path | None = None
 ) -> ImportedModel:
     """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
     from pretrainkit.exporting.settings import read_settings, settings_beside
 
-    reader = find_recipe(recipe)
+    reader = find_recipe(recipe or _recipe_of_format(format))
     if format not in reader.file_formats:
         known = ", ".join(("huggingface", *reader.file_formats))
-        raise InputError(f"recipe {recipe!r} does not read the format {format!r}\n  formats: {known}")
+        raise InputError(f"recipe {reader.name!r} does not read the format {format!r}\n  formats: {known}")
     settings = read_settings(settings_beside(Path(path)))
     source = config if config is not None or settings is None else settings.config
     wanted = None if source is None else load_config(source).model_copy(update={"init_from": None})
     found = reader.import_file(Path(path), format, wanted)
     return found if settings is None else replace(found, trained_length=settings.trained_length)
+
+
+def _recipe_of_format(format: str) -> str:
+    """The recipe that reads files of this format; bert where none does."""
+    return next((name for name in entries() if format in find_recipe(name).file_formats), _USUAL)
+
+
+def _recipe_of_folder(folder: Path) -> str:
+    """The recipe that reads a folder of transformers; bert where it does or nothing is said (Sabertooth's folders)."""
+    try:
+        kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
+    except (ValueError, AttributeError):
+        return _USUAL
+    return _USUAL if kind in (None, *find_recipe(_USUAL).huggingface_types) else recipe_of_export(folder)

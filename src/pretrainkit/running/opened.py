@@ -115,7 +115,7 @@ def read_model(
     if (path / "config.json").is_file():  # Hugging Face
         settings = read_settings(path / SETTINGS)
         own = None if settings is None else settings.config.get("recipe")
-        reader = find_recipe(recipe or own or _recipe_of_export(path))
+        reader = find_recipe(recipe or own or recipe_of_export(path))
         config, weights = (
             reader.import_huggingface(path) if pooling is None else reader.import_classifier(path, pooling)
         )
@@ -215,7 +215,7 @@ def with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: 
     return model.eval()
 
 
-def _recipe_of_export(folder: Path) -> str:
+def recipe_of_export(folder: Path) -> str:
     """The recipe that reads a Hugging Face folder."""
     from pretrainkit.exporting.class_names import read_by_head
 

@@ -22,8 +22,10 @@ from clip_models import (
     tiny_timm,
     vit,
 )
+from typer.testing import CliRunner
 
 from pretrainkit.api import open_model
+from pretrainkit.cli.main import app
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
@@ -35,6 +37,16 @@ from pretrainkit.recipes.clip.recipe import RECIPE
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     return make_tokenizer(tmp_path_factory.mktemp("tokenizer") / "wordpiece")
+
+
+def test_import_tells_the_recipe_by_the_folder(transformers, tokenizer, tmp_path):
+    config = run_config(vit(), text())
+    model = random_model(config)
+    RECIPE.export_huggingface(config, model, tokenizer, tmp_path / "export")
+    assert CliRunner().invoke(app, ["import", str(tmp_path / "export"), "--out", str(tmp_path / "own")]).exit_code == 0
+    opened = open_model(tmp_path / "own")
+    assert opened.recipe.name == "clip"
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in opened.model.state_dict().items())
 
 
 def their_inputs(ids, num_tokens):

@@ -126,7 +126,7 @@ def test_import_and_export_go_round(tmp_path, suffix):
     config = model_config("1.0")
     arrays = their_arrays(config)
     write_t5x(tmp_path / "theirs", arrays)
-    pretrainkit.import_model(tmp_path / "theirs", "t5", tmp_path / "ours", format="t5x")
+    pretrainkit.import_model(tmp_path / "theirs", None, tmp_path / "ours", format="t5x")
     pretrainkit.export(tmp_path / "ours", "t5x", tmp_path / f"tree{suffix}")
     again = read_foreign(tmp_path / f"tree{suffix}", "t5x")
     assert_same_logits(again, arrays, config)
