@@ -226,7 +226,7 @@ def test_raw_text_as_training_data_and_a_device_that_is_not_there(work: Path) ->
         ("bert/tiny", "num_train_epochs=3", "data.num_epochs", 3),
         ("bert/tiny", "optimizer=lion", "optimizer.name", "lion"),
         ("bert/tiny", "schedule=cosine", "schedule.name", "cosine"),
-        ("t5/micro", "workers=2", "data.num_workers", 2),
+        ("t5/micro", "warmup_ratio=0.1", "schedule.warmup_share", 0.1),
     ],
 )
 def test_a_word_of_another_tool_is_answered_with_what_to_write(source: str, word: str, path: str, value: Any) -> None:
