@@ -45,7 +45,11 @@ class StepMemory:
 
 
 def faked(model: nn.Module) -> nn.Module:
-    """`model`, built on "meta", with tensors that say they are of the CPU in place of parameters and buffers. In place."""
+    """`model`, built on "meta", with fake tensors in place of parameters and buffers. In place."""
+    # Torch imports its compiler when it first finds out about the shape of a sum. In the middle of a step, the import
+    # would keep alive what the functions that wait for it have computed.
+    import torch._dynamo
+
     known: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:
