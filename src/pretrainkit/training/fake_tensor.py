@@ -1,7 +1,7 @@
 """Tensors without numbers, for `pretrainkit plan`.
 
-Torch has fake tensors, too, but using them imports its compiler, which takes seconds of a CPU, and each operation a
-millisecond. Tensors on "meta" will not do: number formats (autocast), kernels and layouts depend on the device.
+Torch has fake tensors, too, but each operation on them takes about a millisecond.
+Tensors on "meta" will not do: number formats (autocast), kernels and layouts depend on the device.
 """
 
 from collections.abc import Callable

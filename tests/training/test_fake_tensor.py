@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pretrainkit.nn.fake_tensor import FakeTensor
+from pretrainkit.training.fake_tensor import FakeTensor
 
 
 def fake(*shape: int) -> FakeTensor:
