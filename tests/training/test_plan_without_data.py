@@ -38,6 +38,21 @@ def test_one_period_of_blocks_tells_the_whole(source: str, words: list[str]) -> 
     assert short.activations == pytest.approx(whole.activations, rel=0.02)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{recipe}/{name}"
+        for recipe in ("bert", "clip", "fourm", "image_tokenizer", "pixel", "t5")
+        for name in find_recipe(recipe).presets
+    ],
+)
+def test_every_preset_for_pretraining_is_planned_without_data(source: str) -> None:
+    plan = make_plan(pk.load_config(source))
+    assert plan.assumed
+    assert plan.memory["ddp"].activations > 0
+
+
 def _assumed(source: str, words: list[str]) -> tuple[Any, Any]:
     config = pk.load_config(source, words)
     recipe = find_recipe(config.recipe)

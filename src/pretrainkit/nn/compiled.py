@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pretrainkit.nn.fake_tensor import FakeTensor
-
 
 @cache
 def part(name: str) -> ModuleType | None:
@@ -29,15 +27,16 @@ def has_openmp(module: ModuleType) -> bool:
 
 
 def is_fake(x: Tensor) -> bool:
-    """True for a tensor without numbers, as `pretrainkit plan` has them: cutting work into small parts only costs."""
-    return isinstance(x, FakeTensor)
+    """True for a tensor without numbers, as `pretrainkit plan` has them: cutting work into small parts only costs.
+    See `pretrainkit.training.fake_tensor`."""
+    return hasattr(x, "shape_only")
 
 
 def call(function: Callable[..., None], *arguments: Any) -> None:
     """With tensors as arrays. Fake ones have no numbers (`pretrainkit plan` has such): nothing is called."""
     arrays = []
     for one in arguments:
-        if isinstance(one, FakeTensor):
+        if isinstance(one, Tensor) and is_fake(one):
             return
         arrays.append(one.numpy() if isinstance(one, Tensor) else one)
     function(*arrays)

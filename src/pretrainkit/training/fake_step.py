@@ -3,6 +3,9 @@
 Parameters are fake tensors: they have shapes and devices, and computing with them gives fake tensors. The batch is
 real, because its lengths decide shapes; what is computed from it alone is computed. A dispatch mode sees every result,
 and adds up the storages that are alive.
+
+Torch imports its compiler when it first finds out about the shape of a sum. It is imported here: in the middle of a
+step, the import would keep alive what the functions that wait for it have computed.
 """
 
 import weakref
@@ -11,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pretrainkit.nn.fake_tensor import FakeTensor
 from pretrainkit.training.accumulate import accumulate
+from pretrainkit.training.fake_tensor import FakeTensor
 from pretrainkit.training.objective import AnyObjective, Batch
 from pretrainkit.training.optim import build_optimizer
 from pretrainkit.training.optimizer_config import OptimizerConfig
@@ -45,7 +49,7 @@ class StepMemory:
 
 
 def faked(model: nn.Module) -> nn.Module:
-    """`model`, built on "meta", with tensors that claim to be on the CPU as parameters and buffers. In place."""
+    """`model`, built on "meta", with fake tensors in place of parameters and buffers. In place."""
     known: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:

@@ -19,7 +19,12 @@ from pretrainkit.data.aligned_folders import FolderSamples, Samples, folders_of
 from pretrainkit.data.aligned_streams import TarSamples, is_stream, stream_folders
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.image_tokenizer.config import ImageSetConfig, ImageTokenizerDataConfig, ImageTokenizerRun
+from pretrainkit.recipes.image_tokenizer.config import (
+    RANDOM_WEIGHTS,
+    ImageSetConfig,
+    ImageTokenizerDataConfig,
+    ImageTokenizerRun,
+)
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 from pretrainkit.recipes.image_tokenizer.reading import image_size, read_image, suffixes_of
 
@@ -161,7 +166,13 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
 
 def without_data(config: ImageTokenizerRun) -> tuple[ImageTokenizerRun, str]:
     """The config, and what `assumed_batch` assumes."""
-    return config, f"images of model.image_size={config.model.image_size} pixels"
+    told = f"images of model.image_size={config.model.image_size} pixels"
+    objective = config.objective
+    if objective.perceptual.is_used and objective.perceptual.weights is None:  # a plan fetches nothing
+        perceptual = objective.perceptual.model_copy(update={"weights": RANDOM_WEIGHTS})
+        config = config.model_copy(update={"objective": objective.model_copy(update={"perceptual": perceptual})})
+        told += f", {perceptual.network} without its published weights"
+    return config, told
 
 
 def assumed_batch(config: ImageTokenizerRun, num_examples: int) -> dict[str, np.ndarray]:

@@ -1,0 +1,63 @@
+"""Tensors without numbers have the shapes, formats and memory of those that have them."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pretrainkit.training.fake_tensor import FakeTensor
+
+
+def fake(*shape: int) -> FakeTensor:
+    return FakeTensor(torch.empty(*shape, device="meta"))
+
+
+@pytest.mark.parametrize("repeat", [1, 2])
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x @ x.t(),
+        lambda x: F.layer_norm(x, x.shape[1:]),
+        lambda x: x.topk(2)[1],
+        lambda x: x.new_zeros(3, dtype=torch.int16),
+        lambda x: x[:, torch.tensor([0, 2])],
+        lambda x: torch.cat([x, torch.ones(1, x.shape[1])]),
+        lambda x: x.t().sum(0, keepdim=True),
+        lambda x: x > 0,
+    ],
+)
+def test_what_is_computed_has_the_form_of_the_real_result(compute, repeat):
+    for _ in range(repeat):  # what was found out once is used again
+        found, real = compute(fake(4, 6)), compute(torch.rand(4, 6))
+    assert isinstance(found, FakeTensor)
+    assert (found.shape, found.dtype, found.stride(), found.device) == (
+        real.shape,
+        real.dtype,
+        real.stride(),
+        real.device,
+    )
+
+
+def test_views_share_memory_and_results_do_not():
+    x = fake(4, 6)
+    assert x[1:].t().storage is x.storage
+    assert (x + 1).storage is not x.storage
+    assert x.storage.nbytes() == 4 * 4 * 6
+
+
+def test_equal_operations_give_tensors_of_their_own():
+    x = fake(4, 6)
+    first, second = x * 2, x * 2
+    assert first.storage is not second.storage
+    assert first.add_(second) is first
+    assert second[0].storage is second.storage
+
+
+def test_products_are_computed_in_the_format_of_autocast():
+    weight = torch.nn.Parameter(fake(5, 6))
+    with torch.autocast("cpu", torch.bfloat16):
+        found: Tensor = F.linear(fake(4, 6), weight)
+    assert found.dtype == torch.bfloat16
+    found.sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.float32
