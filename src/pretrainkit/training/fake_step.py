@@ -140,7 +140,7 @@ class _Tracker(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> Any:
-    return tensor.storage if isinstance(tensor, FakeTensor) else tensor.untyped_storage()
+    return tensor.fake_storage if isinstance(tensor, FakeTensor) else tensor.untyped_storage()
 
 
 def _bytes(tensors: Any) -> int:

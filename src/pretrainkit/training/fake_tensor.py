@@ -28,12 +28,12 @@ class FakeTensor(Tensor):
 
     shape_only: Tensor
     """The same on "meta". Its own storage is no measure of what lives: torch's functions keep it in cycles."""
-    storage: FakeStorage
+    fake_storage: FakeStorage
 
     @staticmethod
     def __new__(cls, shape_only: Tensor, storage: FakeStorage | None = None) -> "FakeTensor":
         """`shape_only` is on "meta"; `storage` is given where it is a view of another's."""
-        self: FakeTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        self: FakeTensor = Tensor._make_wrapper_subclass(
             cls,
             shape_only.shape,
             strides=shape_only.stride(),
@@ -42,11 +42,11 @@ class FakeTensor(Tensor):
             device=torch.device("cpu"),
         )
         self.shape_only = shape_only
-        self.storage = storage or FakeStorage(shape_only.untyped_storage().nbytes())
+        self.fake_storage = storage or FakeStorage(shape_only.untyped_storage().nbytes())
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
         if not _makes_new(func):
             return _computed(func, args, kwargs)
@@ -86,7 +86,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             shape_only = value.to("meta")
         else:
             shape_only = value.shape_only
-            storages.setdefault(shape_only.untyped_storage()._cdata, value.storage)
+            storages.setdefault(shape_only.untyped_storage()._cdata, value.fake_storage)
         # What is changed comes first: as `out`, or as the first argument.
         given.setdefault(id(shape_only), value)
         return shape_only
