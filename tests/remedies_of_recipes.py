@@ -125,7 +125,12 @@ CASES = [
     Case("config import zerovl.yaml --recipe clip --out {out}", r"epoch=\d+"),
     # bert
     Case(f"{BERTS} data.train=wordless objective.mask_unit=whole_word", "objective.mask_unit=token"),
+    Case("config check bert/tiny objective.max_predictions=300", r"objective.max_predictions=\d+"),
     # 4M
+    *(
+        Case("config check fourm/tiny model.num_registers=2 masking.unused=pack", remedy)
+        for remedy in ("masking.unused=pad", "model.num_registers=0")
+    ),
     Case(
         "generate fourm --from-data 1 --to depth --set depth.scheme=autoregressive --out {out}",
         "scheme=roar",
@@ -191,6 +196,16 @@ CASES = [
         f"train image_tokenizer/tiny {TOKENIZER} {QUICK} data.train=rooms/train model.domain={CLASSES} --out {{out}}",
         r"model.domain.num_classes=\d+",
     ),
+    Case(
+        "config check image_tokenizer/rgb objective.perceptual.weight=1",
+        "objective.perceptual.weight=0",
+    ),
+    Case("config check image_tokenizer/rgb objective.reconstruction=cross_entropy", r"objective.reconstruction=\w+"),
+    Case("config check image_tokenizer/tiny objective.reconstruction=cross_entropy", r"objective.reconstruction=\w+"),
+    Case(
+        "config check image_tokenizer/rgb-uvit model.decoder.noise.masks_places=true model.decoder.noise.dropout=0",
+        "model.decoder.noise.dropout=0.1",
+    ),
     # pixel
     Case(
         f"{PIXELS} {DRAWN} data.valid=rendered/train",
@@ -242,7 +257,13 @@ CASES = [
         "leave --config out",
         {"leave --config out": "leave out --config"},
     ),
+    Case(
+        "config check t5/mini data.denoising.name=packed_prefix_lm data.input_length=64 data.target_length=32",
+        r"data.target_length=\d+",
+        {"+": "data.packing=false"},
+    ),
     # GLUE
+    Case(f"config check glue/rte data.task=rte {CLAIMS} data.texts=[claim] data.label=verdict", "data.task=null"),
     Case(
         f"train glue/mnli init_from=bert data.task=ax data.task_folders.glue=glue {TASK}",
         "pretrainkit predict RUN --task ax --out FILE.jsonl",

@@ -19,6 +19,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.recipe import FourM
 from pretrainkit.recipes.fourm.source import open_source
+from remedies import followed
 
 SMALL = (
     "model.num_encoder_layers=1",
@@ -173,7 +174,11 @@ def test_the_folder_of_a_modality_can_be_named(data, tmp_path):
     (tmp_path / "train" / "seg").rename(tmp_path / "train" / "classes")
     with pytest.raises(DataError, match="seg@64") as raised:
         pretrainkit.check_data(config_with(data))
-    (advice,) = shlex.split(str(raised.value).split("folder: ")[1].splitlines()[0])
+    (advice,) = shlex.split(
+        followed(raised.value, "recipes/fourm/source.py: no data set of data.train has")
+        .split("folder: ")[1]
+        .splitlines()[0]
+    )
     train = advice.replace("FOLDER", str(tmp_path / "train")).replace("NAME", "classes")
     assert pretrainkit.check_data(config_with([*data, train])).figures["training examples"] == 5
 
