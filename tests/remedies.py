@@ -6,6 +6,7 @@ where those name a command, an option, a setting or a package.
 
 import ast
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,18 @@ OPTION = re.compile(r"(?<![\w/.-])--[a-z][a-z-]*")
 SETTING = re.compile(r"(?<![\w./{-])([a-z_]+(?:\.[a-z_0-9]+)*)=(\{[^\n]*?\}|\[[^\n]*?\]|[^\s=;,)`]+)")
 PACKAGE = re.compile(r"pip install '?([\w\[\]-]+)'?")
 KINDS = (COMMAND, OPTION, SETTING, PACKAGE)
+
+
+class Case(NamedTuple):
+    given: str
+    """A command that is refused; {out} is a new name."""
+    remedy: str
+    """Pattern of what is taken up of the advice: `pretrainkit ...`, a setting, an option, or "leave out --OPTION"."""
+    own: Mapping[str, str] = {}
+    """What the reader puts for a word of the advice, or behind an option."""
+    code: int = 2
+    ends: int = 0
+    """What the command of the remedy ends with; 1 is that of a check that lists what is bad."""
 
 
 class Site(NamedTuple):
@@ -82,6 +95,29 @@ def _template(node: ast.AST) -> str:
         case ast.FormattedValue():
             return GAP
     return ""
+
+
+def followed(message: object, site: str) -> str:
+    """For a test elsewhere that follows a remedy itself: what the message advises.
+
+    Args:
+        message: As printed, or the error.
+        site: How the key of the message's site begins.
+    """
+    found = site_of(str(message))
+    assert found, message
+    assert found.key.startswith(site), found.key
+    return advice(str(message))
+
+
+@cache
+def followed_elsewhere() -> frozenset[str]:
+    """Keys of the sites whose remedies tests follow by `followed`."""
+    texts = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py")]
+    named = [name for text in texts for name in re.findall(r"\bfollowed\([^\n]*, \"([^\"]+)\"\)", text)]
+    found = {name: [site.key for site in sites() if site.key.startswith(name)] for name in named}
+    assert all(found.values()), [name for name, keys in found.items() if not keys]
+    return frozenset(key for keys in found.values() for key in keys)
 
 
 def site_of(message: str) -> Site | None:

@@ -21,10 +21,12 @@ from typer.main import get_command
 
 import page_data as data
 import remedies
+import remedies_of_recipes
 from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
 from page_runner import ROOT, Ended, run_here, run_warm_verb, within
 from pretrainkit.api import load_config
 from pretrainkit.cli import main
+from remedies import Case
 
 pytestmark = pytest.mark.slow
 PRESETS = (
@@ -35,6 +37,7 @@ PRESETS = (
     "pixel/tiny",
     "fourm/tiny",
     "image_tokenizer/tiny",
+    "image_tokenizer/rgb",
     "glue/own",
 )
 UNTRIED = Path(__file__).with_name("remedies_untried.txt")
@@ -43,20 +46,11 @@ SHARDS = "data.train=tokens/train data.valid=tokens/valid"
 T5_TRAIN = f"train t5/mini {T5} {T5_DATA} {QUICK} data.train=t5_tokens/train --out {{out}}"
 OWN = "train glue/own init_from=bert data.train=claims.jsonl data.valid=claims.jsonl"
 PIXELS = f"train pixel/tiny {PIXEL} {QUICK} --out {{out}}"
-LONG = {"+": "objective.max_predictions=null"}
+LONG = "model.max_positions=64 objective.max_predictions=null"
 TASK = f"{GLUE} {QUICK_TASK} --out {{out}}"
 
 
-class Case(NamedTuple):
-    given: str
-    """A command that is refused; {out} is a new name."""
-    remedy: str
-    """Pattern of what is taken up of the advice: `pretrainkit ...`, a setting, an option, or "leave out --OPTION"."""
-    own: Mapping[str, str] = {}
-    """What the reader puts for a word of the advice, or behind an option."""
-    code: int = 2
-
-
+NOT_HERE = {**remedies_of_recipes.NOT_HERE}
 CASES = [
     # text
     Case("corpus shards --out {out} --heldout 0", "--books", {"--books": "text/part-0.txt"}),
@@ -112,15 +106,15 @@ CASES = [
     Case(f"{TRAIN} {SHARDS} --out killed", "pretrainkit resume [^\n]+"),
     Case(f"{TRAIN} {SHARDS} --out text", "--out FOLDER", {"FOLDER": "{out}"}),
     Case(f"{TRAIN} {SHARDS} data.num_epochs=1 data.batch_size=600 num_steps=9", r"num_steps=\d+", {}),
-    Case(f"{TRAIN} {SHARDS} data.max_seq_length=700", r"data.max_seq_length=\d+", LONG),
-    Case(f"{TRAIN} {SHARDS} data.max_seq_length=700", r"model.max_positions=\d+", LONG),
+    Case(f"{TRAIN} {SHARDS} data.max_seq_length=70 {LONG}", r"data.max_seq_length=\d+"),
+    Case(f"{TRAIN} {SHARDS} data.max_seq_length=70 {LONG}", r"model.max_positions=\d+"),
     Case(f"{TRAIN} {SHARDS} model.type_vocab_size=1", r"model.type_vocab_size=2"),
     Case(f"{TRAIN} {SHARDS} model.type_vocab_size=1", r"objective.sentence_order=false"),
     Case(f"{TRAIN} {SHARDS} objective.max_predictions=2", r"objective.max_predictions=\d+"),
     Case(f"{TRAIN} {SHARDS} objective.mean_span_length=4", r"objective.mask_unit=span"),
     Case(f"{TRAIN} {SHARDS} model.vocab_size=300", r"model.vocab_size=\d+"),
     Case(f"{TRAIN} {SHARDS} schedule.num_decay_steps=1", "schedule.name=wsd"),
-    Case(f"{TRAIN} {SHARDS} schedule.name=wsd num_steps=20", r"schedule.num_decay_steps=\d+"),
+    Case(f"{TRAIN} {SHARDS} schedule.name=wsd schedule.num_decay_steps=0", r"schedule.num_decay_steps=\d+"),
     Case(f"{TRAIN} {SHARDS} init.missing=random", "init_from=RUN", {"RUN": "run"}),
     Case(f"{TRAIN} {SHARDS} init_from=run init.restore=all init.missing=random", "init.restore=weights"),
     Case(f"{TRAIN} {SHARDS} first_step=9", "num_extra_steps=N", {"N": "2", "-": "num_steps=2"}),
@@ -129,7 +123,7 @@ CASES = [
         "pretrainkit corpus shards --heldout .*",
         {"+": "text/part-0.txt --out {out}", "0.01": "0.1"},
     ),
-    Case("resume run", r"pretrainkit resume \S+ num_steps=\d+"),
+    Case("resume run optimizer.peak_lr=0.0123", r"pretrainkit resume [^\n]+"),
     Case("train tyni", "pretrainkit recipes"),
     Case("train nothing.yaml", "pretrainkit recipes"),
     Case("train run", r"pretrainkit train \S+", {"+": "--out {out}"}),
@@ -271,6 +265,7 @@ CASES = [
         "data.train=FOLDER",
         {"FOLDER": "rooms/train"},
     ),
+    *remedies_of_recipes.CASES,
 ]
 
 
@@ -284,6 +279,12 @@ def warm_sweeps() -> Iterator[None]:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the commands of the cases read."""
     folder = tmp_path_factory.mktemp("lab")
+    make_lab(folder)
+    remedies_of_recipes.prepare(folder)
+    return folder
+
+
+def make_lab(folder: Path) -> None:
     for name in (
         "corpus",
         "tokenizer",
@@ -338,7 +339,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
         only = "model.kind=decoder_only data.denoising.name=lm data.train=t5_tokens/train --out decoder"
         decoder = T5.replace("model.num_encoder_layers=1", "model.num_encoder_layers=null")
         data.must(*f"train t5/mini {decoder} {T5_DATA} {QUICK} {only}".split())
-    return folder
 
 
 class Tried(NamedTuple):
@@ -354,7 +354,7 @@ def tried(number: int, folder: Path) -> Tried:
     with within(folder):
         given = shlex.split(case.given.replace("{out}", f"out-{number}"))
         refused = run_here(given)
-        message = refused.err[refused.err.find("error: ") :]
+        message = refused.err[max(0, refused.err.find("error: ")) :]
         assert refused.code == case.code, f"{given} ended with {refused.code}\n{refused.err}"
         advice = remedies.advice(message)
         found = re.search(case.remedy, advice) or re.search(
@@ -369,7 +369,7 @@ def tried(number: int, folder: Path) -> Tried:
 def follow(given: list[str], remedy: str, own: Mapping[str, str]) -> list[str]:
     """The words of the command that takes the remedy up."""
     more = shlex.split(own.get("+", ""))
-    given = [word for word in given if word != own.get("-")]
+    given = [word for word in given if word not in shlex.split(own.get("-", ""))]
     for name, value in own.items():
         if name[0] not in "+-":
             remedy = remedy.replace(name, value)
@@ -395,13 +395,21 @@ def follow(given: list[str], remedy: str, own: Mapping[str, str]) -> list[str]:
 )
 def test_the_remedy_works(number: int, lab: Path) -> None:
     message, followed, ended = tried(number, lab)
-    assert ended.code == 0, f"{message}\nfollowed: {followed}\nended with {ended.code}\n{ended.out}{ended.err}"
+    assert ended.code == CASES[number].ends, (
+        f"{message}\nfollowed: {followed}\nended with {ended.code}\n{ended.out}{ended.err}"
+    )
 
 
 def test_every_remedy_is_followed_or_listed(lab: Path) -> None:
     """`UNTRIED` may only get shorter: whoever writes a message with a remedy writes a case that follows it."""
-    followed = {site.key for number in range(len(CASES)) if (site := remedies.site_of(tried(number, lab).message))}
-    untried = sorted({site.key for site in remedies.sites()} - followed)
+    printed = (remedies.site_of(tried(number, lab).message) for number in range(len(CASES)))
+    followed = {
+        like.key for site in printed if site for like in remedies.sites() if like.template == site.template
+    }  # of two that read alike nobody can tell which it was
+    untried = sorted({site.key for site in remedies.sites()} - followed - remedies.followed_elsewhere())
+    not_here = {pattern: [key for key in untried if re.search(pattern, key)] for pattern in NOT_HERE}
+    assert all(not_here.values()), not_here
+    untried = [key for key in untried if not any(key in keys for keys in not_here.values())]
     if os.environ.get("REMEDIES_WRITE"):
         UNTRIED.write_text("".join(f"{key}\n" for key in untried), "utf-8")
     listed = UNTRIED.read_text("utf-8").splitlines()

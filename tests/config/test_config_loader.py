@@ -87,6 +87,7 @@ def test_all_problems_at_once_with_the_nearest_names():
     ("text", "message"),
     [
         ("extends: toy/small\nseed: 1\nseed: 2\n", "given twice"),
+        ("model: {{size: 1}}\n", "line 1: {'size': 1} cannot be a key"),
         ("extends: toy/other\n", "no preset 'toy/other'"),
         ("extends: mine.yaml\n", "extends itself"),
         ("num_steps: 3\n", "no recipe is named"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering import Renderer, RendererConfig, is_rtl
+from remedies import followed
 
 WORDS = st.lists(st.text("abcdefghij fiAVWjlm.", max_size=40), min_size=1, max_size=30)
 ANY_FIXTURE = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -152,8 +153,11 @@ def test_characters_that_no_font_has_are_reported_once_and_by_name(renderer, cha
         warnings.simplefilter("error")
         warning("a\u0436b")
         warning("plain text")
-    with pytest.raises(DataError, match=r"U\+0436.*\n.*fallback_fonts"):
+    with pytest.raises(DataError, match=r"U\+0436.*\n.*fallback_fonts") as error:
         change(renderer, on_missing="error")("a\u0436b")
+    advised = followed(error.value, "rendering/drawer.py: no font has … / add a font that does to fallback_fonts, or")
+    with pytest.warns(UserWarning, match=r"U\+0436"):
+        change(renderer, **dict([advised.rpartition(" ")[2].split("=")]))("a\u0436b")
     assert renderer.missing("a\u0436\u4e00b\u0436") == ["\u0436", "\u4e00"]
 
 

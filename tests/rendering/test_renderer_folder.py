@@ -1,6 +1,7 @@
 """A renderer saved and loaded, and noticed when it would draw otherwise."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.rendering import RendererConfig, load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe, difference
 from pretrainkit.rendering.named import open_renderer
+from remedies import followed
 
 PUBLISHED_KEYS = {
     "background_color",
@@ -103,10 +105,12 @@ def test_a_folder_whose_font_was_exchanged_is_refused(renderer, tmp_path):
     save_renderer(renderer, tmp_path)
     with open(tmp_path / "latin.ttf", "ab") as font:
         font.write(b"more")
-    with pytest.raises(DataError, match="other fonts"):
+    with pytest.raises(DataError, match="other fonts") as error:
         load_renderer(tmp_path)
+    (advised,) = re.findall("save_renderer.*", followed(error.value, "rendering/folder.py: … is not rendered"))
     with pytest.warns(UserWarning, match="other fonts"):
-        load_renderer(tmp_path, on_change="warn")
+        exec(advised.replace("NEW", str(tmp_path / "new")))
+    load_renderer(tmp_path / "new")
     load_renderer(tmp_path, on_change="ignore")
 
 

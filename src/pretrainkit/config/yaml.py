@@ -20,6 +20,9 @@ class _Loader(_SafeLoader):  # type: ignore[misc, valid-type]  # chosen above
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                line = key_node.start_mark.line + 1
+                raise yaml.constructor.ConstructorError(None, None, f"line {line}: {key!r} cannot be a key")
             if key in seen:
                 line = key_node.start_mark.line + 1
                 raise yaml.constructor.ConstructorError(None, None, f"line {line}: the key {key!r} is given twice")

@@ -101,7 +101,8 @@ def load_renderer(
         if changed:
             message = (
                 f"{path.parent} is not rendered as it was: {changed}\n"
-                "  put back the fonts, settings and versions it was made with, or accept the change with on_change=warn"
+                "  put back the fonts, settings and versions it was made with, or accept the change in Python:\n"
+                f"  save_renderer(load_renderer({str(path.parent)!r}, on_change='warn'), 'NEW')"
             )
             if on_change == "error":
                 raise DataError(message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.base import shown
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.config.paths import absolute_paths
-from pretrainkit.errors import CheckpointError, ConfigError, InputError
+from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, check_initial, resolve_config
 from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
@@ -182,11 +182,6 @@ def checked(recipe: Recipe, config: Any, origins: Origins | None = None) -> Any:
     world_size = os.environ.get("WORLD_SIZE", "1")
     num_ranks = int(world_size) if world_size.isdecimal() else 1  # init_world complains about what is no number
     check_config(config, num_ranks, origins)
-    if not config.has_training_data:
-        raise ConfigError(
-            "data.train is empty: there is nothing to train on\n  give token shards: data.train=FOLDER\n"
-            "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
-        )
     config.parallel.require_ranks(num_ranks)
     config = recipe.bind(with_encoder(recipe, config))
     check_config(config, num_ranks)

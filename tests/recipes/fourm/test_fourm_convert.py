@@ -144,8 +144,11 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
     with pytest.raises(CheckpointError, match=r"encoder_norm\.bias is not zero"):
         from_original({**found, "encoder_norm.bias": torch.ones(16)}, model.config)
     other = {**found, "decoder_embeddings.caption.to_logits.weight": torch.ones(CAPTION.vocab_size, 16)}
-    with pytest.raises(CheckpointError, match="tied_logits"):
+    with pytest.raises(CheckpointError, match="tied_logits") as error:
         from_original(other, model.config)
+    advised = followed(error.value, "recipes/fourm/original_names.py: … and the table of its inputs differ")
+    assert advised == "  set model.tied_logits=false"
+    from_original(other, model.config.model_copy(update={"tied_logits": False}))
     other = {**found, "decoder_embeddings.caption.mod_emb": torch.ones(1, 1, 16)}
     with pytest.raises(CheckpointError, match="shared_modality_embeddings"):
         from_original(other, model.config)

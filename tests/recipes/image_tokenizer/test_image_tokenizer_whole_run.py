@@ -252,12 +252,12 @@ def test_tokens_of_another_tokenizer_or_other_parts_are_refused(run: Path, image
     first = CliRunner().invoke(app, ["corpus", "tokenize-images", str(run), str(data), "--shard", "1/2"])
     assert first.exit_code == 0, first.output
     assert "3 written, 0 kept" in first.output
-    with pytest.raises(DataError, match=r"made otherwise: parts 1, now 2"):
+    with pytest.raises(DataError, match="has 1 parts of each image, but 2 are asked for"):
         tokenize_images(run, data, num_parts=2)
     early = next((run / "checkpoints").glob("step-*2"))
     with pytest.raises(DataError, match="made otherwise: tokenizer"):
         tokenize_images(early, data)
-    with pytest.raises(DataError, match="has 1 parts, but 2 are asked for"):
+    with pytest.raises(DataError, match="has 1 parts of each image, but 2 are asked for"):
         tokenize_images(early, data, num_parts=2, out="other")
     with pytest.raises(DataError, match="has no folder nothing"):
         tokenize_images(run, data, folder="nothing")

@@ -6,6 +6,7 @@ from t5_batches import model_config, random_model
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.t5.original import from_original, read_original, to_original, write_original
+from remedies import followed
 
 FAMILIES = ["1.0", "1.1", "umt5", "lm", "mlm"]
 
@@ -70,8 +71,12 @@ def test_the_scalable_variant_is_unstacked_and_the_optimizer_left_out():
             scanned[f"target/{name}"] = array
     scanned["state/step"] = torch.tensor(7)
     assert_equal(from_original(scanned, config), state)
-    with pytest.raises(CheckpointError, match="bias_per_layer=true"):
-        from_original(scanned, model_config())
+    shared = config.model_copy(update={"bias_per_layer": False})
+    with pytest.raises(CheckpointError, match="bias_per_layer=true") as error:
+        from_original(scanned, shared)
+    advised = followed(error.value, "recipes/t5/original.py: the checkpoint has one table of")
+    assert advised == "  set model.bias_per_layer=true"
+    assert_equal(from_original(scanned, shared.model_copy(update={"bias_per_layer": True})), state)
 
 
 @pytest.mark.parametrize("change", ["missing", "left over"])

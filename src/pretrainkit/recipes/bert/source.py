@@ -242,7 +242,8 @@ def bind(config: BertRun) -> BertRun:
     )
     if not train:
         raise DataError(
-            "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER"
+            "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER\n"
+            "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
         )
     _check_tokenizers([*train, *valid])
     refuse_shared_documents(train, valid)

@@ -76,7 +76,7 @@ def name_problems(data: ClipDataConfig) -> list[str]:
         if count > 1:
             problems.append(
                 f"{count} sets of data.valid are called {name!r}, so their metrics could not be told apart\n"
-                "  give them names: data.valid=[{path: ..., name: ...}, ...]"
+                "  give them names: data.valid='[{path: ..., name: ...}, ...]'"
             )
     listed = Counter((source.path, source.model_dump_json(exclude={"weight", "name"})) for source in data.train)
     for (path, _), count in listed.items():

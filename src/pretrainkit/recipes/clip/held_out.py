@@ -209,7 +209,7 @@ def _distinct(names: list[str], field: str) -> list[str]:
     if len(set(names)) < len(names):
         raise ConfigError(
             f"two sets of {field} have the same name: {', '.join(names)}\n"
-            f"  metrics are named by it: give one another, as in {field}=[{{path: ..., name: NAME}}]"
+            f"  metrics are named by it: give one another, as in {field}='[{{path: ..., name: NAME}}, ...]'"
         )
     return names
 

@@ -82,7 +82,7 @@ def _read(path: Path, columns: list[str]) -> pa.Table:
         if missing:
             raise DataError(
                 f"{path} has no column {missing[0]!r}; it has {', '.join(present)}\n"
-                "  name the caption's column with caption_key, as in data.train=[{path: ..., caption_key: NAME}]"
+                "  name the caption's column with caption_key, as in data.train='[{path: ..., caption_key: NAME}]'"
             )
         return parquet.read_table(path, columns=columns)
     except (pa.ArrowInvalid, OSError) as error:

@@ -181,7 +181,7 @@ def chosen_column(present: Sequence[str], wanted: str | None, usual: Sequence[st
     named = f"no column {wanted!r}" if wanted is not None else f"none of the columns {', '.join(usual)}"
     raise DataError(
         f"{where} has {named} for the {what}; it has {', '.join(present) or 'no columns'}\n"
-        f"  name the column with {what}_key, as in data.train=[{{path: ..., {what}_key: NAME}}]"
+        f"  name the column with {what}_key, as in data.train='[{{path: ..., {what}_key: NAME}}]'"
     )
 
 

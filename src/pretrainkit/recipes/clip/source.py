@@ -6,6 +6,7 @@ Dimensions: B pairs, T tokens of the longest caption, H x W pixels.
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,7 +186,7 @@ class ClipSource(BatchSource):
             return row, caption, first_reason
         raise DataError(
             f"set {pairs.name}: {_MAX_REPLACEMENTS} rows drawn one after another are all bad\n"
-            "  check the folder with pretrainkit data check"
+            f"  all are listed by: pretrainkit data check {quote(pairs.path)}"
         )
 
     def _encode(self, captions: list[str], keys: Keys) -> Encoded:

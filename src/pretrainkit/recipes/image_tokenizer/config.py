@@ -222,12 +222,16 @@ class ImageTokenizerRun(RunConfig):
                     "model.domain",
                 )
             ]
-        if smallest > largest or (largest - smallest) % step or step % self.model.patch_size:
+        patch = self.model.patch_size
+        if smallest > largest or (largest - smallest) % step or step % patch:
+            unit = max(patch, step // patch * patch)
+            fitting = largest - max(0, (largest - smallest) // unit) * unit
             return [
                 Conflict(
                     f"sizes from data.min_image_size={smallest} to model.image_size={largest} in steps of "
                     f"data.image_size_step={step} do not fit\n"
-                    f"  steps are multiples of model.patch_size={self.model.patch_size} and lead from one to the other",
+                    f"  steps are multiples of model.patch_size={patch} and lead from one to the other, as with\n"
+                    f"  data.min_image_size={fitting} data.image_size_step={unit}",
                     [("data.min_image_size", DEFAULT)],
                     "model.image_size",
                     "model.patch_size",

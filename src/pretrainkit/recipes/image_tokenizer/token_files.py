@@ -148,10 +148,7 @@ class _Work:
             drawn = [draw_part(crop, *size, drawn_from) for _ in range(self.settings.num_parts - 1)]
             return [centre_square(*size), *drawn]
         if len(table) != self.settings.num_parts:
-            raise DataError(
-                f"{name} has {len(table)} parts, but {self.settings.num_parts} are asked for\n"
-                f"  give --crops {len(table)}: parts are the same for all modalities of a data set"
-            )
+            raise _other_parts(name, len(table), self.settings.num_parts)
         found = [stored_part(table, number, size, name) for number in range(len(table))]
         first, own = found[0], centre_square(*size)
         if (first.top, first.left, first.height, first.width) != (own.top, own.left, own.height, own.width):
@@ -200,8 +197,8 @@ def _of_folders(work: _Work, path: str, fingerprint: str, progress: Progress) ->
     root = Path(path)
     known = folders_of(path)
     _require(work, path, known)
-    manifest = work.manifest(fingerprint)
-    _keep_manifest(root / work.out / MANIFEST_NAME, manifest)
+    manifest, kept = work.manifest(fingerprint), root / work.out / MANIFEST_NAME
+    _require_alike(kept, manifest)
     samples = FolderSamples(path, {work.folder: suffixes_of(work.model.domain)})
     number, num = work.settings.shard
     mine = range(number, len(samples), num)
@@ -214,6 +211,7 @@ def _of_folders(work: _Work, path: str, fingerprint: str, progress: Progress) ->
     progress.stage(f"tokenizing {path} into {work.out}", len(jobs), "image")
     for job, (ids, parts) in zip(jobs, work.tokens(jobs), strict=True):
         key = samples.keys[job[1]]
+        _keep_manifest(kept, manifest)
         if work.has_parts and job[2] is None:
             _save(_file(root, CROP_SETTINGS, key), parts)
         _save(_file(root, work.out, key), ids)
@@ -227,8 +225,8 @@ def _of_archives(work: _Work, path: str, fingerprint: str, progress: Progress) -
     _require(work, path, stream_folders(path))
     images, out = archives_of(path, work.folder), archives_of(path, work.out)
     tables = archives_of(path, CROP_SETTINGS)
-    manifest = work.manifest(fingerprint)
-    _keep_manifest(Path(out[0]).parent / MANIFEST_NAME, manifest)
+    manifest, kept = work.manifest(fingerprint), Path(out[0]).parent / MANIFEST_NAME
+    _require_alike(kept, manifest)
     number, num = work.settings.shard
     mine = range(number, len(images), num)
     wanted = [place for place in mine if not Path(out[place]).is_file()]
@@ -239,6 +237,7 @@ def _of_archives(work: _Work, path: str, fingerprint: str, progress: Progress) -
         jobs = [(samples, index, stored(index), tables[place]) for index in range(len(samples))]
         found = list(work.tokens(jobs))
         keys = [key.partition("/")[2] for key in samples.keys]
+        _keep_manifest(kept, manifest)
         if work.has_parts and jobs and jobs[0][2] is None:
             _save_archive(Path(tables[place]), keys, [parts for _, parts in found])
         _save_archive(Path(out[place]), keys, [ids for ids, _ in found])
@@ -268,22 +267,36 @@ def _stored_tables(path: str, num: int) -> Callable[[int], NDArray[Any] | None]:
 
 
 def _keep_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """Written once; whoever comes later must have the same."""
+    """Written once, with the first tokens."""
     if not path.is_file():
         with atomic_file(path) as file:
             file.write(json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n")
+
+
+def _require_alike(path: Path, manifest: dict[str, Any]) -> None:
+    """Whoever adds to a folder of tokens must make them in the same way."""
+    if not path.is_file():
         return
     try:
         found = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise DataError(f"{path} is no JSON: {error}\n  remove its folder and make the tokens anew") from error
     differing = [name for name in manifest if found.get(name) != manifest[name]]
+    if differing == ["parts"]:
+        raise _other_parts(str(path.parent), found["parts"], manifest["parts"])
     if differing:
         raise DataError(
             f"{path.parent} has tokens that were made otherwise: "
             + ", ".join(f"{name} {found.get(name)}, now {manifest[name]}" for name in differing)
             + "\n  give another folder with --out, or remove this one"
         )
+
+
+def _other_parts(name: str, num_there: int, num_asked: int) -> DataError:
+    return DataError(
+        f"{name} has {num_there} parts of each image, but {num_asked} are asked for\n"
+        f"  give --crops {num_there}: parts are the same for all modalities of a data set"
+    )
 
 
 def _file(root: Path, folder: str, key: str) -> Path:

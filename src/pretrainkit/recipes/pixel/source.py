@@ -209,7 +209,10 @@ def bind(config: PixelRun) -> PixelRun:
         rows.fingerprint for source in sources[1:] for rows in source.components if config.data.valid
     }
     if shared:
-        raise DataError("data.valid names rows that are in data.train\n  give other rows, or data.held_out_share=0.01")
+        raise DataError(
+            "data.valid names rows that are in data.train\n"
+            "  give other rows, or leave data.valid out and set data.held_out_share=0.01"
+        )
     for source in sources:
         for rows in source.components:
             problems += _problems(config, rows)

@@ -111,7 +111,8 @@ class T5Inference(Inference):
             return {"inputs_pretokenized": decode(example["inputs"], self._vocabulary)}
         if missing := [name for name in fields if name not in example]:
             raise InputError(
-                f"an example has no {', '.join(missing)}\n  it has {', '.join(example)}; --all-fields writes them all"
+                f"an example has no {', '.join(missing)}\n  it has {', '.join(example)}\n"
+                "  in place of --fields, --all-fields writes them all"
             )
         return _plain({name: example[name] for name in fields or example})
 

@@ -228,7 +228,8 @@ def bind(config: T5Run) -> T5Run:
     )
     if not train:
         raise DataError(
-            "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER"
+            "there is nothing to train on: data.train names no token shards\n  give it as data.train=FOLDER\n"
+            "  made by: pretrainkit tokenizer encode CORPUS --tokenizer DIR --out FOLDER"
         )
     refuse_different_tokenizers([*train, *valid])
     refuse_shared_documents(train, valid)
