@@ -57,6 +57,51 @@ ENCODED = "pretrainkit tokenizer encode digits.jsonl --tokenizer tokenizer --spl
 TASKS = "--module my_tasks.py"
 
 
+CLUSTER = "needs SLURM, Ray or a cloud, which no test has"
+DEVICE = "needs a GPU, or a device of another kind"
+PROCESSES = "starts several processes; launching has tests of its own"
+ELSEWHERE = "installs something, or needs another machine or version"
+DEMO = "runs a whole demo, which takes minutes"
+CALLER = "no command gets there: a caller's mistake in Python, or a method that a recipe must override"
+NOT_HERE = {
+    "cli/corpus.py: --engine … needs a folder that all machines see": CLUSTER,
+    "cli/launching.py: … already holds a run / go on with the sweep": CLUSTER,
+    "cli/launching.py: … is no sweep": CLUSTER,
+    "cli/resume.py: resume has no --launch cloud": CLUSTER,
+    "corpus/engines/ray_engine.py: no machine of the Ray cluster": CLUSTER,
+    "corpus/engines/ray_engine.py: no Ray cluster answers": CLUSTER,
+    "corpus/engines/slurm_engine.py: SLURM refused the job": CLUSTER,
+    "launch/slurm.py: --launch slurm: there is no sbatch": CLUSTER,
+    "launch/slurm.py: SLURM refused the job": CLUSTER,
+    "launch/slurm.py: job … of … is in the queue": CLUSTER,
+    "launch/slurm.py: scancel … failed": CLUSTER,
+    "dist/env.py: this is process … on this machine": DEVICE,
+    "dist/env.py: … processes were started on devices of type": DEVICE,
+    "training/precision.py: precision.compute=bfloat16 cannot be used": DEVICE,
+    "api.py: infer runs in one process": PROCESSES,
+    "dist/env.py: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers": PROCESSES,
+    "launch/folder.py: … is being trained by another launcher": PROCESSES,
+    "training/run.py: parallel.strategy=… needs more than one rank": PROCESSES,
+    "corpus/parallel.py: a worker process died": ELSEWHERE,
+    "demo/pixel.py: the demo draws text, and there is no font": ELSEWHERE,
+    "dist/parallelize.py: torch.compile needs a C compiler": ELSEWHERE,
+    "errors.py: … needs the package": ELSEWHERE,
+    "training/checkpoint_files.py: … has checkpoint format": ELSEWHERE,
+    "demo/bert.py: held-out masked-word loss": DEMO,
+    "demo/documents.py: …: only … bytes of text": DEMO,
+    "demo/pixel.py: held-out loss of hidden squares": DEMO,
+    "demo/walk.py: … holds something else than a demo": DEMO,
+    "demo/walk.py: cannot write": DEMO,
+    "corpus/shards.py: held-out data needs the folders train/ and valid/": CALLER,
+    "corpus/steps.py: pipelines of one's own have datatrove's steps": CALLER,
+    "corpus/steps.py: … runs in a pipeline of one task": CALLER,
+    "data/supply.py: a task leaves open where its data lie": CALLER,
+    "training/recipe.py: recipe … has no Hugging Face form of its encoder with a head": CALLER,
+    "training/recipe.py: recipe … writes no files for other systems": CALLER,
+}
+"""Pattern of the keys of sites whose remedy no case can follow to the reason."""
+
+
 CASES = [
     # text
     Case("corpus count-words text/part-0.txt --json", "--out", {"--out": "{out}"}),
