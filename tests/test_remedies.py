@@ -22,6 +22,7 @@ from typer.main import get_command
 import page_data as data
 import remedies
 import remedies_of_recipes
+import remedies_of_tools
 from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
 from page_runner import ROOT, Ended, run_here, run_warm_verb, within
 from pretrainkit.api import load_config
@@ -50,7 +51,7 @@ LONG = "model.max_positions=64 objective.max_predictions=null"
 TASK = f"{GLUE} {QUICK_TASK} --out {{out}}"
 
 
-NOT_HERE = {**remedies_of_recipes.NOT_HERE}
+NOT_HERE = remedies_of_recipes.NOT_HERE | remedies_of_tools.NOT_HERE
 CASES = [
     # text
     Case("corpus shards --out {out} --heldout 0", "--books", {"--books": "text/part-0.txt"}),
@@ -266,6 +267,7 @@ CASES = [
         {"FOLDER": "rooms/train"},
     ),
     *remedies_of_recipes.CASES,
+    *remedies_of_tools.CASES,
 ]
 
 
@@ -281,6 +283,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lab")
     make_lab(folder)
     remedies_of_recipes.prepare(folder)
+    remedies_of_tools.prepare(folder)
     return folder
 
 
@@ -354,7 +357,8 @@ def tried(number: int, folder: Path) -> Tried:
     with within(folder):
         given = shlex.split(case.given.replace("{out}", f"out-{number}"))
         refused = run_here(given)
-        message = refused.err[max(0, refused.err.find("error: ")) :]
+        printed = refused.err if case.code else refused.out + refused.err
+        message = printed[max(0, printed.find("error: ")) :]
         assert refused.code == case.code, f"{given} ended with {refused.code}\n{refused.err}"
         advice = remedies.advice(message)
         found = re.search(case.remedy, advice) or re.search(

@@ -1,5 +1,6 @@
 """`--sweep` of `train --launch slurm`: which runs it makes, and what is refused before anything is submitted."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from pretrainkit.cli.launching import sweep_settings
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch import slurm
 from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
+from remedies import followed
 
 LAUNCH = Launch("slurm", ("train",), ("train", "--resume"), job_ids=("12",))
 
@@ -33,6 +35,13 @@ def test_lists_are_values_and_folders_have_names_of_one_part():
 def test_what_names_no_runs_is_refused(word, said):
     with pytest.raises(ConfigError, match=said):
         sweep_settings([word])
+
+
+def test_the_words_of_the_advice_are_a_sweep():
+    with pytest.raises(ConfigError) as error:
+        sweep_settings(["seed"])
+    advice = followed(error.value, "cli/launching.py: --sweep … names no values")
+    assert len(sweep_settings([re.search(r"--sweep (\S+)", advice)[1]])) == 2
 
 
 def test_a_folder_of_runs_stands_for_all_of_them(tmp_path):

@@ -10,7 +10,9 @@ from pretrainkit.data.task_cache_writer import cache_task
 from pretrainkit.data.task_sources import FunctionSource
 from pretrainkit.data.task_steps import CacheMarker
 from pretrainkit.data.vocabulary import ByteVocabulary
+from pretrainkit.data.vocabulary_folder import open_vocabulary
 from pretrainkit.errors import ConfigError, DataError
+from remedies import followed
 
 
 def rows(split):
@@ -43,8 +45,11 @@ def test_what_is_not_supplied_is_told(supply, message):
         OPEN.supplied(supply)
     with pytest.raises(ConfigError, match="leaves steps to the run and is used without any"):
         OPEN.bind("train")
-    with pytest.raises(ConfigError, match="leaves its vocabulary to the run and is used without one"):
-        OPEN.replace(preprocessors=[tokenize()]).bind("train")[0]
+    task = OPEN.replace(preprocessors=[tokenize()])
+    with pytest.raises(ConfigError, match="leaves its vocabulary to the run and is used without one") as error:
+        task.bind("train")[0]
+    assert "task.supplied(" in followed(error.value, "data/supply.py: a task leaves its vocabulary")
+    assert len(task.supplied(Supply(vocabulary=open_vocabulary("bytes"))).bind("train")[0]["targets"])
 
 
 def test_open_vocabularies_are_equal_to_each_other_and_to_no_other():

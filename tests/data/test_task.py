@@ -16,6 +16,7 @@ from pretrainkit.data.task_sources import FunctionSource
 from pretrainkit.data.task_steps import CacheMarker, FlatMap, Regroup
 from pretrainkit.data.vocabulary import ByteVocabulary, PassThroughVocabulary
 from pretrainkit.errors import ConfigError, DataError
+from remedies import followed
 
 FEATURES = {"targets": Feature(ByteVocabulary()), "inputs": Feature(ByteVocabulary())}
 
@@ -411,8 +412,11 @@ def test_rates_of_tokens_are_refused_where_they_mean_nothing():
     registry = TaskRegistry()
     registry.add(words(0, 0))
     registry.add(Mixture("empty", [("words0", 1)], rates_of="tokens"))
-    with pytest.raises(DataError, match="neither inputs nor targets"):
+    with pytest.raises(DataError, match="neither inputs nor targets") as error:
         registry.rates("empty")
+    assert "rates_of='examples'" in followed(error.value, "data/rates.py: the first examples")
+    registry.add(Mixture("examples", [("words0", 1)], rates_of="examples"))
+    assert registry.rates("examples") == {"words0": 1}
 
 
 def forgetful(example):

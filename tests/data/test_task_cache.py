@@ -17,6 +17,7 @@ from pretrainkit.data.task_steps import CacheMarker, Filter
 from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.tokenizers.shards import TokenShards
+from remedies import followed
 
 LENGTHS = {"inputs": 12, "targets": 4}
 FEATURES = {
@@ -96,8 +97,9 @@ def test_stats_count_what_is_there_and_rates_use_them(task, tmp_path):
     assert known.rates("examples", caches=[tmp_path / "out"]) == {task.name: 14.0}
     rate = known.rates("characters", caches=[tmp_path / "out"])[task.name]
     assert rate == pytest.approx(stats["inputs_chars"] ** 0.5)
-    with pytest.raises(DataError, match="how many characters 'inputs' of task 'group:lines' has is not known"):
-        known.rates("characters")
+    with pytest.raises(DataError, match="how many characters 'inputs' of task 'group:lines' has is not known") as error:
+        known.rates("characters")  # with the cache of above they are known
+    followed(error.value, "data/rates.py: how many characters")
 
 
 def test_a_feature_of_the_cache_is_a_folder_of_token_shards(task, tmp_path):

@@ -14,6 +14,7 @@ from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.training.run import ParallelConfig
+from remedies import followed
 
 PLACE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 
@@ -59,8 +60,12 @@ def test_a_broken_environment_is_refused(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None], said: str
 ) -> None:
     set_place(monkeypatch, **changes)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=said) as error:
         init_world("cpu")
+    if "LOCAL_RANK" in changes:
+        assert "unset RANK and WORLD_SIZE" in followed(error.value, "dist/env.py: RANK and WORLD_SIZE are set but not")
+        set_place(monkeypatch, RANK=None, WORLD_SIZE=None)
+        assert init_world("cpu") == World()
 
 
 def test_one_process_of_a_launcher_needs_no_process_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pretrainkit as pk
 from pretrainkit.errors import Interrupted
 from pretrainkit.training.checkpoint import read_weights
 from pretrainkit.training.watch import Watcher
+from remedies import followed
 from two_processes import run_two
 from warm_python import Ended, run_warm
 
@@ -102,8 +103,9 @@ def test_a_run_stopped_at_every_step_is_the_run_that_never_stopped(
     settings: list[str], finished: Path, tmp_path: Path
 ) -> None:
     config = pk.load_config(settings[0], [*settings[1:], EMA])
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as error:
         pk.train(config, tmp_path / "run", watcher=StopAfter(1, signal.SIGTERM))
+    assert f"resume {tmp_path}/run" in followed(error.value, "training/trainer.py: stopped by")
     for step in range(2, 12, 3):
         with pytest.raises(Interrupted):
             pk.resume(tmp_path / "run", watcher=StopAfter(step, signal.SIGTERM))

@@ -19,6 +19,7 @@ from command_line import files_below, metric_lines, pretrainkit, refused, succee
 import pretrainkit as pk
 from pretrainkit.errors import RunError
 from pretrainkit.training.watch import Watcher
+from remedies import followed
 
 
 @pytest.fixture
@@ -256,6 +257,7 @@ def test_a_checkpoint_that_the_disk_has_no_room_for_leaves_those_before(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert error.value.exit_code == 1
+    followed(error.value, "training/checkpoint.py: cannot save checkpoint")
     left = sorted(path.name for path in (run / "checkpoints").iterdir() if path.name != ".lock")
     assert left == ["step-00000001", "step-00000004"]
     succeed("resume", run)  # with room again
@@ -295,10 +297,12 @@ def test_metrics_that_cannot_be_written_are_one_message(settings: list[str], tmp
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     config = pk.load_config(settings[0], [*settings[1:], "checkpoint.every_steps=100", "checkpoint.asynchronous=false"])
     try:
-        with pytest.raises(RunError, match=rf"cannot write {run}/(metrics|events).jsonl: File too large"):
+        with pytest.raises(RunError, match=rf"cannot write {run}/(metrics|events).jsonl: File too large") as error:
             pk.train(config, run, watcher=Full())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert f"resume {run}" in followed(error.value, "training/folder.py: cannot write …: …")
+    succeed("resume", run)
 
 
 def test_a_tokenizer_that_cannot_be_copied_into_the_run(settings: list[str], tmp_path: Path) -> None:
@@ -382,6 +386,8 @@ def test_with_max_skipped_steps_a_poisoned_step_is_left_out_and_the_run_goes_on(
     with pytest.raises(RunError, match="step 5") as error:
         pk.train(refused_run, tmp_path / "refused")
     assert error.value.exit_code == 1
+    assert "larger max_skipped_steps" in followed(error.value, "training/trainer.py: the gradient was not finite")
+    pk.resume(tmp_path / "refused", ["max_skipped_steps=1"])
 
 
 # ---- using what was trained ----

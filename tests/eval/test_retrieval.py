@@ -17,6 +17,7 @@ from pretrainkit.eval.retrieval import (
     ranks,
     retrieval,
 )
+from remedies import followed
 
 
 def slow_ranks(queries, query_ids, gallery, gallery_ids):
@@ -149,8 +150,10 @@ def test_nothing_to_retrieve_is_said():
     rows = Rows(torch.ones(2, 3), np.array([0, 1]))
     with pytest.raises(DataError, match="no image has a caption"):
         retrieval(rows, Rows(torch.ones(2, 3), np.array([5, 6])))
-    with pytest.raises(DataError, match="2 images cannot be cut into 3 folds"):
+    with pytest.raises(DataError, match="2 images cannot be cut into 3 folds") as error:
         retrieval(rows, rows, num_folds=3)
+    assert "num_folds=1" in followed(error.value, "eval/retrieval.py: … images cannot be cut")
+    assert retrieval(rows, rows, num_folds=1)["RSUM"] > 0
 
 
 def test_a_model_that_has_diverged_scores_nan_not_chance():

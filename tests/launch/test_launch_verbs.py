@@ -15,6 +15,7 @@ from pretrainkit.cli.train import app as train_app
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder
+from remedies import followed
 
 RANK_MODULE = """
 import os, signal, sys, time
@@ -84,6 +85,9 @@ def test_ranks_of_this_machine_go_on_with_the_config_that_they_began_with_from_a
     words = [str(file), "seed=3", "--out", "run", "--launch", "local", "--nproc", "2"]
     assert CliRunner().invoke(train_app, words).exit_code == 130
     file.unlink()
+    with pytest.raises(InputError, match="does not run") as error:
+        say("cancel", "run")
+    assert "launch resume run" in followed(error.value, "cli/launch.py: … does not run")
     monkeypatch.chdir("shards")
     assert CliRunner().invoke(app, ["resume", str(tmp_path / "run")]).exit_code == 130
     first, again = started

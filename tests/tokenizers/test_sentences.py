@@ -19,6 +19,7 @@ from pretrainkit.tokenizers import punkt
 from pretrainkit.tokenizers.abbreviations import LANGUAGES, language_of
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktSplitter, read_abbreviations, train_punkt
 from pretrainkit.tokenizers.sentences import SPLITTERS, PlainSplitter, about_language, learn_punkt, load_splitter
+from remedies import followed
 
 PARAMETERS = PunktParameters(
     abbreviations=frozenset({"mr", "dr", "u.s", "etc", "p.m", "vol"}),
@@ -391,8 +392,11 @@ def test_load_splitter(tmp_path):
         (("none", PARAMETERS), "leave them out"),
         (("punkt", tmp_path / "absent.json"), "cannot be read"),
     ]:
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(DataError, match=message) as error:
             load_splitter(*arguments)
+        if message == "no parameters":
+            assert "take newline" in followed(error.value, "tokenizers/sentences.py: splitter 'punkt' was given")
+            assert load_splitter("newline")("a. b.\nc") == ["a. b.", "c"]
     assert load_splitter("punkt", PARAMETERS).fingerprint == DEFAULT.fingerprint
     for options, message in [
         ({"rules": "exact"}, "default, nltk, sabertooth"),

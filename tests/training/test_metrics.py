@@ -11,6 +11,7 @@ from pretrainkit.errors import DataError, InputError
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.metrics import JsonLines, MetricsLog, to_numbers
 from pretrainkit.training.run import LogConfig
+from remedies import followed
 
 
 def read(path) -> list[dict]:
@@ -94,8 +95,9 @@ def test_weights_and_biases_that_cannot_start_is_no_traceback(tmp_path, monkeypa
         raise wandb.errors.UsageError("no API key configured")
 
     monkeypatch.setattr(wandb, "init", refuse)
-    with pytest.raises(InputError, match=r"no API key configured\n.*offline"):
-        MetricsLog(tmp_path / "run", LogConfig(wandb="online"))
+    with pytest.raises(InputError, match=r"no API key configured\n.*offline") as error:
+        MetricsLog(tmp_path / "run", LogConfig(wandb="online"))  # offline: the next test
+    followed(error.value, "training/metrics.py: log.wandb=…")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
