@@ -107,7 +107,7 @@ CASES = [
     Case("corpus count-words text/part-0.txt --json", "--out", {"--out": "{out}"}),
     Case("corpus count-words --out {out}", "INPUT", {"INPUT": "text/part-0.txt"}),
     Case(
-        "data captions pairs --out {out}.jsonl",
+        "data captions captioned --out {out}.jsonl",
         "pretrainkit corpus count-words [^\n]*",
         {"words.tsv": "{out}.tsv"},
         code=0,
@@ -195,7 +195,7 @@ CASES = [
         "pretrainkit tokenizer train",
         {"+": "words.tsv --vocab-size 500 --out {out}"},
     ),
-    Case(f"{TRAIN} {SHARDS} init_from=run init.restore=all ema_decay=0.9 num_steps=4", "ema_decay=null"),
+    Case(f"{TRAIN} {SHARDS} init_from=run init.restore=all ema_decay=0.9 num_steps=40", "ema_decay=null"),
     Case(f"{TRAIN} {SHARDS} precision.compute=float16", "precision.compute=auto"),
     Case(
         f"{TRAIN} {SHARDS} init_from=stateless init.restore=all optimizer.name=sgd num_steps=4",
@@ -243,7 +243,7 @@ def prepare(folder: Path) -> None:
     put(folder / "my_tasks.py", MODULE)
     put(folder / "pairs.tsv", "sentence\tlabel\n" + "".join(f"sentence {n}\t{n % 2}\n" for n in range(8)))
     data.put_jsonl(folder / "digits.jsonl", [{"text": "1 2 3"}])
-    data.put_pairs(folder / "pairs")
+    data.put_pairs(folder / "captioned")
     put(folder / "articles.txt", '<doc id="1" url="u" title="Town">\nTown\n\nA town is a place.\n\n</doc>\n')
     put(folder / "held" / "train" / "part-00000-of-00001.jsonl", '{"text": "x"}\n')
     put(folder / "begun" / "of-others" / ".work" / "plan.json", "{}")
