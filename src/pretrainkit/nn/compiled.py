@@ -27,9 +27,9 @@ def has_openmp(module: ModuleType) -> bool:
 
 
 def is_fake(x: Tensor) -> bool:
-    """True for a tensor without numbers, as `pretrainkit plan` has them: cutting work into small parts only costs.
-    See `pretrainkit.training.fake_tensor`."""
-    return hasattr(x, "shape_only")
+    """True for a tensor without numbers: cutting work into small parts only costs. Those of `pretrainkit plan` have
+    `shape_only` (see `pretrainkit.training.fake_tensor`), those of torch `fake_mode`."""
+    return hasattr(x, "shape_only") or hasattr(x, "fake_mode")
 
 
 def call(function: Callable[..., None], *arguments: Any) -> None:
