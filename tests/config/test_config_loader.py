@@ -76,7 +76,7 @@ def test_all_problems_at_once_with_the_nearest_names():
     text = str(caught.value)
     assert len(caught.value.problems) == 5
     assert "optimizer has no field 'learning_rate'" in text
-    assert "closest: optimizer.peak_lr" in text
+    assert "write: optimizer.peak_lr=0.0001" in text
     assert "closest: num_steps" in text
     assert "model.hidden_size" in text
     assert "given:   data.batch_size=-1" in text
