@@ -12,6 +12,7 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -27,6 +28,7 @@ from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, 
 from page_runner import ROOT, Ended, run_here, run_warm_verb, within
 from pretrainkit.api import load_config
 from pretrainkit.cli import main
+from pretrainkit.data.task import REGISTRY
 from remedies import Case
 
 pytestmark = pytest.mark.slow
@@ -278,13 +280,17 @@ def warm_sweeps() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the commands of the cases read."""
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with what the commands of the cases read. The tasks that they define are gone with it."""
+    import_module("pretrainkit.recipes.t5.catalogue")
+    known = set(REGISTRY.names())
     folder = tmp_path_factory.mktemp("lab")
     make_lab(folder)
     remedies_of_recipes.prepare(folder)
     remedies_of_tools.prepare(folder)
-    return folder
+    yield folder
+    for name in set(REGISTRY.names()) - known:
+        REGISTRY.remove(name)
 
 
 def make_lab(folder: Path) -> None:

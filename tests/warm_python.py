@@ -40,7 +40,7 @@ def run_all_warm(script: Path, arguments: Sequence[object], environments: Sequen
         starts = []
         for folder, environment in zip(folders, environments, strict=True):
             folder.mkdir()
-            start = {"script": str(script), "arguments": words, "folder": str(folder)}
+            start = {"script": str(script), "arguments": words, "folder": str(folder), "working": os.getcwd()}
             starts.append(start | {"environment": own | environment})
         codes = _run(starts)
         said = [[(folder / name).read_text("utf-8", "replace") for name in ("out", "err")] for folder in folders]

@@ -1,9 +1,9 @@
 """A Python that has loaded torch and what spreads models over ranks, and forks itself for every script it is asked to
 run. Started by `warm_python.py`. Nothing of pretrainkit is loaded here, so a script loads all of it, as ever.
 
-A line of standard input is a list of starts in JSON, each with `script`, `arguments`, `environment` (all of it) and
-`folder` (where standard output and error go, as `out` and `err`). They run side by side, and the answer is a line with
-their exit codes. What takes longer than `SECONDS` is killed.
+A line of standard input is a list of starts in JSON, each with `script`, `arguments`, `environment` (all of it),
+`folder` (where standard output and error go, as `out` and `err`) and `working` (the folder to run in). They run side by
+side, and the answer is a line with their exit codes. What takes longer than `SECONDS` is killed.
 """
 
 import gc
@@ -58,12 +58,13 @@ def ends(pids: list[int]) -> list[int]:
     return codes
 
 
-def run(script: str, arguments: list[str], environment: dict[str, str], folder: str) -> None:
+def run(script: str, arguments: list[str], environment: dict[str, str], folder: str, working: str) -> None:
     """What `python SCRIPT ARGUMENTS...` does after its start; then this process ends as that one would."""
     for number, path in enumerate((os.devnull, f"{folder}/out", f"{folder}/err")):
         file = os.open(path, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY)
         os.dup2(file, number)
         os.close(file)
+    os.chdir(working)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [script, *arguments]

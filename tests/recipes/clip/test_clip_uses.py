@@ -127,7 +127,7 @@ def test_the_image_tower_is_probed(world, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="0"):
         main()
     assert json.loads(capsys.readouterr().out) == found
-    with pytest.raises(ConfigError, match="num_epochs is 0"):
+    with pytest.raises(ConfigError, match="num_epochs cannot be 0"):
         api.probe(str(world / "exp"), world / "classes", num_epochs=0)
     with pytest.raises(ConfigError, match="methods"):
         api.probe(str(world / "exp"), world / "classes", methods=["psychic"])
