@@ -142,6 +142,8 @@ def _from_values(values: Pixels, operation: Operation) -> Pixels:
         case "posterize":
             return values & np.uint8(256 - 2 ** (8 - int(operation.amount)))
         case "solarize":
+            if operation.amount > 255:
+                return values  # NumPy 2.0 to 2.2 can crash where uint8 is compared with 256
             is_inverted = values >= math.ceil(operation.amount)
             return values ^ np.negative(is_inverted.view(np.uint8))
         case _:
