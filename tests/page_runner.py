@@ -173,7 +173,7 @@ def run_here(words: Sequence[str], given: str | None = None) -> Ended:
             main()
         except SystemExit as end:
             code = end.code
-        except Exception:
+        except Exception:  # a traceback is a finding: the page's test shows it beside the command
             return Ended(1, out.getvalue(), err.getvalue() + traceback.format_exc())
         finally:
             signal.alarm(0)

@@ -166,16 +166,19 @@ class Recipe(ABC):
         """
 
     def without_data(self, config: Any) -> tuple[Any, str]:
-        """For a plan without data: the bound config, with usual values where the data would decide, and what was
-        assumed, as words. Raises ConfigError where there is no usual value."""
+        """Return the bound config for a plan without data, with usual values where the data would decide, and a text
+        that names what was assumed. Raises ConfigError where there is no usual value."""
         raise ConfigError(
             f"data.train is empty, and how much a step of recipe {self.name} computes follows from its examples\n"
             "  give the data, or a sample of them: data.train=FOLDER"
         )
 
     def assumed_batch(self, config: Any, num_examples: int) -> HostBatch:
-        """For a plan without data: a batch of examples as long as the config, from `without_data`, allows."""
-        raise NotImplementedError
+        """Return a batch for a plan without data, its examples as long as the config of `without_data` allows.
+
+        Called only for recipes that override `without_data`, which must override this method, too.
+        """
+        raise TypeError(f"recipe {self.name} overrides without_data but not assumed_batch")
 
     @abstractmethod
     def open_data(self, config: Any, split: Split) -> BatchSource:
