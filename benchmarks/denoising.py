@@ -29,7 +29,7 @@ from pretrainkit.recipes.t5.source import DenoisingSource, bind, open_source
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 VOCAB_SIZE, NUM_TOKENS, ROW = 32_000, 568, 512
 SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)

@@ -48,7 +48,13 @@ from pretrainkit.recipes.fourm.original_names import to_original
 from pretrainkit.recipes.fourm.presets import tiny
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.memory import freed_memory_kept
-from pretrainkit.training.optim import build_optimizer, clip_gradients, parameters_of, set_learning_rate, step_if_finite
+from pretrainkit.training.optimizers.build import (
+    build_optimizer,
+    clip_gradients,
+    parameters_of,
+    set_learning_rate,
+    step_if_finite,
+)
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
 

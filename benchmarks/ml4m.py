@@ -27,7 +27,7 @@ from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN
 from pretrainkit.recipes.fourm.mixtures import KEEPS
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 VARIABLE = "ML4M"
 Views = dict[str, dict[str, Tensor]]

@@ -26,7 +26,7 @@ from pretrainkit.recipes.bert.config import BertDataConfig, BertModelConfig, Ber
 from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.tokenizers.shard_writer import ShardWriter, finish_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 VOCAB_SIZE = 32_128
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrainkit.corpus.parallel import parse_bytes
+from pretrainkit.workers.processes import parse_bytes
 
 NUM_FILES = 16
 

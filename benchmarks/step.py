@@ -30,7 +30,7 @@ from pretrainkit.recipes.bert.config import (
 from pretrainkit.recipes.bert.convert import from_huggingface_state, to_huggingface_config
 from pretrainkit.recipes.bert.model import BertForPretraining, build
 from pretrainkit.recipes.bert.objective import BertObjective
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 VOCAB_SIZE = 30_522
 

@@ -30,7 +30,7 @@ from pretrainkit.recipes.t5.convert import to_huggingface_state, write_huggingfa
 from pretrainkit.recipes.t5.model import build
 from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.training.memory import freed_memory_kept
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 VOCAB_SIZE, INPUT_LENGTH, TARGET_LENGTH = 32_128, 512, 114
 OURS, PACKED, THEIRS, THEIRS_KEPT = "ours", "packed", "theirs", "theirs, memory kept"

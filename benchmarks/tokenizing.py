@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pretrainkit.corpus.readers import read_documents
-from pretrainkit.corpus.sources import find_sources
+from pretrainkit.files.sources import find_sources
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.load import HuggingFaceTokenizer, SentencePieceTokenizer
 from pretrainkit.tokenizers.sentences import PunktSplitter, learn_punkt

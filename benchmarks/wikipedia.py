@@ -22,12 +22,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pretrainkit.corpus.readers import read_documents
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile, find_sources
 from pretrainkit.corpus.wikipedia.clean import Cleaner
 from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
 from pretrainkit.corpus.wikipedia.dump import Page, read_pages, read_site
 from pretrainkit.corpus.wikipedia.options import Extraction
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import SourceFile, find_sources
 
 _SLOW_BYTES = 300_000
 """What the slow contestants get of it."""

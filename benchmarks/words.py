@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrainkit.corpus.parallel import parse_bytes
-from pretrainkit.corpus.sources import find_sources, whole_lines
 from pretrainkit.corpus.word_tables import PythonTable, Tally, new_table
 from pretrainkit.corpus.words import count_source, count_words
+from pretrainkit.files.sources import find_sources, whole_lines
+from pretrainkit.workers.processes import parse_bytes
 
 CHUNK = 1 << 24
 
@@ -70,7 +70,7 @@ def plain(path: Path) -> int:
     """Our table without a compiler."""
     tally = Tally(Path("unused"), 1 << 40)
     tally.table = PythonTable()
-    from pretrainkit.corpus.skips import Skips
+    from pretrainkit.files.skips import Skips
 
     for source in find_sources([path]):
         count_source(source, tally, Skips(), None, "text")

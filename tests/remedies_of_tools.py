@@ -19,13 +19,13 @@ SWEEP = f"{GLUE} {QUICK_TASK} --data glue=glue --lr 1e-4 --seeds 1 --no-submissi
 MODULE = """
 from pathlib import Path
 
-from pretrainkit.data.preprocessors import format_strings, tokenize
-from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-from pretrainkit.data.named_data import NamedData
-from pretrainkit.data.supply import RunVocabulary
-from pretrainkit.data.task_sources import Tsv
-from pretrainkit.data.task_steps import CacheMarker
-from pretrainkit.data.vocabulary import ByteVocabulary
+from pretrainkit.tasks.preprocessors import format_strings, tokenize
+from pretrainkit.tasks.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.tasks.named_data import NamedData
+from pretrainkit.tasks.supply import RunVocabulary
+from pretrainkit.tasks.sources import Tsv
+from pretrainkit.tasks.steps import CacheMarker
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 
 HERE = Path(__file__).parent
 SOURCE = Tsv({"train": HERE / "pairs.tsv"})
@@ -68,9 +68,9 @@ NOT_HERE = {
     "cli/launching.py: … already holds a run / go on with the sweep": CLUSTER,
     "cli/launching.py: … is no sweep": CLUSTER,
     "cli/resume.py: resume has no --launch cloud": CLUSTER,
-    "corpus/engines/ray_engine.py: no machine of the Ray cluster": CLUSTER,
-    "corpus/engines/ray_engine.py: no Ray cluster answers": CLUSTER,
-    "corpus/engines/slurm_engine.py: SLURM refused the job": CLUSTER,
+    "workers/ray_engine.py: no machine of the Ray cluster": CLUSTER,
+    "workers/ray_engine.py: no Ray cluster answers": CLUSTER,
+    "workers/slurm_engine.py: SLURM refused the job": CLUSTER,
     "launch/slurm.py: --launch slurm: there is no sbatch": CLUSTER,
     "launch/slurm.py: SLURM refused the job": CLUSTER,
     "launch/slurm.py: job … of … is in the queue": CLUSTER,
@@ -82,11 +82,11 @@ NOT_HERE = {
     "dist/env.py: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers": PROCESSES,
     "launch/folder.py: … is being trained by another launcher": PROCESSES,
     "training/run.py: parallel.strategy=… needs more than one rank": PROCESSES,
-    "corpus/parallel.py: a worker process died": ELSEWHERE,
+    "workers/processes.py: a worker process died": ELSEWHERE,
     "demo/pixel.py: the demo draws text, and there is no font": ELSEWHERE,
     "dist/parallelize.py: torch.compile needs a C compiler": ELSEWHERE,
     "errors.py: … needs the package": ELSEWHERE,
-    "training/checkpoint_files.py: … has checkpoint format": ELSEWHERE,
+    "training/checkpoints/files.py: … has checkpoint format": ELSEWHERE,
     "demo/bert.py: held-out masked-word loss": DEMO,
     "demo/documents.py: …: only … bytes of text": DEMO,
     "demo/pixel.py: held-out loss of hidden squares": DEMO,
@@ -95,9 +95,9 @@ NOT_HERE = {
     "corpus/shards.py: held-out data needs the folders train/ and valid/": CALLER,
     "corpus/steps.py: pipelines of one's own have datatrove's steps": CALLER,
     "corpus/steps.py: … runs in a pipeline of one task": CALLER,
-    "data/supply.py: a task leaves open where its data lie": CALLER,
-    "training/recipe.py: recipe … has no Hugging Face form of its encoder with a head": CALLER,
-    "training/recipe.py: recipe … writes no files for other systems": CALLER,
+    "tasks/supply.py: a task leaves open where its data lie": CALLER,
+    "recipes/recipe.py: recipe … has no Hugging Face form of its encoder with a head": CALLER,
+    "recipes/recipe.py: recipe … writes no files for other systems": CALLER,
 }
 """Pattern of the keys of sites whose remedy no case can follow to the reason."""
 

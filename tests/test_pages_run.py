@@ -12,7 +12,7 @@ import pytest
 import page_data as data
 from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
 from page_runner import ROOT, Walk, blocks_of, run_warm_verb, walk, within
-from pretrainkit.data.task import REGISTRY
+from pretrainkit.tasks.task import REGISTRY
 
 pytestmark = pytest.mark.slow
 

@@ -28,7 +28,7 @@ from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, 
 from page_runner import ROOT, Ended, run_here, run_warm_verb, within
 from pretrainkit.api import load_config
 from pretrainkit.cli import main
-from pretrainkit.data.task import REGISTRY
+from pretrainkit.tasks.task import REGISTRY
 from remedies import Case
 
 pytestmark = pytest.mark.slow

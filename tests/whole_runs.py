@@ -14,8 +14,8 @@ import torch
 
 import pretrainkit
 from pretrainkit.config.loader import flatten
-from pretrainkit.training.checkpoint import read_weights
-from pretrainkit.training.checkpoint_files import step_folders
+from pretrainkit.training.checkpoints.checkpoint import read_weights
+from pretrainkit.training.checkpoints.files import step_folders
 from two_processes import run_two
 
 

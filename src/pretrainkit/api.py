@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
+from pretrainkit.recipes.recipe import DataCheck
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, load_config, recorded_config, resolve_config
 from pretrainkit.running.doctor import diagnose
@@ -38,7 +39,6 @@ from pretrainkit.running.pictures import (
 from pretrainkit.running.plan import make_plan
 from pretrainkit.running.run import checked, run_training
 from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.recipe import DataCheck
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.watch import Watcher
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.workers.processes import Progress
 
 __all__ = [
     "Opened",
@@ -96,8 +96,8 @@ def check_data(config: Any, *, num: int = 2, deep: bool = False, progress: Progr
     Raises:
         ConfigError, DataError: Config and data do not fit each other.
     """
-    from pretrainkit.corpus.parallel import Quiet
-    from pretrainkit.data.shares import table
+    from pretrainkit.tasks.shares import table
+    from pretrainkit.workers.processes import Quiet
 
     recipe = find_recipe(config.recipe)
     if deep and (problems := recipe.check_files(absolute_paths(config), progress or Quiet())):
@@ -248,9 +248,9 @@ def evaluate_checkpoints(
     Raises:
         CheckpointError: There is none, or one is torn; those before it are done.
     """
-    from pretrainkit.corpus.manifest import fingerprint
     from pretrainkit.dist.env import init_world
-    from pretrainkit.training.checkpoint_files import step_folders
+    from pretrainkit.files.manifest import fingerprint
+    from pretrainkit.training.checkpoints.files import step_folders
     from pretrainkit.training.evaluation_log import EvaluationLog
 
     folders = step_folders(RunFolder(run).checkpoints)
@@ -333,7 +333,7 @@ def infer(
             the split (a colon in a name becomes a hyphen).
         task: Name of a task or mixture; its module is one of the run's `data.modules`, or of `modules`.
         split: Of the task.
-        input: Instead of a task: a file of rows, see `pretrainkit.data.row_files.open_rows`, or another that the
+        input: Instead of a task: a file of rows, see `pretrainkit.tasks.row_files.open_rows`, or another that the
             model was trained on, such as .conllu.
         overrides: Settings `data....=` and `precision....=` other than in its config.
         modules: More modules that define tasks.
@@ -343,7 +343,7 @@ def infer(
         device: None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps.
         progress: Told how far the work is.
-        request: Fields of `pretrainkit.training.inference.InferenceRequest`: mode, inputs, targets, lengths, fields,
+        request: Fields of `pretrainkit.eval.inference.InferenceRequest`: mode, inputs, targets, lengths, fields,
             has_ids, batch_size, decoding.
 
     Returns:
@@ -352,18 +352,18 @@ def infer(
     Raises:
         InputError: The recipe cannot, both or neither of `task` and `input` were given, or `out` is of another call.
     """
-    from pretrainkit.corpus.parallel import Quiet
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
     from pretrainkit.eval.infer import folder_of_mixture, write_lines
-    from pretrainkit.training.inference import InferenceRequest
+    from pretrainkit.eval.inference import InferenceRequest
     from pretrainkit.training.precision import resolve_precision
+    from pretrainkit.workers.processes import Quiet
 
     if (task is None) == (input is None):
         raise InputError("give either a task or an input\n  such as --task NAME --split test, or --input rows.jsonl")
     if chunk_batches < 1:
         raise InputError(f"chunk_batches is {chunk_batches}; it is a number of batches, at least 1")
-    from pretrainkit.data.user_modules import import_modules
+    from pretrainkit.tasks.user_modules import import_modules
 
     import_modules(modules)
     opened = open_model(path, averaged=averaged)

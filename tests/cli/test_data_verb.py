@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pretrainkit.corpus.manifest import verify
+from pretrainkit.files.manifest import verify
 
 
 def png(number: int, width: int = 20) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrainkit.data.task import REGISTRY
+from pretrainkit.tasks.task import REGISTRY
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
 COLUMNS = ("sentence", "sentence1", "sentence2", "question", "question1", "question2", "premise", "hypothesis")

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from pretrainkit.data.task import REGISTRY
+from pretrainkit.tasks.task import REGISTRY
 from remedies import followed
 
 MODULE = """
 from pathlib import Path
 
-from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, keep_if, tokenize
-from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-from pretrainkit.data.task_sources import Tsv
-from pretrainkit.data.task_steps import CacheMarker
-from pretrainkit.data.vocabulary import ByteVocabulary
+from pretrainkit.tasks.preprocessors import append_eos_after_trim, format_strings, keep_if, tokenize
+from pretrainkit.tasks.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.tasks.sources import Tsv
+from pretrainkit.tasks.steps import CacheMarker
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 
 HERE = Path(__file__).parent
 FEATURES = {"inputs": Feature(ByteVocabulary()), "targets": Feature(ByteVocabulary())}
@@ -110,11 +110,11 @@ def test_a_mixture_is_shown_with_its_rates(cli, module):
 OPEN_MODULE = """
 from pathlib import Path
 
-from pretrainkit.data.preprocessors import rekey, tokenize
-from pretrainkit.data.supply import RunSteps, RunVocabulary
-from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-from pretrainkit.data.task_sources import TextLines
-from pretrainkit.data.task_steps import CacheMarker
+from pretrainkit.tasks.preprocessors import rekey, tokenize
+from pretrainkit.tasks.supply import RunSteps, RunVocabulary
+from pretrainkit.tasks.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.tasks.sources import TextLines
+from pretrainkit.tasks.steps import CacheMarker
 
 TEXT = {"train": Path(__file__).parent / "text.txt"}
 FEATURES = {"inputs": Feature(RunVocabulary()), "targets": Feature(RunVocabulary())}

@@ -12,7 +12,7 @@ from pretrainkit.config.loader import flatten, parse_override, resolve
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.data_config import DataConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.run import RunConfig
 
 

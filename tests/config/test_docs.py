@@ -17,7 +17,7 @@ from pretrainkit.config.docs import describe, field_types, json_schema, scalar, 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.training.data_config import DataConfig, SourceConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import (
     CheckpointConfig,
     LogConfig,

@@ -2,9 +2,9 @@ import pytest
 
 from pretrainkit.corpus.books import book_text
 from pretrainkit.corpus.readers import read_documents
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import find_sources
 
 
 def articles(tmp_path, raw, skips=None, compat=False):

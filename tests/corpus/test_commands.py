@@ -14,7 +14,7 @@ import zstandard
 
 import pretrainkit.errors
 from pretrainkit.cli import main as cli
-from pretrainkit.corpus.manifest import HashingFile
+from pretrainkit.files.manifest import HashingFile
 
 SOURCE_FOLDER = str(Path(pretrainkit.errors.__file__).parents[1])
 

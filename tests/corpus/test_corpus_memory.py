@@ -19,9 +19,9 @@ MEASURE = """
 import os, re, sys
 from pathlib import Path
 from pretrainkit.corpus.duplicates import DuplicateRule
-from pretrainkit.corpus.engines.engine import Crew, LocalEngine
+from pretrainkit.workers.engine import Crew, LocalEngine
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
-from pretrainkit.corpus.sources import find_sources
+from pretrainkit.files.sources import find_sources
 from pretrainkit.corpus.words import count_words
 
 os.fsync = lambda descriptor: None

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from pretrainkit.corpus import duplicates, pairs
 from pretrainkit.corpus.duplicates import DropList, DuplicateRule, find_duplicates
-from pretrainkit.corpus.engines.engine import LOCAL, Crew, LocalEngine, Means
 from pretrainkit.corpus.minhash import MinHash
-from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Quiet
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
-from pretrainkit.corpus.sources import find_sources
-from pretrainkit.corpus.spans import group_sources
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import find_sources
+from pretrainkit.files.spans import group_sources
+from pretrainkit.workers.engine import LOCAL, Crew, LocalEngine, Means
+from pretrainkit.workers.processes import DEFAULT_MEMORY, Quiet
 
 
 def words(seed, num=120):

@@ -18,12 +18,12 @@ import pretrainkit
 from hub_stand_in import datasets, huggingface_hub, stand_in
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import hub
-from pretrainkit.corpus.engines.engine import LocalEngine
 from pretrainkit.corpus.hub import FETCHED, HubRequest, fetched
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
+from pretrainkit.files.sources import find_sources
+from pretrainkit.workers.engine import LocalEngine
 
 SOURCE_FOLDER = str(Path(pretrainkit.__file__).parents[1])
 SMALL_PART = 4000

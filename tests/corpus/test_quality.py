@@ -5,8 +5,8 @@ import pytest
 from pretrainkit.corpus.bert_text import write_bert_text
 from pretrainkit.corpus.quality import Quality
 from pretrainkit.corpus.readers import Document, read_documents
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import find_sources
 
 GOOD = "The quick brown foxes have jumped over that lazy dogs with joy."
 PROSE = "\n".join(f"{GOOD} Number {index} of them is here." for index in range(8))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pretrainkit.corpus.readers import json_values, read_documents, text_hash
 from pretrainkit.corpus.shard_writer import encode_record
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile, find_sources
 from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import SourceFile, find_sources
 
 texts = st.text(max_size=40)
 

@@ -11,8 +11,8 @@ from pretrainkit.cli.corpus import app
 from pretrainkit.corpus.quality import Quality
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.corpus.steps import FinishCorpus, GatherShards, ReadSources, ScatterRuns
+from pretrainkit.files.sources import find_sources
 
 NUM_PAGES = 30
 

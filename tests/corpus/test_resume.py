@@ -17,8 +17,8 @@ from pretrainkit.corpus.duplicates import DuplicateRule
 from pretrainkit.corpus.minhash import MinHash
 from pretrainkit.corpus.quality import Quality
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.corpus.words import count_words
+from pretrainkit.files.sources import find_sources
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 NUM_FILES = 3

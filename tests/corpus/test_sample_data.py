@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from pretrainkit.corpus.manifest import verify
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.corpus.words import count_words
+from pretrainkit.files.manifest import verify
+from pretrainkit.files.sources import find_sources
 
 
 def test_books_and_wikitext_go_through_every_stage(tmp_path, sample_data):

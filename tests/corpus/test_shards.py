@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 from pretrainkit.cli.corpus import app
 from pretrainkit.corpus import shards
-from pretrainkit.corpus.manifest import read_manifest, verify
-from pretrainkit.corpus.parallel import Quiet
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus, HeldOut, build_corpus, shard_ranks
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import read_manifest, verify
+from pretrainkit.files.sources import find_sources
+from pretrainkit.workers.processes import Quiet
 
 
 class Notes(Quiet):
@@ -130,7 +130,7 @@ CRASH = """
 import os, signal, sys
 from pathlib import Path
 from pretrainkit.corpus import shards
-from pretrainkit.corpus.sources import find_sources
+from pretrainkit.files.sources import find_sources
 
 original_groups, calls = shards.group_sources, []
 shards.group_sources = lambda sources: original_groups(sources, 1)
@@ -232,7 +232,7 @@ def test_an_unfinished_corpus_with_other_settings_is_refused(tmp_path, monkeypat
 
 
 def test_two_processes_do_not_write_one_folder(tmp_path):
-    from pretrainkit.corpus.work import work_folder
+    from pretrainkit.files.work import work_folder
 
     with (
         work_folder(tmp_path / ".work", {}, tmp_path),

@@ -1,7 +1,7 @@
 import json
 
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.corpus.stats import corpus_stats
+from pretrainkit.files.sources import find_sources
 
 
 def test_statistics_of_a_hand_made_corpus(tmp_path):

@@ -6,10 +6,10 @@ import pytest
 from datatrove.executor import LocalPipelineExecutor
 
 from pretrainkit.corpus.shards import BuildSettings, build_corpus
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.corpus.steps import CountWords, FinishCorpus, GatherShards, MergeCounts, ReadSources, ScatterRuns
 from pretrainkit.corpus.words import count_words
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import find_sources
 
 
 @pytest.fixture

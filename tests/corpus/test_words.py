@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrainkit.corpus import word_tables, words
-from pretrainkit.corpus.engines.engine import Crew, LocalEngine
-from pretrainkit.corpus.manifest import verify
 from pretrainkit.corpus.readers import read_documents
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.corpus.word_tables import PythonTable, order_key
 from pretrainkit.corpus.words import SABERTOOTH_PILE_SETS, count_words
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import verify
+from pretrainkit.files.sources import find_sources
+from pretrainkit.workers.engine import Crew, LocalEngine
 
 try:
     from pretrainkit.corpus._words import WordTable

@@ -21,9 +21,9 @@ from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, is_sharded
 from pretrainkit.dist.weights import full_state_dict
 from pretrainkit.errors import ConfigError
-from pretrainkit.training.checkpoint import CheckpointStore, load
+from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load
 from pretrainkit.training.ema import Ema
-from pretrainkit.training.parameters import local_tensors
+from pretrainkit.training.optimizers.parameters import local_tensors
 from pretrainkit.training.run import CheckpointConfig
 
 LAYOUTS = {"hsdp": {"shard_ranks": 2}, "fsdp2": {}, "ddp": {}}

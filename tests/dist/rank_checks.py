@@ -22,13 +22,13 @@ from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, is_sharded, parallelize, unwrap
 from pretrainkit.dist.weights import full_state_dict, load_full_state_dict, model_tensors
 from pretrainkit.errors import CheckpointError, DataError, RunError
-from pretrainkit.training import checkpoint_files as files
-from pretrainkit.training import checkpoint_tensors
-from pretrainkit.training.checkpoint import CheckpointStore, load
-from pretrainkit.training.checkpoint_tensors import named_state
+from pretrainkit.training.checkpoints import files
+from pretrainkit.training.checkpoints import tensors as checkpoint_tensors
+from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load
+from pretrainkit.training.checkpoints.tensors import named_state
 from pretrainkit.training.ema import Ema
-from pretrainkit.training.optim import clip_gradients
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.build import clip_gradients
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.run import CheckpointConfig, ParallelConfig
 from pretrainkit.training.signals import StopSignal
 

@@ -9,7 +9,7 @@ from two_processes import run_two
 
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import full_state_dict
-from pretrainkit.training.checkpoint import CheckpointStore, load, read_weights
+from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load, read_weights
 from pretrainkit.training.run import CheckpointConfig
 
 CHECKS = [name for name in vars(rank_checks) if name.startswith("check_")]

@@ -8,7 +8,7 @@ import rank_checks
 import torch
 
 from pretrainkit.dist.env import World
-from pretrainkit.training.checkpoint import load
+from pretrainkit.training.checkpoints.checkpoint import load
 from two_processes import run_ranks
 
 CHECKS = [name for name in vars(hsdp_checks) if name.startswith("check_")]

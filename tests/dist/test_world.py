@@ -159,8 +159,8 @@ assert "torch" not in sys.modules
 import torch
 from pretrainkit.dist.env import init_world
 from pretrainkit.dist.parallelize import gradient_sync, parallelize
-from pretrainkit.training.checkpoint import CheckpointStore
-from pretrainkit.training.checkpoint_tensors import named_state
+from pretrainkit.training.checkpoints.checkpoint import CheckpointStore
+from pretrainkit.training.checkpoints.tensors import named_state
 from pretrainkit.training.run import ParallelConfig
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 model.blocks = lambda: list(model)

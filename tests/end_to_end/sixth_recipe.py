@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pretrainkit.config.base import Config
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.recipes.recipe import Recipe, Split
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.objective import (
     Batch,
@@ -27,8 +28,7 @@ from pretrainkit.training.objective import (
     LossSum,
     SeparableObjective,
 )
-from pretrainkit.training.optimizer_config import OptimizerConfig
-from pretrainkit.training.recipe import Recipe, Split
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.run import RunConfig
 
 NUM_EXAMPLES = 37

@@ -10,8 +10,8 @@ import sixth_recipe
 
 import pretrainkit as pk
 from pretrainkit.errors import ConfigError, InputError
-from pretrainkit.training.checkpoint_files import PINNED, step_folders
-from pretrainkit.training.recipe import Evaluation
+from pretrainkit.training.checkpoints.files import PINNED, step_folders
+from pretrainkit.training.watch import Evaluation
 
 SCORES = {0: 0.0, 2: 0.3, 4: 0.9, 6: 0.5, 8: 0.6, 10: 0.2, 12: 0.1, 14: 0.1, 16: 0.95}
 CONFIG = "test_best_and_early:SCRIPTED/small"

@@ -16,7 +16,7 @@ from command_line import NO_DROPOUT, files_below, losses, metric_lines, pretrain
 
 import pretrainkit as pk
 from pretrainkit.errors import Interrupted
-from pretrainkit.training.checkpoint import read_weights
+from pretrainkit.training.checkpoints.checkpoint import read_weights
 from pretrainkit.training.watch import Watcher
 from remedies import followed
 from two_processes import run_two

@@ -13,8 +13,8 @@ import pytest
 import torch
 from command_line import succeed
 
-from pretrainkit.data.task import REGISTRY
-from pretrainkit.training.checkpoint import read_weights
+from pretrainkit.tasks.task import REGISTRY
+from pretrainkit.training.checkpoints.checkpoint import read_weights
 from warm_python import run_warm
 
 TASKS = '''
@@ -22,11 +22,11 @@ TASKS = '''
 
 from pathlib import Path
 
-from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
-from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-from pretrainkit.data.task_sources import JsonLines
-from pretrainkit.data.task_steps import CacheMarker
-from pretrainkit.data.vocabulary import SentencePieceVocabulary
+from pretrainkit.tasks.preprocessors import append_eos_after_trim, format_strings, tokenize
+from pretrainkit.tasks.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.tasks.sources import JsonLines
+from pretrainkit.tasks.steps import CacheMarker
+from pretrainkit.tasks.vocabulary import SentencePieceVocabulary
 
 HERE = Path(__file__).parent
 SPLITS = {"train": HERE / "rows-train.jsonl", "validation": HERE / "rows-valid.jsonl"}

@@ -19,7 +19,7 @@ from pretrainkit import api
 from pretrainkit.demo.shapes import write_sets
 from pretrainkit.errors import ConfigError, Interrupted
 from pretrainkit.exporting.torchvision_shim import import_torchvision, import_transformers
-from pretrainkit.training.checkpoint import read_weights
+from pretrainkit.training.checkpoints.checkpoint import read_weights
 from pretrainkit.training.watch import Watcher
 
 for package in ("PIL", "torchvision", "timm", "transformers"):

@@ -257,7 +257,7 @@ def test_a_checkpoint_that_the_disk_has_no_room_for_leaves_those_before(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert error.value.exit_code == 1
-    followed(error.value, "training/checkpoint.py: cannot save checkpoint")
+    followed(error.value, "training/checkpoints/checkpoint.py: cannot save checkpoint")
     left = sorted(path.name for path in (run / "checkpoints").iterdir() if path.name != ".lock")
     assert left == ["step-00000001", "step-00000004"]
     succeed("resume", run)  # with room again

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.corpus.manifest import file_sha256, read_manifest
 from pretrainkit.errors import InputError
 from pretrainkit.eval.infer import write_lines
-from pretrainkit.training.inference import Inference
+from pretrainkit.eval.inference import Inference
+from pretrainkit.files.manifest import file_sha256, read_manifest
 
 HERE = Path(__file__).parent
 

@@ -8,11 +8,11 @@ from torch import nn
 PIL = pytest.importorskip("PIL.Image")
 
 from pretrainkit.errors import DataError  # noqa: E402
+from pretrainkit.eval.image_encoder import ImageEncoder  # noqa: E402
 from pretrainkit.eval.probe import probe  # noqa: E402
 from pretrainkit.eval.probe_config import ProbeConfig, valid_transforms  # noqa: E402
 from pretrainkit.images.ops import Resize  # noqa: E402
 from pretrainkit.training.precision import Precision  # noqa: E402
-from pretrainkit.training.recipe import ImageEncoder  # noqa: E402
 
 FLOAT32 = Precision(torch.device("cpu"), torch.float32, uses_tf32=False, scaler=None)
 COLOURS = {"blue": (40, 60, 220), "green": (30, 200, 40), "red": (220, 30, 60)}

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
-from pretrainkit.data.task import Feature, Task
-from pretrainkit.data.task_sources import FunctionSource
-from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.metrics import accuracy, exact_match
 from pretrainkit.eval.task_evaluator import MEAN, TaskEvaluator, most_frequent_target
+from pretrainkit.tasks.preprocessors import append_eos_after_trim, format_strings, tokenize
+from pretrainkit.tasks.sources import FunctionSource
+from pretrainkit.tasks.task import Feature, Task
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 
 BYTES = ByteVocabulary()
 WORDS = ("no", "yes", "maybe so")

@@ -29,15 +29,15 @@ with atheris.instrument_imports(include=["pretrainkit.corpus"]):
     from pretrainkit.corpus.books import book_text
     from pretrainkit.corpus.pack import pack, unpack
     from pretrainkit.corpus.readers import read_documents
-    from pretrainkit.corpus.skips import Skips
-    from pretrainkit.corpus.sources import find_sources
-    from pretrainkit.corpus.spans import cut_large
     from pretrainkit.corpus.wikipedia.clean import Cleaner
     from pretrainkit.corpus.wikipedia.compat import wikiextractor_text
     from pretrainkit.corpus.wikipedia.options import Extraction
     from pretrainkit.corpus.wikipedia.site import parse_site
     from pretrainkit.corpus.wikipedia.word_lists import words
     from pretrainkit.errors import DataError
+    from pretrainkit.files.skips import Skips
+    from pretrainkit.files.sources import find_sources
+    from pretrainkit.files.spans import cut_large
 
 TOKENS = words(
     "{{ }} {{{ }}} [[ ]] [ ] {| |} |- | || ! !! = == === ' '' <ref> </ref> <ref/> <nowiki> </nowiki> <!-- -->"

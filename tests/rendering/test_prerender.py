@@ -12,8 +12,8 @@ import sys
 import numpy as np
 import pytest
 
-from pretrainkit.corpus.skips import Skips
 from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, render_chunk
 from pretrainkit.rendering import prerender as prerender_module
 from pretrainkit.rendering.documents import HubDocuments, find_documents

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pretrainkit.corpus.parallel import Quiet
 from pretrainkit.corpus.readers import text_hash
 from pretrainkit.errors import DataError
 from pretrainkit.tokenizers import encode as encode_module
@@ -24,6 +23,7 @@ from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.punkt import FORMAT, VERSION, PunktParameters
 from pretrainkit.tokenizers.sentences import PlainSplitter, learn_punkt, load_splitter
 from pretrainkit.tokenizers.shards import TokenShards
+from pretrainkit.workers.processes import Quiet
 
 
 class Notes(Quiet):

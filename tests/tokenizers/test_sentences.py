@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.corpus.sources import find_sources
 from pretrainkit.errors import DataError
+from pretrainkit.files.sources import find_sources
 from pretrainkit.tokenizers import punkt
 from pretrainkit.tokenizers.abbreviations import LANGUAGES, language_of
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktSplitter, read_abbreviations, train_punkt

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.data.vocabulary import SentencePieceVocabulary
 from pretrainkit.errors import DataError
+from pretrainkit.tasks.vocabulary import SentencePieceVocabulary
 from pretrainkit.tokenizers.load import HuggingFaceTokenizer, load_tokenizer
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 from pretrainkit.tokenizers.unigram import T5_SPECIAL

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.data.vocabulary import ByteVocabulary
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 from pretrainkit.tokenizers.offsets import byte_offsets, huggingface_offsets, sentencepiece_offsets
 
 TEXTS = st.lists(st.text("ab €ä日本🙂\t", max_size=20), max_size=4)

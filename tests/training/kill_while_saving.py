@@ -16,8 +16,8 @@ import torch.distributed.checkpoint.hf_storage  # before forking
 from torch import nn
 
 from pretrainkit.dist.env import World
-from pretrainkit.training import checkpoint_files as files
-from pretrainkit.training.checkpoint import CheckpointStore, load, read_weights
+from pretrainkit.training.checkpoints import files
+from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load, read_weights
 from pretrainkit.training.run import CheckpointConfig
 
 NUM_LIVES = 20

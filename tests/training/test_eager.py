@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pretrainkit.training.eager import EagerAdamW
-from pretrainkit.training.lamb import Lamb
+from pretrainkit.training.optimizers.lamb import Lamb
 
 SETTINGS = {"lr": 1e-2, "betas": (0.9, 0.98), "eps": 1e-6}
 
@@ -85,9 +85,9 @@ def test_the_first_update_does_not_load_the_compiler() -> None:
 import sys, torch
 from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.model import build
-from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
+from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, set_learning_rate, step_if_finite
 from pretrainkit.training.precision import resolve_precision
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.run import PrecisionConfig
 
 config = BertModelConfig(vocab_size=50, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)

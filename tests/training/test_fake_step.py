@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pretrainkit.training.dry_run import numbers_per_rank
 from pretrainkit.training.fake_step import faked, step_memory
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import ParallelConfig
 
@@ -98,7 +98,7 @@ import ctypes, gc, json, sys
 sys.path.insert(0, sys.argv[1])
 from test_fake_step import *
 from pretrainkit.training.accumulate import accumulate
-from pretrainkit.training.optim import build_optimizer
+from pretrainkit.training.optimizers.build import build_optimizer
 
 def resident(which):
     return int(next(l for l in open("/proc/self/status") if l.startswith(which)).split()[1]) * 1024

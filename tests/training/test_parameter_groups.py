@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.training.optim import build_optimizer, set_learning_rate
-from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup
+from pretrainkit.training.optimizers.build import build_optimizer, set_learning_rate
+from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup
 
 
 def model() -> nn.Module:

@@ -4,7 +4,7 @@ import pytest
 
 from pretrainkit.config.base import Config
 from pretrainkit.training.data_config import DataConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import RunConfig
 
 

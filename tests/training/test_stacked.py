@@ -13,10 +13,10 @@ from pretrainkit.nn.attention import SelfAttention
 from pretrainkit.nn.blocks import GatedFeedForward
 from pretrainkit.nn.foreign import stacked_layers
 from pretrainkit.recipes.registry import Recipes
-from pretrainkit.training.adafactor import Adafactor
-from pretrainkit.training.optim import build_optimizer, set_learning_rate
-from pretrainkit.training.optimizer_config import AdafactorConfig, OptimizerConfig
-from pretrainkit.training.parameters import stacked_parameters
+from pretrainkit.training.optimizers.adafactor import Adafactor
+from pretrainkit.training.optimizers.build import build_optimizer, set_learning_rate
+from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig
+from pretrainkit.training.optimizers.parameters import stacked_parameters
 
 WIDTH, INNER = 8, 12
 FACTORED = AdafactorConfig(min_dim_size_to_factor=4, beta1=0.9)

@@ -15,10 +15,10 @@ from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, para
 from pretrainkit.eval.evaluator import evaluate
 from pretrainkit.training.accumulate import accumulate, sum_over_ranks
 from pretrainkit.training.ema import Ema
-from pretrainkit.training.muon import Muon
 from pretrainkit.training.objective import AnyObjective, Cost
-from pretrainkit.training.optim import build_optimizer, clip_gradients, step_if_finite
-from pretrainkit.training.optimizer_config import AdafactorConfig, OptimizerConfig
+from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, step_if_finite
+from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig
+from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import ParallelConfig
 from pretrainkit.training.throughput import Peak, Throughput

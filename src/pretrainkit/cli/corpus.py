@@ -122,7 +122,7 @@ def shards(
     The same command goes on where an interrupted one stopped. Shards do not depend on --workers, --memory or --engine.
     """
     from pretrainkit.corpus.shards import BuildSettings, EmptyCorpus
-    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.files.sources import find_sources
 
     is_compat = compat is Compat.sabertooth
     try:
@@ -190,11 +190,11 @@ def books(
     """
     from pretrainkit.corpus.book_cleaning import BookCleaning
     from pretrainkit.corpus.shards import BuildSettings
-    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.files.sources import find_sources
 
     asked = strip_licence or drop_page_numbers or join_hyphens
     cleaning = BookCleaning(strip_licence=strip_licence, drop_page_numbers=drop_page_numbers, join_hyphens=join_hyphens)
-    sources = find_sources(named(inputs), "book", dataset="Books", cleaning=cleaning if asked else None)
+    sources = find_sources(named(inputs), "book", dataset="Books", options=cleaning if asked else None)
     settings = BuildSettings(
         num_shards=num_shards, seed=None, compress=compress.value, split_folders=False, max_bad=max_bad
     )
@@ -224,7 +224,7 @@ def shuffle(
     The order is a function of the seed and the input alone. Disk writes are about twice the text.
     """
     from pretrainkit.corpus.shards import BuildSettings
-    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.files.sources import find_sources
 
     sources = find_sources(named(inputs), format.value)
     settings = BuildSettings(
@@ -268,8 +268,8 @@ def count_words(
     import shutil
     import tempfile
 
-    from pretrainkit.corpus.sources import find_sources
     from pretrainkit.corpus.words import SABERTOOTH_PILE_SETS, count_words
+    from pretrainkit.files.sources import find_sources
 
     wanted: frozenset[str] | None = None
     if pile_sets is not None:

@@ -61,8 +61,8 @@ def bert_text(
     """Write documents as BERT text: one sentence per line, a blank line between documents. It is read as such, too."""
     from pretrainkit.corpus.bert_text import write_bert_text
     from pretrainkit.corpus.readers import read_documents
-    from pretrainkit.corpus.skips import Skips
-    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.files.skips import Skips
+    from pretrainkit.files.sources import find_sources
     from pretrainkit.tokenizers.sentences import load_splitter
 
     skips = Skips(max_bad)

@@ -13,10 +13,10 @@ from pretrainkit.cli.stages import amount, shown_stages
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
-    from pretrainkit.corpus.engines.engine import Engine
-    from pretrainkit.corpus.parallel import Progress
     from pretrainkit.corpus.shards import BuildSettings
-    from pretrainkit.corpus.sources import SourceFile
+    from pretrainkit.files.sources import SourceFile
+    from pretrainkit.workers.engine import Engine
+    from pretrainkit.workers.processes import Progress
 
 
 class FormatName(StrEnum):
@@ -66,7 +66,7 @@ def named(inputs: list[str] | None) -> list[str]:
 
 def byte_count(memory: str) -> int:
     """Of `--memory`."""
-    from pretrainkit.corpus.parallel import parse_bytes
+    from pretrainkit.workers.processes import parse_bytes
 
     return parse_bytes(memory)
 

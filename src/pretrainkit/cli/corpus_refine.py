@@ -23,7 +23,7 @@ from pretrainkit.cli.engines import EngineChoice, EngineName, RayAddress, Slurm,
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 
 if TYPE_CHECKING:
-    from pretrainkit.corpus.engines.engine import Engine
+    from pretrainkit.workers.engine import Engine
 
 
 class MethodName(StrEnum):
@@ -148,7 +148,7 @@ def compress_shards(
     json_output: Json = False,
 ) -> None:
     """Write the same documents in the same order as Zstandard shards, or with --compress none as plain ones."""
-    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.files.sources import find_sources
 
     num_shards = num_shards or len(find_sources(named(inputs), format.value))
     settings = _in_order(num_shards, compress, text_key, max_bad)
@@ -188,7 +188,7 @@ def _build(
 ) -> None:
     """Shards of what is left of the input."""
     from pretrainkit.corpus.shards import BuildSettings
-    from pretrainkit.corpus.sources import find_sources
+    from pretrainkit.files.sources import find_sources
 
     checked = BuildSettings(**settings)
     sources = find_sources(inputs, format.value)

@@ -10,8 +10,8 @@ from pretrainkit.cli.corpus_options import Format, FormatName, Inputs, echo_skip
 from pretrainkit.cli.options import Json, MaxBad, TextKey, Workers
 
 if TYPE_CHECKING:
-    from pretrainkit.corpus.parallel import Progress
-    from pretrainkit.corpus.sources import SourceFile
+    from pretrainkit.files.sources import SourceFile
+    from pretrainkit.workers.processes import Progress
 
 _NUM_SAMPLED = 1000
 
@@ -34,8 +34,8 @@ def stats(
     json_output: Json = False,
 ) -> None:
     """Documents, words, bytes, lengths, duplicates."""
-    from pretrainkit.corpus.sources import find_sources
     from pretrainkit.corpus.stats import corpus_stats
+    from pretrainkit.files.sources import find_sources
 
     sources = find_sources(named(inputs), format.value)
     with shown_progress(sources) as progress:
@@ -78,12 +78,12 @@ def _write_page(
     import tempfile
 
     from pretrainkit.corpus.duplicates import DuplicateRule, find_duplicates
-    from pretrainkit.corpus.engines.engine import LOCAL, Means
     from pretrainkit.corpus.languages import language_counts
-    from pretrainkit.corpus.manifest import explained_write_errors
     from pretrainkit.corpus.minhash import MinHash
-    from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Quiet
+    from pretrainkit.files.manifest import explained_write_errors
     from pretrainkit.report.corpus_page import write_corpus_page
+    from pretrainkit.workers.engine import LOCAL, Means
+    from pretrainkit.workers.processes import DEFAULT_MEMORY, Quiet
 
     with explained_write_errors(page):
         page.parent.mkdir(parents=True, exist_ok=True)

@@ -68,10 +68,10 @@ def wikipedia(
     namespaces are left out. A large multistream .bz2 is read by all workers at once; it needs no index.
     """
     from pretrainkit.corpus.shards import BuildSettings, build_corpus
-    from pretrainkit.corpus.sources import find_sources
-    from pretrainkit.corpus.spans import group_sources
     from pretrainkit.corpus.wikipedia.options import Extraction
     from pretrainkit.corpus.wikipedia.redirects import FOLDER, TABLE, join_redirects
+    from pretrainkit.files.sources import find_sources
+    from pretrainkit.files.spans import group_sources
 
     extraction = Extraction(
         sections=sections,
@@ -81,7 +81,7 @@ def wikipedia(
         compat=compat.value,
         redirects=str(out / FOLDER) if redirects else None,
     )
-    sources = find_sources(named(dumps), "dump", extraction=extraction)
+    sources = find_sources(named(dumps), "dump", options=extraction)
     settings = BuildSettings(
         num_shards=num_shards, seed=None, compress=compress.value, split_folders=False, max_bad=max_bad
     )

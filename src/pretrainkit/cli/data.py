@@ -200,8 +200,8 @@ def pack(
     json_output: Json = False,
 ) -> None:
     """Write a set as tars (webdataset) with a manifest: OUT/train and OUT/valid, whole or not at all."""
-    from pretrainkit.corpus.parallel import parse_bytes
     from pretrainkit.recipes.clip.pack import pack as pack_set
+    from pretrainkit.workers.processes import parse_bytes
 
     parts = _open(set_path, split, format, image_key, caption_key)
     with shown_stages() as progress:

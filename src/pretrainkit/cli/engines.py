@@ -8,7 +8,7 @@ import typer
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
-    from pretrainkit.corpus.engines.engine import Engine
+    from pretrainkit.workers.engine import Engine
 
 
 class EngineName(StrEnum):
@@ -47,14 +47,14 @@ def engine_of(name: EngineName, slurm: list[str] | None, ray: str | None) -> "En
             )
     if name is EngineName.slurm:
         from pretrainkit.config.loader import config_of_words
-        from pretrainkit.corpus.engines.slurm_engine import SlurmEngine
-        from pretrainkit.launch.slurm_config import SlurmJob
+        from pretrainkit.workers.slurm_config import SlurmJob
+        from pretrainkit.workers.slurm_engine import SlurmEngine
 
         return SlurmEngine(config_of_words(SlurmJob, slurm or [], "--slurm"))
     if name is EngineName.ray:
-        from pretrainkit.corpus.engines.ray_engine import RayEngine
+        from pretrainkit.workers.ray_engine import RayEngine
 
         return RayEngine(ray)
-    from pretrainkit.corpus.engines.engine import LOCAL
+    from pretrainkit.workers.engine import LOCAL
 
     return LOCAL

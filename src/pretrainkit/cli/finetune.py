@@ -61,7 +61,7 @@ def finetune(
 ) -> None:
     """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
     from pretrainkit.cli.train import train
-    from pretrainkit.data.named_data import task_folders
+    from pretrainkit.tasks.named_data import task_folders
 
     words = [f"init_from={origin}"]
     if data:

@@ -127,7 +127,7 @@ def infer(
 
 def _folders(data: list[str]) -> list[str]:
     """As settings."""
-    from pretrainkit.data.named_data import task_folders
+    from pretrainkit.tasks.named_data import task_folders
 
     return [f"data.task_folders={json.dumps(task_folders(data))}"] if data else []
 

@@ -99,7 +99,7 @@ def start(asked: Asked, words: list[str], again: list[str], run: Path) -> None:
     Local ranks are waited for, and this process exits with their exit code; a job is left to its scheduler.
     """
     from pretrainkit.config.loader import config_of_words
-    from pretrainkit.launch.slurm_config import SlurmConfig
+    from pretrainkit.workers.slurm_config import SlurmConfig
 
     if asked.launch == "slurm":
         settings = config_of_words(SlurmConfig, asked.slurm or [], "--slurm").model_dump(mode="json")
@@ -262,8 +262,8 @@ def start_sweep(
     from pretrainkit import api
     from pretrainkit.config.loader import config_of_words
     from pretrainkit.launch.slurm import submit
-    from pretrainkit.launch.slurm_config import SlurmConfig
     from pretrainkit.training.folder import RunFolder
+    from pretrainkit.workers.slurm_config import SlurmConfig
 
     slurm = config_of_words(SlurmConfig, asked.slurm or [], "--slurm").model_dump(mode="json")
     chosen = [(out / name, api.resolve_config(source, [*settings, *more])) for name, more in sweep_settings(sweep)]

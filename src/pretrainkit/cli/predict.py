@@ -45,7 +45,7 @@ def predict(
     The same command goes on where an interrupted one stopped. OUT appears when it is whole.
     """
     from pretrainkit import api
-    from pretrainkit.data.named_data import task_folders
+    from pretrainkit.tasks.named_data import task_folders
 
     with shown_stages() as progress:
         written = api.predict(

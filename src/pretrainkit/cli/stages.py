@@ -11,7 +11,7 @@ import typer
 from pretrainkit.errors import Interrupted
 
 if TYPE_CHECKING:
-    from pretrainkit.corpus.parallel import Progress
+    from pretrainkit.workers.processes import Progress
 
 _SECONDS_BETWEEN_LINES = 10
 

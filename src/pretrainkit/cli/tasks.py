@@ -16,11 +16,11 @@ from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
 
 if TYPE_CHECKING:
-    from pretrainkit.data.bound_task import BoundTask
-    from pretrainkit.data.shares import Share
-    from pretrainkit.data.supply import Supply
-    from pretrainkit.data.task import BoundMixture, TaskRegistry
-    from pretrainkit.data.task_steps import Example
+    from pretrainkit.tasks.bound_task import BoundTask
+    from pretrainkit.tasks.shares import Share
+    from pretrainkit.tasks.steps import Example
+    from pretrainkit.tasks.supply import Supply
+    from pretrainkit.tasks.task import BoundMixture, TaskRegistry
 
 app = typer.Typer(
     help="List tasks and mixtures, look at their examples, make caches.",
@@ -143,10 +143,10 @@ def show(
     that leave their vocabulary to the run are shown in bytes where no --tokenizer is given; those that leave their
     objective to the run are shown with the default one.
     """
-    from pretrainkit.data.shares import table
-    from pretrainkit.data.supply import RunSteps
-    from pretrainkit.data.task import Task
-    from pretrainkit.data.vocabulary_folder import BYTES, NUM_SENTINELS
+    from pretrainkit.tasks.shares import table
+    from pretrainkit.tasks.supply import RunSteps
+    from pretrainkit.tasks.task import Task
+    from pretrainkit.tasks.vocabulary_folder import BYTES, NUM_SENTINELS
 
     open_registry = _registry(module)
     as_defined = [open_registry.get_task(one) for one in open_registry.task_names(name)]
@@ -227,8 +227,8 @@ def cache(
 
     The same command goes on where an interrupted one stopped. The examples do not depend on --workers.
     """
-    from pretrainkit.data.task_cache import TaskCache
-    from pretrainkit.data.task_cache_writer import cache_task
+    from pretrainkit.tasks.cache import TaskCache
+    from pretrainkit.tasks.cache_writer import cache_task
 
     registry = _registry(module).supplied(_supply(data, tokenizer, leave_out))
     tasks = {task.name: task for one in name for task in registry.tasks(one)}
@@ -270,8 +270,8 @@ def cache(
 
 def _registry(modules: list[str] | None) -> "TaskRegistry":
     """All tasks of the recipes and of the given modules."""
-    from pretrainkit.data.task import REGISTRY
-    from pretrainkit.data.user_modules import import_modules
+    from pretrainkit.tasks.task import REGISTRY
+    from pretrainkit.tasks.user_modules import import_modules
 
     import_modules([*_recipe_modules(), *(modules or [])])
     return REGISTRY
@@ -283,9 +283,9 @@ def _supply(
     """What the options say in place of a run, with the steps that a run has by default."""
     from importlib import import_module
 
-    from pretrainkit.data.named_data import task_folders
-    from pretrainkit.data.supply import Supply
-    from pretrainkit.data.vocabulary_folder import open_vocabulary
+    from pretrainkit.tasks.named_data import task_folders
+    from pretrainkit.tasks.supply import Supply
+    from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 
     vocabulary = None if tokenizer is None else open_vocabulary(tokenizer, num_sentinels)
     catalogues = [vars(import_module(name)) for name in _recipe_modules()]  # not all are of tasks
@@ -316,7 +316,7 @@ def _recipe_modules() -> Iterator[str]:
 
 
 def _described(registry: "TaskRegistry", name: str) -> dict[str, Any]:
-    from pretrainkit.data.task import Task
+    from pretrainkit.tasks.task import Task
 
     entry = registry.get(name)
     if isinstance(entry, Task):
@@ -327,7 +327,7 @@ def _described(registry: "TaskRegistry", name: str) -> dict[str, Any]:
 
 def _shares(mixture: "BoundMixture", rates: dict[str, float]) -> "list[Share]":
     """A row for every task, those of rate 0 last."""
-    from pretrainkit.data.shares import mean_lengths, shares
+    from pretrainkit.tasks.shares import mean_lengths, shares
 
     unused = [name for name, rate in rates.items() if not rate]
     means = [mean_lengths(task, ("inputs", "targets")) for task in mixture.tasks]

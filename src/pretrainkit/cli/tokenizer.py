@@ -163,7 +163,7 @@ def train(
     punkt = None
     with shown_stages() as progress:
         if sentences_from:
-            from pretrainkit.corpus.sources import find_sources
+            from pretrainkit.files.sources import find_sources
             from pretrainkit.tokenizers.sentences import about_language, learn_punkt
 
             progress.note("learning sentence boundaries")

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.corpus.readers import Document
+from pretrainkit.files.manifest import atomic_file
 
 Sentences = Callable[[str], list[str]]
 

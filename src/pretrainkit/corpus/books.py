@@ -6,7 +6,7 @@ at the start of a line, and an article without any line is skipped and counted, 
 
 from collections.abc import Iterable, Iterator
 
-from pretrainkit.corpus.skips import Skips
+from pretrainkit.files.skips import Skips
 
 WHITE_SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.corpus.components import write_components
-from pretrainkit.corpus.engines.engine import LOCAL, Crew, Means
-from pretrainkit.corpus.manifest import atomic_file, fingerprint
 from pretrainkit.corpus.minhash import MinHash
 from pretrainkit.corpus.pairs import U64, PairRun, PairSorter, least_of_firsts, merged, write_pairs
 from pretrainkit.corpus.signatures import SignTask, column_runs, documents_of, is_held_out, num_columns, sign_group
-from pretrainkit.corpus.sources import SourceFile
-from pretrainkit.corpus.spans import group_sources
+from pretrainkit.files.manifest import atomic_file, fingerprint
+from pretrainkit.files.sources import SourceFile
+from pretrainkit.files.spans import group_sources
+from pretrainkit.workers.engine import LOCAL, Crew, Means
 
 _FOLDER = "duplicates"
 _BLOCK = 1 << 14

@@ -16,14 +16,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.engines.engine import LOCAL, Crew, Engine, Means
-from pretrainkit.corpus.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
-from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet
 from pretrainkit.corpus.shard_writer import encode_record
-from pretrainkit.corpus.sources import SourceFile
-from pretrainkit.corpus.spans import SPAN_BYTES
-from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
+from pretrainkit.files.manifest import MANIFEST_NAME, HashingFile, atomic_file, file_sha256, fingerprint, read_manifest
+from pretrainkit.files.sources import SourceFile
+from pretrainkit.files.spans import SPAN_BYTES
+from pretrainkit.files.work import work_folder
+from pretrainkit.workers.engine import LOCAL, Crew, Engine, Means
+from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 FETCHED = ".fetched"
 """In the output folder: what was streamed so far."""

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.corpus.noise import JOINS_WORDS, Attack, Typos, corrupt
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file
 
 _FORM = 1
 """Column of the word in CoNLL-U."""

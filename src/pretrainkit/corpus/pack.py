@@ -12,8 +12,8 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from pretrainkit.corpus.manifest import HashingFile, atomic_file, explained_write_errors, file_sha256, made_by
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import HashingFile, atomic_file, explained_write_errors, file_sha256, made_by
 
 _CONTENTS = "pack.json"
 _MAX_CONTENTS_BYTES = 256_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.files.manifest import atomic_file
 
 U64 = NDArray[np.uint64]
 PAIR_BYTES = 16

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pretrainkit.corpus.book_cleaning import BookCleaning
 from pretrainkit.corpus.books import WHITE_SPACE, book_text, wiki_articles
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile, open_source, plain_chunks, split_lines
 from pretrainkit.corpus.wikipedia.documents import dump_documents
 from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import OnBytes, SourceFile, open_source, plain_chunks, split_lines
 
 SENTENCE_LINES = {"lines": "sentences"}
 """The mark in `meta` of documents from BERT text: each line of the text is one sentence."""
@@ -248,7 +249,7 @@ def _book(chunks: Iterator[bytes], source: SourceFile, skips: Skips) -> Iterator
     raw = b"".join(chunks)
     try:
         text = raw.decode()
-        yield book_text(source.cleaning.clean(text) if source.cleaning else text), {}
+        yield book_text(source.options.clean(text) if isinstance(source.options, BookCleaning) else text), {}
     except UnicodeDecodeError as error:
         number = raw.count(b"\n", 0, error.start) + 1
         line_start = raw.rfind(b"\n", 0, error.start) + 1

@@ -5,7 +5,7 @@ from pathlib import Path
 from pretrainkit.corpus.duplicates import DropList, DuplicateRule
 from pretrainkit.corpus.quality import Quality
 from pretrainkit.corpus.readers import Document
-from pretrainkit.corpus.skips import Skips
+from pretrainkit.files.skips import Skips
 
 
 class Selection:

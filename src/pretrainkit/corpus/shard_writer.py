@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pretrainkit.corpus.manifest import HashingFile, atomic_file
+from pretrainkit.files.manifest import HashingFile, atomic_file
 
 Compression = Literal["none", "zst"]
 _encode_text = json.encoder.encode_basestring  # escapes only ", \ and U+0000 to U+001F; in C where Python has it

@@ -20,8 +20,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from pretrainkit.corpus.duplicates import DuplicateRule, Duplicates, find_duplicates
-from pretrainkit.corpus.engines.engine import LOCAL, Engine, Means
-from pretrainkit.corpus.manifest import (
+from pretrainkit.corpus.quality import Quality
+from pretrainkit.corpus.readers import read_documents, text_hash
+from pretrainkit.corpus.selection import Selection
+from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
+from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
+from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import (
     atomic_file,
     explained_write_errors,
     file_sha256,
@@ -32,17 +37,12 @@ from pretrainkit.corpus.manifest import (
     verify,
     write_manifest,
 )
-from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet
-from pretrainkit.corpus.quality import Quality
-from pretrainkit.corpus.readers import read_documents, text_hash
-from pretrainkit.corpus.selection import Selection
-from pretrainkit.corpus.shard_writer import Compression, encode_record, open_shard, shard_name
-from pretrainkit.corpus.shuffle import Run, RunWriter, cut_positions, gather, identity
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile
-from pretrainkit.corpus.spans import group_sources
-from pretrainkit.corpus.work import work_folder
-from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import OnBytes, SourceFile
+from pretrainkit.files.spans import group_sources
+from pretrainkit.files.work import work_folder
+from pretrainkit.workers.engine import LOCAL, Engine, Means
+from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 _MEMORY_SHARE = 0.7
 """Of a process's memory: what documents in hand may take; the rest is for reading, sorting and the allocator."""

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.corpus.shard_writer import ShardWriter
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.rng import fold, stream_key
 
 _FILE_BITS, _POSITION_BITS = 23, 40  # the highest bit stays free, for those who compare documents

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.corpus.minhash import MinHash
 from pretrainkit.corpus.pairs import PAIR_BYTES, U64, PairRun
 from pretrainkit.corpus.readers import read_documents, text_hash
 from pretrainkit.corpus.shuffle import identity
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile
+from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import SourceFile
 
 NOT_HELD_OUT = 1 << 63
 """Added to the identities of documents that are not held out: of a set of duplicates the held-out ones come first."""

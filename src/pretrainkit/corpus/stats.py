@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
 from pretrainkit.corpus.readers import SENTENCE_LINES, Document, read_documents, text_hash
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile
-from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.word_tables import split_words
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import SourceFile
+from pretrainkit.files.spans import group_sources
+from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
 
 PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)
 _MAX_DATASETS = 50

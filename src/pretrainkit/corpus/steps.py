@@ -25,8 +25,6 @@ from datatrove.data import Document as PipelineDocument
 from datatrove.data import DocumentsPipeline
 from datatrove.pipeline.base import PipelineStep
 
-from pretrainkit.corpus.manifest import fingerprint
-from pretrainkit.corpus.parallel import DEFAULT_MEMORY
 from pretrainkit.corpus.readers import Document, read_documents
 from pretrainkit.corpus.selection import Selection
 from pretrainkit.corpus.shard_writer import encode_record
@@ -41,12 +39,14 @@ from pretrainkit.corpus.shards import (
     write_manifests,
 )
 from pretrainkit.corpus.shuffle import RunWriter, identity
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import Format, SourceFile, find_sources
-from pretrainkit.corpus.spans import group_sources
 from pretrainkit.corpus.word_tables import Order, Tally, new_table
 from pretrainkit.corpus.words import note_counted, write_table
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import fingerprint
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import Format, SourceFile, find_sources
+from pretrainkit.files.spans import group_sources
+from pretrainkit.workers.processes import DEFAULT_MEMORY
 
 
 class ReadSources(PipelineStep):

@@ -12,9 +12,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pretrainkit.corpus.manifest import atomic_file
-from pretrainkit.corpus.sources import whole_lines
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.sources import whole_lines
 
 Order = Literal["count", "bytes", "sabertooth"]
 """count: most frequent first, then by bytes. bytes: by the words' bytes. sabertooth: as its trie gives them, by bytes

@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.engines.engine import LOCAL, Crew, Engine, Means
-from pretrainkit.corpus.manifest import (
+from pretrainkit.corpus.readers import read_documents, utf8_detail
+from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
+from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import (
     HashingFile,
     atomic_file,
     explained_write_errors,
@@ -31,14 +33,12 @@ from pretrainkit.corpus.manifest import (
     verify,
     write_manifest,
 )
-from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet
-from pretrainkit.corpus.readers import read_documents, utf8_detail
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile, plain_chunks, whole_lines
-from pretrainkit.corpus.spans import group_sources
-from pretrainkit.corpus.word_tables import Order, Table, Tally, count_rows, explained_overflow, new_table, write_merged
-from pretrainkit.corpus.work import work_folder
-from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import OnBytes, SourceFile, plain_chunks, whole_lines
+from pretrainkit.files.spans import group_sources
+from pretrainkit.files.work import work_folder
+from pretrainkit.workers.engine import LOCAL, Crew, Engine, Means
+from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet
 
 SABERTOOTH_PILE_SETS = frozenset({
     "BookCorpus2", "Books3", "DM Mathematics", "Enron Emails", "FreeLaw", "Gutenberg (PG-19)", "HackerNews",

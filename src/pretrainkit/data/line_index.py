@@ -21,9 +21,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.manifest import atomic_file
-from pretrainkit.corpus.sources import SourceFile, plain_chunks
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file
+from pretrainkit.files.sources import SourceFile, plain_chunks
 from pretrainkit.formats.tfrecord import record_places
 
 _NEWLINE = 10

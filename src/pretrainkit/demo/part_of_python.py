@@ -5,10 +5,10 @@ Made by `pretrainkit demo t5`. Your tasks can look like this: docs/tasks.md says
 
 from pathlib import Path
 
-from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
-from pretrainkit.data.task import Feature, Task, add_task
-from pretrainkit.data.task_sources import JsonLines
-from pretrainkit.data.vocabulary import SentencePieceVocabulary
+from pretrainkit.tasks.preprocessors import append_eos_after_trim, format_strings, tokenize
+from pretrainkit.tasks.sources import JsonLines
+from pretrainkit.tasks.task import Feature, Task, add_task
+from pretrainkit.tasks.vocabulary import SentencePieceVocabulary
 
 HERE = Path(__file__).parent
 VOCABULARY = SentencePieceVocabulary(HERE / "tokenizer", extra_ids=100)

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import HashingFile, atomic_file, fingerprint, made_by, read_manifest, write_manifest
-from pretrainkit.corpus.parallel import Progress, Quiet
 from pretrainkit.errors import DataError, InputError
-from pretrainkit.training.inference import Inference
+from pretrainkit.eval.inference import Inference
+from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, read_manifest, write_manifest
+from pretrainkit.workers.processes import Progress, Quiet
 
 _SHOWN = 200
 _quiet = Quiet()

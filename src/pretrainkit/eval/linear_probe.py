@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.eval.probe_config import ProbeConfig
-from pretrainkit.training.lars import Lars
-from pretrainkit.training.optimizer_config import ScheduleConfig
-from pretrainkit.training.schedule import lr_factor
+from pretrainkit.training.optimizers.config import ScheduleConfig
+from pretrainkit.training.optimizers.lars import Lars
+from pretrainkit.training.optimizers.schedule import lr_factor
 
 _LOGITS_BYTES = 128 * 2**20
 """Of a chunk."""

@@ -18,6 +18,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
 from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.eval.image_encoder import ImageEncoder
 from pretrainkit.eval.knn import knn_accuracy
 from pretrainkit.eval.linear_probe import score_heads, train_heads
 from pretrainkit.eval.probe_config import Method, ProbeConfig, valid_transforms
@@ -26,7 +27,6 @@ from pretrainkit.images.class_folders import ClassFolders, class_folders
 from pretrainkit.images.transforms import compose
 from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.recipe import ImageEncoder
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.manifest import atomic_file
-from pretrainkit.data.task import MetricKind, Task, metric_kind
-from pretrainkit.data.task_steps import Example, Lengths, name_of
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.files.manifest import atomic_file
+from pretrainkit.tasks.steps import Example, Lengths, name_of
+from pretrainkit.tasks.task import MetricKind, Task, metric_kind
 
 MEAN = "mean_over_tasks"
 """Name of the mean over tasks; each task counts with the mean of its own metrics."""

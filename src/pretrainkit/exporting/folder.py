@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pretrainkit.corpus.manifest import sync
 from pretrainkit.errors import InputError
+from pretrainkit.files.manifest import sync
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from typing import Any
 
 from pretrainkit.errors import InputError, MissingPackageError, RunError
 from pretrainkit.launch.folder import Launch, LaunchFolder
-from pretrainkit.launch.slurm_config import SlurmConfig
 from pretrainkit.launch.slurm_rank import RankJob
+from pretrainkit.workers.slurm_config import SlurmConfig
 
 _ENDED = frozenset(
     ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")

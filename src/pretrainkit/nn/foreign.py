@@ -37,7 +37,7 @@ value."""
 
 
 def stacked_layers(model: nn.Module) -> dict[str, int]:
-    """See `pretrainkit.training.parameters.StacksTensors`; names are seen from `model`."""
+    """See `pretrainkit.training.optimizers.parameters.StacksTensors`; names are seen from `model`."""
     parts_by_name = {
         name: _STACKED.get(name.rpartition(".")[2], 1)
         for name, layer in model.named_modules()

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import pretrainkit.recipes
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.training.recipe import Recipe
+from pretrainkit.recipes.recipe import Recipe
 
 GROUP = "pretrainkit.recipes"
 
@@ -43,7 +43,7 @@ class Entry:
         if not isinstance(recipe, Recipe):
             raise ConfigError(
                 f"recipe {self.name!r} ({self.target}) is a {type(recipe).__name__}, not a Recipe\n"
-                "  MODULE:ATTRIBUTE must name an instance of a subclass of pretrainkit.training.recipe.Recipe"
+                "  MODULE:ATTRIBUTE must name an instance of a subclass of pretrainkit.recipes.recipe.Recipe"
             )
         return recipe
 

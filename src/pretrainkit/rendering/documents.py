@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pretrainkit.corpus.readers import read_documents, utf8_detail
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import Format, OnBytes, SourceFile, find_sources, plain_chunks, split_lines
 from pretrainkit.errors import DataError, InputError, MissingPackageError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import Format, OnBytes, SourceFile, find_sources, plain_chunks, split_lines
 from pretrainkit.rendering.packing import wikipedia_articles
 
 

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from pretrainkit.config.explain import explain
-from pretrainkit.corpus.manifest import atomic_file, explained_write_errors
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.files.manifest import atomic_file, explained_write_errors
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.fonts import font_files
 from pretrainkit.rendering.identity import describe, difference

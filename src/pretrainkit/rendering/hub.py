@@ -15,10 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pretrainkit.corpus.manifest import file_sha256, read_manifest
-from pretrainkit.corpus.parallel import Progress, Quiet
 from pretrainkit.errors import DataError, RunError
+from pretrainkit.files.manifest import file_sha256, read_manifest
 from pretrainkit.rendering.relayout import DATA_FOLDER, is_rendered, row_files
+from pretrainkit.workers.processes import Progress, Quiet
 
 FILES_PER_COMMIT = 8
 CARD_NAME = "README.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from pretrainkit.corpus.manifest import fingerprint
+from pretrainkit.files.manifest import fingerprint
 from pretrainkit.rendering.config import RendererConfig
 from pretrainkit.rendering.fonts import font_files, font_sha256
 from pretrainkit.rendering.page import Text

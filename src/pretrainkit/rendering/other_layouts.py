@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import atomic_file, file_sha256, fingerprint
-from pretrainkit.corpus.parallel import Progress, Quiet
+from pretrainkit.files.manifest import atomic_file, file_sha256, fingerprint
 from pretrainkit.rendering.relayout import found_files, opened_parquet, row_batches
 from pretrainkit.rendering.row_files import PATCHES, PIXELS
+from pretrainkit.workers.processes import Progress, Quiet
 
 ROWS_PER_FILE = 50_000
 """Of pictures about 550 MB."""

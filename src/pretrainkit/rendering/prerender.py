@@ -19,7 +19,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import (
+from pretrainkit.corpus.readers import text_hash
+from pretrainkit.corpus.shards import share_above
+from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import (
     explained_write_errors,
     fingerprint,
     made_by,
@@ -28,17 +31,14 @@ from pretrainkit.corpus.manifest import (
     verify,
     write_manifest,
 )
-from pretrainkit.corpus.parallel import Progress, Quiet, num_processes, run_tasks
-from pretrainkit.corpus.readers import text_hash
-from pretrainkit.corpus.shards import share_above
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.work import work_folder
-from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.work import work_folder
 from pretrainkit.rendering.documents import Documents, RenderDocument
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.identity import describe
 from pretrainkit.rendering.render_chunk import RECORD_NAME, ChunkTask, RowSettings, render_chunk, share_done
 from pretrainkit.rendering.renderer import Renderer
+from pretrainkit.workers.processes import Progress, Quiet, num_processes, run_tasks
 
 KIND = "rendered text"
 RENDERER_FOLDER = "renderer"

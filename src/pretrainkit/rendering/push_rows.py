@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import fingerprint
-from pretrainkit.corpus.parallel import Progress, Quiet
-from pretrainkit.corpus.skips import Skips
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import fingerprint
+from pretrainkit.files.skips import Skips
 from pretrainkit.rendering.documents import Documents
 from pretrainkit.rendering.folder import save_renderer
 from pretrainkit.rendering.hub import CARD_NAME, FILES_PER_COMMIT, Hub, Stored, card, renderer_files
@@ -35,6 +34,7 @@ from pretrainkit.rendering.prerender import (
 from pretrainkit.rendering.relayout import DATA_FOLDER
 from pretrainkit.rendering.render_chunk import ChunkTask
 from pretrainkit.rendering.renderer import Renderer
+from pretrainkit.workers.processes import Progress, Quiet
 
 RECORDS_FOLDER = "records"
 _PLAN_NAME = f"{RECORDS_FOLDER}/plan.json"

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.corpus.manifest import atomic_file, file_sha256, fingerprint, made_by, read_manifest, write_manifest
-from pretrainkit.corpus.parallel import Progress, Quiet, run_tasks
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file, file_sha256, fingerprint, made_by, read_manifest, write_manifest
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.prerender import KIND, RENDERER_FOLDER
 from pretrainkit.rendering.row_files import PATCHES, PIXELS, ROWS_PER_GROUP, RowFile
+from pretrainkit.workers.processes import Progress, Quiet, run_tasks
 
 CHUNK_ROWS = 100_000
 """Rows that are numbered together in published names."""

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pretrainkit.corpus.manifest import atomic_file, file_sha256
 from pretrainkit.corpus.readers import text_hash
+from pretrainkit.files.manifest import atomic_file, file_sha256
 from pretrainkit.rendering.documents import RenderDocument
 from pretrainkit.rendering.folder import load_renderer
 from pretrainkit.rendering.packing import fill, original_blocks

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.files.manifest import atomic_file
 
 if TYPE_CHECKING:
     import pyarrow

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.report.bars import histogram, share_bars
 from pretrainkit.report.markup import Content, Markup, join, tag
 from pretrainkit.report.numbers import DASH, number, percent, short

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.report.axis import Floats, smooth
 from pretrainkit.report.chart import Level, Mark, Series, line_chart
 from pretrainkit.report.numbers import is_share, label, metric, percent

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.corpus.manifest import atomic_file
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.report.curve import Curve, loss_curves, other_curves
 from pretrainkit.report.markup import Content, Markup, join, tag
 from pretrainkit.report.numbers import duration, label, metric, number, percent

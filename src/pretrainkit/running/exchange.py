@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.recipes.recipe import ImportedConfig, ImportedModel, Recipe
 from pretrainkit.recipes.registry import entries, find_recipe
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import tokenizer_given
 from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
-from pretrainkit.training.recipe import ImportedConfig, ImportedModel, Recipe
 
 _log = logging.getLogger(__name__)
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
 from pretrainkit.running.opened import Opened
 from pretrainkit.training.data_config import DataConfig
-from pretrainkit.training.recipe import Evaluation, Recipe
 from pretrainkit.training.run import RunConfig
+from pretrainkit.training.watch import Evaluation
 
 if TYPE_CHECKING:
     from torch import nn

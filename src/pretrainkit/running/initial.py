@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture, shown
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
 from pretrainkit.running.opened import existing_folder, open_model, read_model
-from pretrainkit.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pretrainkit.errors import DataError
+from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.running.opened import Opened
 from pretrainkit.training.data_config import SourceConfig
 from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.recipe import Recipe
 from pretrainkit.training.run import RunConfig
 
 _NOT_OF_TOKENIZERS = (

@@ -63,7 +63,7 @@ def with_first_step(config: Any) -> Any:
     """The config with the step that it goes on from, where it takes over the whole state of another run."""
     if config.init_from is None or config.init.restore != "all":
         return config
-    from pretrainkit.training.checkpoint_files import read_checkpoint
+    from pretrainkit.training.checkpoints.files import read_checkpoint
 
     run, checkpoint = checkpoint_of(Path(config.init_from), config.init.step)
     before, advice = resolve_config(run.config_tree()).config, "or init.restore=weights to start with its weights alone"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture
 from pretrainkit.errors import CheckpointError, DataError, InputError
+from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import entries, find_recipe, recipe_of_huggingface
 from pretrainkit.running.configs import load_config
 from pretrainkit.training.folder import RunFolder
-from pretrainkit.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -106,8 +106,8 @@ def read_model(
     from pretrainkit.exporting.native import WEIGHTS
     from pretrainkit.exporting.safetensors import read_tensors
     from pretrainkit.exporting.settings import SETTINGS, read_settings
-    from pretrainkit.training.checkpoint import read_weights
-    from pretrainkit.training.checkpoint_files import read_checkpoint
+    from pretrainkit.training.checkpoints.checkpoint import read_weights
+    from pretrainkit.training.checkpoints.files import read_checkpoint
 
     is_export = (path / "config.json").is_file() or (path / WEIGHTS).is_file()
     if averaged and is_export:
@@ -166,7 +166,7 @@ def _with_rest(weights: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
 def checkpoint_of(path: Path, step: int | None) -> tuple[RunFolder, Path]:
     """(run, checkpoint) of a run folder, where None is the newest step, or of a checkpoint in it."""
     from pretrainkit.exporting.native import WEIGHTS
-    from pretrainkit.training.checkpoint_files import folder_name, newest_valid
+    from pretrainkit.training.checkpoints.files import folder_name, newest_valid
 
     if not path.is_dir():
         raise DataError(f"there is no folder {path}\n  give a run or a checkpoint (RUN/checkpoints/step-…)")

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pretrainkit.corpus.parallel import Progress
     from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
     from pretrainkit.rendering import Renderer
     from pretrainkit.rendering.prerender import RenderSettings
+    from pretrainkit.workers.processes import Progress
 
 _ON_HUB = "datasets:"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.training.fake_step import StepMemory
-    from pretrainkit.training.optimizer_config import OptimizerConfig
+    from pretrainkit.training.optimizers.config import OptimizerConfig
 
 DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
     {

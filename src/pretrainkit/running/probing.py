@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.training.recipe import Evaluation, Recipe
+from pretrainkit.recipes.recipe import Recipe
+from pretrainkit.training.watch import Evaluation
 
 if TYPE_CHECKING:
     from torch import nn

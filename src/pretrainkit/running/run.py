@@ -13,6 +13,7 @@ from pretrainkit.config.base import shown
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, check_initial, recorded_config
 from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
@@ -21,9 +22,8 @@ from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokeniz
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
 from pretrainkit.running.opened import checkpoint_of, load_model
 from pretrainkit.running.probing import build_probes
-from pretrainkit.training.checkpoint_files import newest_valid, read_checkpoint
+from pretrainkit.training.checkpoints.files import newest_valid, read_checkpoint
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
-from pretrainkit.training.recipe import Recipe
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.samples import Sample
 from pretrainkit.training.watch import Watcher

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError, RunError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.recipes.glue.leaderboard import (
     NUM_ROWS,
     answers_as_tsv,
@@ -156,7 +156,7 @@ class Sweep:
 
     def _answers(self, cell: Cell, task: str, split: str, name: str, device: str | None) -> list[dict[str, Any]]:
         from pretrainkit import api
-        from pretrainkit.data.named_data import task_folders
+        from pretrainkit.tasks.named_data import task_folders
 
         out = self.out / "answers" / f"{Path(name).stem}.jsonl"
         out.parent.mkdir(exist_ok=True)

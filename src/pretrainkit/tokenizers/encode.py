@@ -17,13 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.engines.engine import LOCAL, Engine, Means
-from pretrainkit.corpus.manifest import explained_write_errors, fingerprint, made_by
-from pretrainkit.corpus.parallel import DEFAULT_MEMORY, Progress, Quiet, num_processes, share_tasks
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile, find_sources
-from pretrainkit.corpus.work import work_folder
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import explained_write_errors, fingerprint, made_by
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import SourceFile, find_sources
+from pretrainkit.files.work import work_folder
 from pretrainkit.tokenizers.folder import PUNKT_JSON, copy_tokenizer
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules
@@ -40,6 +38,8 @@ from pretrainkit.tokenizers.sentences import (
 from pretrainkit.tokenizers.shard_encoder import Encoder, ShardTask, encode_shard, encode_together, finished_record
 from pretrainkit.tokenizers.shard_writer import finish_shards
 from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
+from pretrainkit.workers.engine import LOCAL, Engine, Means
+from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, share_tasks
 
 MAX_SHARDS = 1024
 _Split = tuple[list[SourceFile], str | None]

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import atomic_file, explained_write_errors, sync
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file, explained_write_errors, sync
 from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.special import SpecialIds
 

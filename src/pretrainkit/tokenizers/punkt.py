@@ -43,8 +43,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.tokenizers.abbreviations import LANGUAGES
 from pretrainkit.tokenizers.stops import FREE_STOPS, SPACED_STOPS, cut_at, stop_pattern
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, get_args
 
 from pretrainkit.corpus.readers import read_documents
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile
 from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import SourceFile
 from pretrainkit.tokenizers.abbreviations import LANGUAGES, language_of
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules, PunktSplitter, first_bytes, train_punkt
 from pretrainkit.tokenizers.stops import ASCII_STOPS, ELLIPSIS, SPACED_STOPS, cut_at, stop_pattern

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.manifest import atomic_file, explained_write_errors
-from pretrainkit.corpus.parallel import run_tasks
 from pretrainkit.corpus.readers import read_documents, text_hash
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import SourceFile
+from pretrainkit.files.manifest import atomic_file, explained_write_errors
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import SourceFile
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.punkt import PunktRules
 from pretrainkit.tokenizers.sentences import PlainSplitter, Splitter, load_splitter
 from pretrainkit.tokenizers.shard_writer import ShardWriter
 from pretrainkit.tokenizers.shards import PARTS, part_name, token_dtype
+from pretrainkit.workers.processes import run_tasks
 
 BATCH_CHARACTERS = 1 << 20
 _split_lines = PlainSplitter("newline")

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pretrainkit.corpus.manifest import MANIFEST_NAME, atomic_file, sync
+from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file, sync
 from pretrainkit.tokenizers.shards import FORMAT, PARTS, part_name, token_dtype
 from pretrainkit.tokenizers.special import SpecialIds
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pretrainkit.corpus.manifest import atomic_file, fingerprint
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file, fingerprint
 from pretrainkit.tokenizers import folder as files
 from pretrainkit.tokenizers import subwords, unigram
 from pretrainkit.tokenizers.punkt import PunktParameters

@@ -13,7 +13,7 @@ from torch import nn
 
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import ParallelSettings, parallelize
-from pretrainkit.training.parameters import local_tensors
+from pretrainkit.training.optimizers.parameters import local_tensors
 
 
 def numbers_per_rank(build: Callable[[], nn.Module], config: ParallelSettings, world_size: int) -> dict[int, int]:

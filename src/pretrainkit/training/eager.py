@@ -30,7 +30,7 @@ class GroupOptimizer(EagerOptimizer, ABC):
     """An optimizer of our own: a subclass says what happens to the parameters of one group."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any], stacked: Mapping[Tensor, int] | None = None) -> None:
-        """`stacked`: see `pretrainkit.training.parameters.stacked_parameters`."""
+        """`stacked`: see `pretrainkit.training.optimizers.parameters.stacked_parameters`."""
         super().__init__(params, defaults)
         self.stacked = stacked or {}
 

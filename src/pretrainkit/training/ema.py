@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.training.parameters import local_tensors, plain_name
+from pretrainkit.training.optimizers.parameters import local_tensors, plain_name
 
 
 class Ema:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import atomic_file
 
 
 class EvaluationLog:

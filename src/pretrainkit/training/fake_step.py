@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.fake_tensor import FakeTensor
 from pretrainkit.training.objective import AnyObjective, Batch
-from pretrainkit.training.optim import build_optimizer
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.build import build_optimizer
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import Precision
 
 

@@ -15,8 +15,8 @@ from shlex import quote
 from typing import Any
 
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError, RunError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.training.samples import Sample
 
 CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"

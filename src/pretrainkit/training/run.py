@@ -14,7 +14,7 @@ from pretrainkit.config.paths import IsPath
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig, usual_lr
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig, usual_lr
 
 
 class PrecisionConfig(Config):

@@ -20,32 +20,37 @@ from torch import Tensor, nn
 
 from pretrainkit import __version__
 from pretrainkit.config.base import architecture
-from pretrainkit.corpus.manifest import fingerprint
 from pretrainkit.data.loader import Loader
 from pretrainkit.dist.devices import has_pinned_memory
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.dist.weights import require_same_architecture
 from pretrainkit.errors import ConfigError, Interrupted, RunError
+from pretrainkit.files.manifest import fingerprint
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout, sum_over_ranks
-from pretrainkit.training.best import BestSteps, EarlyStopping
-from pretrainkit.training.checkpoint import CheckpointStore, load
-from pretrainkit.training.checkpoint_files import Checkpoint, read_checkpoint
+from pretrainkit.training.checkpoints.best import BestSteps, EarlyStopping
+from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load
+from pretrainkit.training.checkpoints.files import Checkpoint, read_checkpoint
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.folder import EVALUATIONS, RunFolder
 from pretrainkit.training.memory import freed_memory_kept
 from pretrainkit.training.metrics import MetricsLog, cut_after
 from pretrainkit.training.objective import AnyObjective, Batch, HostBatch, LossSum
-from pretrainkit.training.optim import build_optimizer, clip_gradients, parameters_of, set_learning_rate, step_if_finite
+from pretrainkit.training.optimizers.build import (
+    build_optimizer,
+    clip_gradients,
+    parameters_of,
+    set_learning_rate,
+    step_if_finite,
+)
+from pretrainkit.training.optimizers.schedule import learning_rate
 from pretrainkit.training.precision import resolve_precision, set_matmul_precision
-from pretrainkit.training.recipe import Evaluation
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.samples import Sample
-from pretrainkit.training.schedule import learning_rate
 from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
-from pretrainkit.training.watch import Watcher
+from pretrainkit.training.watch import Evaluation, Watcher
 
 _SIGNAL_EVERY_STEPS = {"cpu": 1}
 """How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead."""

@@ -1,7 +1,16 @@
-"""How a run tells about itself while it goes on. The library is quiet; the command line passes one that prints."""
+"""What a run calls while it goes on: those who are told about it, and evaluations. Torch-free.
 
-from collections.abc import Mapping
-from typing import Any
+The library is quiet; the command line passes a Watcher that prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Watcher:
@@ -21,3 +30,18 @@ class Watcher:
 
     def event(self, step: int, kind: str, text: str) -> None:
         """Checkpoints, resumption, skipped steps, a stop."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One way of evaluating while training goes on."""
+
+    run: Callable[[nn.Module, str], dict[str, float]]
+    """Metrics of a model by name; a collective, the same on all ranks. The text tells this evaluation from the others
+    of the run: the step, and "-ema" for averaged weights."""
+    every_steps: int | None
+    """After every so many updates, and after the last; None: only after the last."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is run after this many updates."""
+        return self.every_steps is not None and step % self.every_steps == 0

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from wiki_dumps import HEAD, TAIL, page
 
 from pretrainkit.corpus.readers import read_documents
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import find_sources
-from pretrainkit.corpus.spans import cut_large
 from pretrainkit.corpus.wikipedia import dump
 from pretrainkit.corpus.wikipedia.dump import read_pages, read_site
 from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import find_sources
+from pretrainkit.files.spans import cut_large
 
 ALL = [f"Title {number}" for number in range(1, 41)]
 

@@ -4,8 +4,9 @@ from typer.testing import CliRunner
 from wiki_dumps import HEAD, page
 
 from pretrainkit.cli.corpus import app
-from pretrainkit.corpus import shards, spans
-from pretrainkit.corpus.sources import find_sources
+from pretrainkit.corpus import shards
+from pretrainkit.files import spans
+from pretrainkit.files.sources import find_sources
 
 
 def redirects(pairs, first=1):

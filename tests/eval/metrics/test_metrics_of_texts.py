@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from pretrainkit.data.task import metric_kind
 from pretrainkit.errors import MissingPackageError
 from pretrainkit.eval import metrics
+from pretrainkit.tasks.task import metric_kind
 
 
 def test_squad_forgives_articles_case_and_punctuation():

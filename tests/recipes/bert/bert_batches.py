@@ -11,7 +11,7 @@ from pretrainkit.recipes.bert.config import (
     BertRun,
     ModernModelConfig,
 )
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 WIDTH = 24
 SLOTS = 4

@@ -14,7 +14,7 @@ from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 SYLLABLES = ["ba", "co", "di", "fu", "ga", "hel", "in", "jo", "kar", "lum", "mi", "nor", "pe", "qua", "ri", "so"]
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from pretrainkit.recipes.bert.config import BertObjectiveConfig, BertRun
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base, recipe_a, recipe_b, tiny
-from pretrainkit.training.optimizer_config import ScheduleConfig
+from pretrainkit.training.optimizers.config import ScheduleConfig
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -11,7 +11,7 @@ from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.rng import fold, stream_key
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 SEQUENCE_LENGTH = 32

@@ -22,7 +22,7 @@ from pretrainkit.recipes.bert.config import (
 from pretrainkit.recipes.bert.source import BertSource, bind, open_source
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 SPECIAL = SpecialIds(unk=256, cls=257, sep=258, mask=259, pad=260)
 VOCAB_SIZE = 3000

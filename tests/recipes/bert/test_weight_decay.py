@@ -6,8 +6,8 @@ from bert_batches import modern_config, run_config
 from torch import nn
 
 from pretrainkit.recipes.bert.recipe import RECIPE
-from pretrainkit.training.optim import build_optimizer
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.build import build_optimizer
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 
 def decaying(model: nn.Module, decay_mask: str) -> set[str]:

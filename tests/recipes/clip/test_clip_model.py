@@ -14,8 +14,8 @@ from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfi
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.recipes.clip.temperature import Temperature
-from pretrainkit.training.optim import build_optimizer, decayed_names
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.build import build_optimizer, decayed_names
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 
 def embed(model, **shares):

@@ -17,8 +17,8 @@ from pretrainkit.recipes.clip.config import TimmConfig
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
-from pretrainkit.training.optim import decayed_names
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.build import decayed_names
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 
 def learned(tower):

@@ -13,8 +13,8 @@ pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'pretrai
 
 from pretrainkit import api
 from pretrainkit.errors import ConfigError, InputError
-from pretrainkit.training.checkpoint import read_weights
-from pretrainkit.training.checkpoint_files import newest_valid
+from pretrainkit.training.checkpoints.checkpoint import read_weights
+from pretrainkit.training.checkpoints.files import newest_valid
 from pretrainkit.training.watch import Watcher
 from whole_runs import assert_exports_are_the_run
 

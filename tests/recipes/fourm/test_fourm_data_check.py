@@ -13,12 +13,12 @@ from fourm_data import write_set, write_tokenizer
 from PIL import Image
 
 import pretrainkit
-from pretrainkit.corpus.parallel import Quiet
 from pretrainkit.data.order import Order
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.recipe import FourM
 from pretrainkit.recipes.fourm.source import open_source
+from pretrainkit.workers.processes import Quiet
 from remedies import followed
 
 SMALL = (

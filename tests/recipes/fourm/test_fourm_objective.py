@@ -11,7 +11,7 @@ from pretrainkit.recipes.fourm.data_config import FourMDataConfig
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.objective import FourMObjective
 from pretrainkit.training.accumulate import accumulate
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import resolve_precision
 from pretrainkit.training.run import PrecisionConfig
 

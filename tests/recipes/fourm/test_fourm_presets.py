@@ -10,9 +10,9 @@ from pretrainkit.recipes.fourm.lengths import LengthConfig
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import PRESETS, b_7, b_21, tiny, xl_7, xl_21
 from pretrainkit.recipes.fourm.recipe import RECIPE
-from pretrainkit.training.optim import decayed_names
-from pretrainkit.training.optimizer_config import ScheduleConfig
-from pretrainkit.training.schedule import learning_rate
+from pretrainkit.training.optimizers.build import decayed_names
+from pretrainkit.training.optimizers.config import ScheduleConfig
+from pretrainkit.training.optimizers.schedule import learning_rate
 
 MILLIONS = {"b-7": 360.8, "l-7": 921.7, "xl-7": 3254.9, "b-21": 623.8, "l-21": 1272.4, "xl-21": 3956.3}
 

@@ -16,7 +16,7 @@ from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.model import build
 from pretrainkit.recipes.t5.text_encoder import T5TextEncoder
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from whole_runs import assert_exports_are_the_run
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pretrainkit import api
 from pretrainkit.recipes.glue.config import SpanConfig
 from pretrainkit.recipes.glue.kinds.spans import Question, SpanExamples, candidates, slots_of
-from pretrainkit.training.token_reader import ControlTokens, TokenReader
+from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
 
 SCORES = st.integers(-9, 9).map(float)
 

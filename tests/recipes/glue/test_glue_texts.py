@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit import api
-from pretrainkit.data.row_files import open_rows
 from pretrainkit.data.source import BatchSource
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.glue.answers import records_of
@@ -20,8 +19,9 @@ from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
 from pretrainkit.recipes.glue.source import open_texts, task_of
 from pretrainkit.recipes.glue.tasks import TASKS
+from pretrainkit.recipes.token_reader import pair_lengths
 from pretrainkit.running.initial import with_encoder
-from pretrainkit.training.token_reader import pair_lengths
+from pretrainkit.tasks.row_files import open_rows
 
 
 def cut_one_by_one(first, second, room):

@@ -17,7 +17,7 @@ from pretrainkit.api import decode_tokens, open_image_tokenizer, tokenize_images
 from pretrainkit.cli.main import app
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.image_tokenizer.source import open_source
-from pretrainkit.training.checkpoint import read_weights
+from pretrainkit.training.checkpoints.checkpoint import read_weights
 from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, assert_two_processes_train_as_one, weights
 
 STEPS = 4

@@ -10,7 +10,7 @@ from pretrainkit import api
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.rendering import Renderer, RendererConfig, save_renderer
-from pretrainkit.training.checkpoint import read_weights
+from pretrainkit.training.checkpoints.checkpoint import read_weights
 
 STEPS = 6
 SMALL = (

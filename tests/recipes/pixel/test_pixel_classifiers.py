@@ -19,7 +19,7 @@ from pretrainkit.recipes.pixel.convert_classifier import read_classifier, write_
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
-from pretrainkit.training.recipe import TextClassifier
+from pretrainkit.recipes.recipe import TextClassifier
 
 SMALL = (
     "model.positions=grid",

@@ -7,8 +7,8 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.pixel.config import PixelObjectiveConfig
 from pretrainkit.recipes.pixel.presets import PRESETS, base, small, tiny
 from pretrainkit.recipes.pixel.recipe import RECIPE
-from pretrainkit.training.optim import build_optimizer
-from pretrainkit.training.schedule import learning_rate
+from pretrainkit.training.optimizers.build import build_optimizer
+from pretrainkit.training.optimizers.schedule import learning_rate
 
 NUM_PARAMETERS = {"tiny": 1_202_752, "tiny-grid": 1_217_312, "small": 25_598_544, "base": 112_334_080}
 

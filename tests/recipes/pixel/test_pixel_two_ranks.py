@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pretrainkit
-from pretrainkit.training.checkpoint import read_weights
+from pretrainkit.training.checkpoints.checkpoint import read_weights
 from two_processes import run_two
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")

@@ -4,7 +4,7 @@ import torch
 
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.model import build
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 VOCAB_SIZE = 96
 

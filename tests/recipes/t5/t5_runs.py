@@ -9,7 +9,7 @@ from pretrainkit.data.source import Records
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)
 SHAPE = {"hidden_size": 16, "num_heads": 2, "head_size": 8, "intermediate_size": 16}
@@ -42,11 +42,11 @@ def records(num, epoch=0, source=0):
 
 TASKS = """
 from pathlib import Path
-from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
-from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-from pretrainkit.data.task_sources import JsonLines
-from pretrainkit.data.task_steps import CacheMarker
-from pretrainkit.data.vocabulary import ByteVocabulary
+from pretrainkit.tasks.preprocessors import append_eos_after_trim, format_strings, tokenize
+from pretrainkit.tasks.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.tasks.sources import JsonLines
+from pretrainkit.tasks.steps import CacheMarker
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 
 HERE = Path(__file__).parent
 BYTES = ByteVocabulary()
@@ -59,7 +59,7 @@ add_mixture(Mixture("t5_source_both", [("t5_source_copy", 3), ("t5_source_shout"
 add_mixture(Mixture("t5_source_with_idle", [("t5_source_copy", 1), ("t5_source_shout", 0)]))
 marked = (format_strings(inputs="{text}", targets="{text}"), tokenize(), CacheMarker(), append_eos_after_trim)
 add_task(Task("t5_source_marked", JsonLines(files), features, marked))
-from pretrainkit.data.preprocessors import rekey
+from pretrainkit.tasks.preprocessors import rekey
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.recipes.t5.task_denoising import denoising_steps
 of_text = (rekey({"targets": "text"}), tokenize(False), CacheMarker())

@@ -9,12 +9,12 @@ import pytest
 
 import pretrainkit.recipes.t5.catalogue  # noqa: F401  (makes the tasks known)
 from pretrainkit.data.order import Order
-from pretrainkit.data.supply import RunVocabulary, Supply
-from pretrainkit.data.task import REGISTRY, Mixture, Task, TaskRegistry
-from pretrainkit.data.task_sources import FunctionSource
-from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.catalogue import add_task_with_sentinels, glue, mixtures, super_glue, texts, unlabelled
+from pretrainkit.tasks.sources import FunctionSource
+from pretrainkit.tasks.supply import RunVocabulary, Supply
+from pretrainkit.tasks.task import REGISTRY, Mixture, Task, TaskRegistry
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 
 TASKS = (*unlabelled.TASKS, *glue.TASKS, *super_glue.TASKS, *texts.TASKS)
 SUITES = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "ax")

@@ -6,12 +6,12 @@ import json
 import pytest
 
 import pretrainkit.recipes.t5.catalogue  # noqa: F401  (makes the tasks known)
-from pretrainkit.data.named_data import task_folders
-from pretrainkit.data.supply import Supply
-from pretrainkit.data.task import REGISTRY
-from pretrainkit.data.task_cache_writer import cache_task
-from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.tasks.cache_writer import cache_task
+from pretrainkit.tasks.named_data import task_folders
+from pretrainkit.tasks.supply import Supply
+from pretrainkit.tasks.task import REGISTRY
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 
 BYTES = ByteVocabulary()
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import pretrainkit.recipes.t5.catalogue  # noqa: F401  (makes the tasks known)
-from pretrainkit.data.task import REGISTRY
-from pretrainkit.data.task_steps import CacheMarker, Steps
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.t5.catalogue import with_sentinels
 from pretrainkit.recipes.t5.catalogue.questions import spaced, window_with_answer
 from pretrainkit.recipes.t5.catalogue.texts import Translate
+from pretrainkit.tasks.steps import CacheMarker, Steps
+from pretrainkit.tasks.task import REGISTRY
 
 
 def texts(name, row):

@@ -7,11 +7,11 @@ import pytest
 
 import pretrainkit.recipes.t5.catalogue  # noqa: F401  (makes the tasks known)
 from hub_stand_in import stand_in
-from pretrainkit.data.named_data import NamedData
-from pretrainkit.data.supply import Supply
-from pretrainkit.data.task import REGISTRY
-from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.errors import DataError
+from pretrainkit.tasks.named_data import NamedData
+from pretrainkit.tasks.supply import Supply
+from pretrainkit.tasks.task import REGISTRY
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 
 GLUE, SUPER_GLUE = "nyu-mll/glue", "aps/super_glue"
 PAIR = {"sentence1": "It rains.", "sentence2": "Wet.", "idx": 0}

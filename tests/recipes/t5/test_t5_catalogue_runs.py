@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import pretrainkit
-from pretrainkit.data.task import REGISTRY, Feature, add_task
-from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary
-from pretrainkit.data.vocabulary_folder import open_vocabulary
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.source import bind, open_source
 from pretrainkit.recipes.t5.task_source import registry_of
+from pretrainkit.tasks.task import REGISTRY, Feature, add_task
+from pretrainkit.tasks.vocabulary import ByteVocabulary, SentencePieceVocabulary
+from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "looked", "at", "dogs", "with", "nine", "blue", "eyes")

@@ -5,13 +5,13 @@ import pytest
 from t5_runs import records, run_of, task_run
 
 import pretrainkit
-from pretrainkit.data.task import REGISTRY
-from pretrainkit.data.task_cache_writer import cache_task
-from pretrainkit.data.user_modules import import_modules
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5 import data_check
 from pretrainkit.recipes.t5.features import num_packed_rows
 from pretrainkit.recipes.t5.source import bind, open_source
+from pretrainkit.tasks.cache_writer import cache_task
+from pretrainkit.tasks.task import REGISTRY
+from pretrainkit.tasks.user_modules import import_modules
 
 
 def test_of_token_shards_plans_sentinels_rows_and_the_first_loss_are_told(folders):

@@ -11,11 +11,11 @@ from t5_batches import random_model
 
 from pretrainkit import api
 from pretrainkit.cli.main import main
-from pretrainkit.data.task import REGISTRY
 from pretrainkit.demo import t5 as demo
 from pretrainkit.demo.parts import MAX_CHARACTERS, MIN_CHARACTERS, NUM_PARTS, part_of, write_rows
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.tasks.task import REGISTRY
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCAB_SIZE, FIRST_PIECE = 310, 259

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import pretrainkit
-from pretrainkit.data.vocabulary import ByteVocabulary
-from pretrainkit.data.vocabulary_folder import open_vocabulary, save_vocabulary
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.texts import encode
+from pretrainkit.tasks.vocabulary import ByteVocabulary
+from pretrainkit.tasks.vocabulary_folder import open_vocabulary, save_vocabulary
 from pretrainkit.tokenizers.encode import encode_corpus
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 from whole_runs import assert_exports_are_the_run

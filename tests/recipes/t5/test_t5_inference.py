@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 import pretrainkit
 from pretrainkit.cli.infer import app
-from pretrainkit.data.vocabulary import SentencePieceVocabulary
 from pretrainkit.errors import InputError
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.texts import decode
+from pretrainkit.tasks.vocabulary import SentencePieceVocabulary
 from pretrainkit.training.run import PrecisionConfig
 
 SHORT = {"decoding": {"max_length": 6}, "batch_size": 4, "chunk_batches": 2}
@@ -120,10 +120,10 @@ def test_tasks_are_answered_with_their_own_texts(export, tmp_path):
     (tmp_path / "rows.tsv").write_text("".join(f"{number}\t{text}\n" for number, text in enumerate(texts(9))))
     (tmp_path / "asked.py").write_text(
         textwrap.dedent(f"""
-            from pretrainkit.data.preprocessors import append_eos, format_strings, tokenize
-            from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-            from pretrainkit.data.task_sources import Tsv
-            from pretrainkit.data.vocabulary import SentencePieceVocabulary
+            from pretrainkit.tasks.preprocessors import append_eos, format_strings, tokenize
+            from pretrainkit.tasks.task import Feature, Mixture, Task, add_mixture, add_task
+            from pretrainkit.tasks.sources import Tsv
+            from pretrainkit.tasks.vocabulary import SentencePieceVocabulary
 
             feature = Feature(SentencePieceVocabulary({str(export / "tokenizer/sentencepiece.model")!r}, 100))
             for name in ("infer:one", "infer:two"):

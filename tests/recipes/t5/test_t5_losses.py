@@ -13,7 +13,7 @@ from pretrainkit.recipes.t5.losses import log_likelihoods, smoothed_entropy, tok
 from pretrainkit.recipes.t5.model import TokenScores
 from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.training.accumulate import accumulate
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import Precision
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)

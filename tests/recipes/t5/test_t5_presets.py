@@ -15,9 +15,9 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5 import presets
 from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run, round_vocab
 from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.optimizer_config import AdafactorConfig
+from pretrainkit.training.optimizers.config import AdafactorConfig
+from pretrainkit.training.optimizers.schedule import learning_rate
 from pretrainkit.training.run import PrecisionConfig
-from pretrainkit.training.schedule import learning_rate
 
 
 @pytest.mark.parametrize("name", PRESETS)

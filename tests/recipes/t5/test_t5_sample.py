@@ -5,10 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from pretrainkit.data.preprocessors import append_eos, tokenize
-from pretrainkit.data.task import Feature, Task
-from pretrainkit.data.task_sources import FunctionSource
-from pretrainkit.data.vocabulary import ByteVocabulary
 from pretrainkit.recipes.t5.config import T5DataConfig, T5ModelConfig, T5Run
 from pretrainkit.recipes.t5.denoising import TextIds
 from pretrainkit.recipes.t5.predictor import Predictor
@@ -16,9 +12,13 @@ from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.sample import readable
 from pretrainkit.recipes.t5.source import bind
 from pretrainkit.recipes.t5.task_source import TaskBatches
+from pretrainkit.tasks.preprocessors import append_eos, tokenize
+from pretrainkit.tasks.sources import FunctionSource
+from pretrainkit.tasks.task import Feature, Task
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 
 WORDS = SimpleNamespace(vocab_size=50, decode=lambda ids: " ".join(f"w{index}" for index in ids))
 SPECIAL = SpecialIds(unk=2, cls=3, sep=1, mask=4, pad=0)

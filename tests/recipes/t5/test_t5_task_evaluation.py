@@ -8,19 +8,19 @@ import torch
 
 import pretrainkit
 import pretrainkit.api
-from pretrainkit.data.task import REGISTRY
 from pretrainkit.dist.env import World
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.task_evaluation import task_evaluations
 from pretrainkit.recipes.t5.task_source import TaskBatches
+from pretrainkit.tasks.task import REGISTRY
 from pretrainkit.training.precision import resolve_precision
 
 TASKS = """
 from functools import partial
-from pretrainkit.data.preprocessors import append_eos_after_trim, format_strings, tokenize
-from pretrainkit.data.task import Feature, Mixture, Task, add_mixture, add_task
-from pretrainkit.data.task_sources import FunctionSource
-from pretrainkit.data.vocabulary import ByteVocabulary
+from pretrainkit.tasks.preprocessors import append_eos_after_trim, format_strings, tokenize
+from pretrainkit.tasks.task import Feature, Mixture, Task, add_mixture, add_task
+from pretrainkit.tasks.sources import FunctionSource
+from pretrainkit.tasks.vocabulary import ByteVocabulary
 from pretrainkit.eval.metrics import accuracy, exact_match
 
 BYTES = ByteVocabulary()

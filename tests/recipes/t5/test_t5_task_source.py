@@ -7,11 +7,11 @@ import pytest
 from t5_runs import records, run_of, task_run
 
 import pretrainkit
-from pretrainkit.data.preprocessors import keep_if
-from pretrainkit.data.task import REGISTRY, Mixture, add_mixture, add_task
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.source import bind, open_source
+from pretrainkit.tasks.preprocessors import keep_if
+from pretrainkit.tasks.task import REGISTRY, Mixture, add_mixture, add_task
 
 
 @pytest.mark.parametrize("packing", [False, True])

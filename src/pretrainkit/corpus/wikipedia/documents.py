@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile
 from pretrainkit.corpus.wikipedia.clean import Cleaner
 from pretrainkit.corpus.wikipedia.compat import Kept, wikiextractor_text
 from pretrainkit.corpus.wikipedia.dump import read_pages, read_site
 from pretrainkit.corpus.wikipedia.options import Extraction
 from pretrainkit.corpus.wikipedia.redirects import kept_redirects
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import OnBytes, SourceFile
 
 _DISAMBIGUATION = re.compile(r"^\{\{(?:disambig|hndis|geodis|dab\b|surname\b|пояснение)|^__DISAMBIG__", re.I | re.M)
 
@@ -24,7 +24,7 @@ def dump_documents(source: SourceFile, skips: Skips, on_bytes: OnBytes = None) -
     Raises:
         DataError: The file cannot be read, or has bad input beyond the budget.
     """
-    options = source.extraction or Extraction()
+    options = source.options if isinstance(source.options, Extraction) else Extraction()
     if options.redirects is None:
         yield from _articles(source, options, skips, on_bytes, lambda title, target: None)
         return

@@ -15,20 +15,18 @@ from functools import partial
 from typing import Any, BinaryIO
 from xml.parsers import expat
 
-from pretrainkit.corpus.skips import Skips
-from pretrainkit.corpus.sources import OnBytes, SourceFile, open_source
 from pretrainkit.corpus.wikipedia.site import Site, parse_site
 from pretrainkit.errors import DataError
+from pretrainkit.files.skips import Skips
+from pretrainkit.files.sources import OnBytes, SourceFile, open_source
+from pretrainkit.files.spans import MARK_BYTES, STREAM_MARK
 
-STREAM_MARK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
-"""How a bz2 stream begins, with its first block, or with its end where it is empty."""
 MAX_PAGE_BYTES = 20_000_000
 """Of the XML of a page. MediaWiki itself saves no page beyond 2 MB."""
 _END_OF_DUMP = b"</mediawiki>"
 _READ_BYTES = 1 << 17
 _PLAIN_BYTES = 1 << 20
 _GATHERED_BYTES = 1 << 18
-_MARK_BYTES = 10
 
 
 class Mark(Enum):
@@ -55,23 +53,6 @@ class Page:
     """Wikitext, no longer escaped for XML."""
     quotes_are_escaped: bool
     """In the dump, its quotation marks are `&quot;`."""
-
-
-def stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
-    """The first byte at or behind `place` and before `stop` where a bz2 stream begins; None: there is none."""
-    file.seek(place)
-    tail = b""
-    while place < stop:
-        chunk = file.read(min(_PLAIN_BYTES, stop - place + _MARK_BYTES))
-        if not chunk:
-            return None
-        found = STREAM_MARK.search(tail + chunk)
-        if found:
-            start = place - len(tail) + found.start()
-            return start if start < stop else None
-        place += len(chunk)
-        tail = (tail + chunk)[-_MARK_BYTES:]
-    return None
 
 
 def read_site(source: SourceFile) -> Site:
@@ -252,7 +233,7 @@ def _next_stream(file: BinaryIO, chunk: bytes, place: int) -> tuple[bytes, int]:
         if found:
             return chunk[found.start() :], place + found.start()
         more = file.read(_READ_BYTES)
-        kept = chunk[-_MARK_BYTES:]
+        kept = chunk[-MARK_BYTES:]
         place += len(chunk) - len(kept)
         if not more:
             return b"", place + len(kept)

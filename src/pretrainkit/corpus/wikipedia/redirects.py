@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from pretrainkit.corpus.manifest import atomic_file, fingerprint
-from pretrainkit.corpus.sources import SourceFile
+from pretrainkit.files.manifest import atomic_file, fingerprint
+from pretrainkit.files.sources import SourceFile
 
 FOLDER = ".redirects"
 """In the output folder: what was found so far."""

@@ -24,8 +24,8 @@ from pretrainkit.recipes.bert.convert import (
     split_tensors,
     to_huggingface_config,
 )
+from pretrainkit.recipes.recipe import TextClassifier
 from pretrainkit.tokenizers.special import SpecialIds
-from pretrainkit.training.recipe import TextClassifier
 
 
 def write_classifier(

@@ -10,7 +10,7 @@ from pretrainkit.recipes.bert.config import (
     ModernModelConfig,
 )
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 SABERTOOTH_VOCAB_SIZE = 32_128

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.bert.config import BertModelConfig, BertRun, ModernModelConfig
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
-from pretrainkit.training.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
+from pretrainkit.recipes.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.bert.objective import BertObjective
+    from pretrainkit.recipes.text_encoder import TextEncoder
+    from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
-    from pretrainkit.training.text_encoder import TextEncoder
-    from pretrainkit.training.text_reader import TextReader
 
 
 class Bert(Recipe):
@@ -85,8 +85,8 @@ class Bert(Recipe):
         return fill_masks(config, model, tokenizer, prompts, **options)
 
     def text_reader(self, config: BertRun, tokenizer: Path) -> TextReader:
+        from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
         from pretrainkit.tokenizers.load import load_tokenizer
-        from pretrainkit.training.token_reader import ControlTokens, TokenReader
 
         found = load_tokenizer(tokenizer)
         cls, sep = (found.special.cls,), (found.special.sep,)
@@ -104,7 +104,7 @@ class Bert(Recipe):
         return config.data.max_seq_length
 
     def input_ids(self, config: BertRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
-        from pretrainkit.training.token_reader import ids_of_singles
+        from pretrainkit.recipes.token_reader import ids_of_singles
 
         return ids_of_singles(self.text_reader(config, tokenizer), texts)
 

@@ -11,8 +11,8 @@ from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs, read_texts
 from pretrainkit.recipes.bert.model import BertForPretraining, ascending, rotations_of
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
-from pretrainkit.training.text_encoder import TextEncoder
 
 
 class TanhPooler(nn.Module):

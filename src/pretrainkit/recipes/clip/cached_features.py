@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pretrainkit.corpus.manifest import sync
 from pretrainkit.data.source import Records
 from pretrainkit.dist.env import World
 from pretrainkit.errors import DataError
 from pretrainkit.eval.embed import BuildRows, forward_batches
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import first_of_each
+from pretrainkit.files.manifest import sync
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.frozen_towers import Tower, cached_towers

@@ -23,8 +23,8 @@ from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import Rows, first_of_each, first_of_each_up_to, retrieval
 from pretrainkit.recipes.clip.config import ClipEvaluateConfig, ClipRun
 from pretrainkit.recipes.clip.held_out import ClassSet, PairSet, check_images, class_sets, pair_sets
+from pretrainkit.recipes.recipe import Evaluator
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.recipe import Evaluator
 
 
 def build_evaluator(config: ClipRun, world: World, precision: Precision) -> Evaluator:

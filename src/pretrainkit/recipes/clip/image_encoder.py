@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from pretrainkit.eval.image_encoder import ImageEncoder
 from pretrainkit.images.transforms import compose
 from pretrainkit.recipes.clip.config import ClipRun, TimmConfig
 from pretrainkit.recipes.clip.model import DualEncoder
-from pretrainkit.training.recipe import ImageEncoder
 
 
 def image_encoder(config: ClipRun, model: DualEncoder) -> ImageEncoder:

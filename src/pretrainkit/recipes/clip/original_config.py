@@ -31,8 +31,8 @@ from pretrainkit.recipes.clip.config import (
     TextAugmentConfig,
     TimmConfig,
 )
-from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup, ScheduleConfig
-from pretrainkit.training.recipe import ImportedConfig
+from pretrainkit.recipes.recipe import ImportedConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
 
 DEFAULTS: dict[str, Any] = {

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pretrainkit.corpus.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
-from pretrainkit.corpus.parallel import Progress, Quiet
 from pretrainkit.errors import DataError
 from pretrainkit.exporting.folder import new_folder
+from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, write_manifest
 from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split
 from pretrainkit.recipes.clip.pixels import look_at
 from pretrainkit.recipes.clip.tar_pairs import IMAGE_ENDINGS
+from pretrainkit.workers.processes import Progress, Quiet
 
 _FORMAT = "pretrainkit image-text pairs 1"
 

@@ -18,7 +18,7 @@ from pretrainkit.recipes.clip.config import (
     TimmConfig,
     VitConfig,
 )
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

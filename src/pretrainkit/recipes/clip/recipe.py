@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, ImageEncoder, ImportedConfig, ImportedModel, Recipe, Split
+from pretrainkit.recipes.recipe import Evaluator, ImportedConfig, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
+    from pretrainkit.eval.image_encoder import ImageEncoder
     from pretrainkit.recipes.clip.objective import ClipObjective
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.corpus.parallel import Progress, Quiet, available_cores
 from pretrainkit.recipes.clip.bad_rows import REASONS, EmptyCaption, explain, reason_of
 from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs
 from pretrainkit.recipes.clip.pixels import look_at
+from pretrainkit.workers.processes import Progress, Quiet, available_cores
 
 _NUM_EXAMPLES = 5
 _IMAGES_AT_ONCE = 256

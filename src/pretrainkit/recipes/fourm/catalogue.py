@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from pretrainkit.data.user_modules import user_object
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.tasks.user_modules import user_object
 
 TEXT_VOCABULARY = 30_000
 _DEFAULT_SIZE = 224

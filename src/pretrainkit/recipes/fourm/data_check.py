@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from pretrainkit import rng
-from pretrainkit.corpus.parallel import Progress, available_cores
 from pretrainkit.data.aligned_crops import centre_square
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.config import FourMRun
@@ -17,6 +16,7 @@ from pretrainkit.recipes.fourm.source import (
     open_vocabulary,
     set_name,
 )
+from pretrainkit.workers.processes import Progress, available_cores
 
 _KEY = rng.stream_key(0, "fourm", "data check")
 _SAMPLES_AT_ONCE = 64

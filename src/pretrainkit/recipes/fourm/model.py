@@ -22,7 +22,7 @@ from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
 from pretrainkit.recipes.fourm.inputs import FourMInputs
 from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, PlainLinear, norm
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
-from pretrainkit.training.parameters import stacked_parameters
+from pretrainkit.training.optimizers.parameters import stacked_parameters
 
 _DEVIATION = 0.02
 """Of tables and single vectors."""

@@ -22,9 +22,9 @@ from pretrainkit.recipes.fourm.lengths import LengthConfig
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model
+from pretrainkit.recipes.recipe import ImportedConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup, ScheduleConfig
-from pretrainkit.training.recipe import ImportedConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, ParallelConfig, PrecisionConfig
 
 _BILLION = 1_000_000_000

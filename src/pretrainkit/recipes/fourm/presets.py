@@ -11,7 +11,7 @@ from pretrainkit.recipes.fourm.mixtures import PUBLISHED
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig, gated_width, published_model
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig, ParallelConfig
 
 _EPOCH = 10_000_000

@@ -25,12 +25,12 @@ from pretrainkit.data.aligned_values import (
     require_numbers,
     standardised,
 )
-from pretrainkit.data.user_modules import user_object
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
 from pretrainkit.recipes.fourm import serialise
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig
 from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.tasks.user_modules import user_object
 
 JSON_SUFFIXES = (".json", ".json.gz")
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.presets import PRESETS
-from pretrainkit.training.recipe import ImageEncoder, ImportedConfig, ImportedModel, Recipe, Split
+from pretrainkit.recipes.recipe import ImportedConfig, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pretrainkit.corpus.parallel import Progress
     from pretrainkit.data.source import BatchSource
+    from pretrainkit.eval.image_encoder import ImageEncoder
     from pretrainkit.recipes.fourm.objective import FourMObjective
     from pretrainkit.training.objective import HostBatch
+    from pretrainkit.workers.processes import Progress
 
 
 class FourM(Recipe):
@@ -108,6 +109,7 @@ class FourM(Recipe):
 
     def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
         """The encoder with all patches of an image, and nothing else; the mean of its output over them."""
+        from pretrainkit.eval.image_encoder import ImageEncoder
         from pretrainkit.recipes.fourm.image_tower import ImageTower
 
         tower = ImageTower.of(model)

@@ -9,9 +9,9 @@ from pretrainkit.recipes.glue.answers import answers_of
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.heads.by_kind import build_objective
 from pretrainkit.recipes.glue.source import open_texts, task_of, valid_splits
+from pretrainkit.recipes.recipe import Evaluator
+from pretrainkit.recipes.text_reader import TextReader
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.recipe import Evaluator
-from pretrainkit.training.text_reader import TextReader
 
 
 def build_evaluator(config: GlueRun, reader: TextReader, world: World, precision: Precision) -> Evaluator:

@@ -10,8 +10,8 @@ from pretrainkit.errors import CheckpointError
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.presets import own
 from pretrainkit.recipes.glue.tasks import Kind
+from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import recipe_of_huggingface
-from pretrainkit.training.recipe import Recipe
 
 
 def read_classifier(glue: Recipe, folder: Path, pooling: str | None = None) -> tuple[GlueRun, dict[str, Tensor]]:

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.errors import InputError
+from pretrainkit.eval.inference import Inference, InferenceRequest
 from pretrainkit.recipes.glue.answers import answers_of
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.heads.by_kind import build_objective
 from pretrainkit.recipes.glue.kinds.by_name import KINDS
 from pretrainkit.recipes.glue.source import TextSource, read_place, rows_of, task_of
 from pretrainkit.recipes.glue.tasks import TextTask, named_task
-from pretrainkit.training.inference import Inference, InferenceRequest
+from pretrainkit.recipes.text_reader import TextReader
+from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.text_reader import TextReader
 
 
 class Answers(Inference):

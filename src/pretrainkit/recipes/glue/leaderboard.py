@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import atomic_file
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.files.manifest import atomic_file
 from pretrainkit.recipes.glue.tasks import TASKS, TextTask
 
 HEADER = "index\tprediction"

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import initialise_layer
 from pretrainkit.recipes.glue.config import GlueModelConfig
+from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
-from pretrainkit.training.recipe import Recipe
-from pretrainkit.training.text_encoder import TextEncoder
 
 
 class HeadedEncoder(nn.Module, ABC):

@@ -5,7 +5,7 @@ from typing import Any
 
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueModelConfig, GlueRun, SpanConfig
 from pretrainkit.training.evaluate_config import EarlyStoppingConfig, EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, KeepBestConfig, LogConfig
 
 _EVERY = 500

@@ -7,7 +7,7 @@ from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
 from pretrainkit.recipes.glue.pixel_presets import PIXEL_PRESETS
 from pretrainkit.recipes.glue.tasks import TASKS
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 

@@ -27,15 +27,15 @@ from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
 from pretrainkit.recipes.glue.source import TextSource
 from pretrainkit.recipes.glue.tasks import named_task
+from pretrainkit.recipes.recipe import Evaluator, Recipe
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout
 from pretrainkit.training.evaluate_config import TaskProbeConfig
-from pretrainkit.training.optim import build_optimizer, clip_gradients, set_learning_rate
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.build import build_optimizer, clip_gradients, set_learning_rate
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.schedule import learning_rate
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.recipe import Evaluator, Recipe
 from pretrainkit.training.run import ParallelConfig
-from pretrainkit.training.schedule import learning_rate
 from pretrainkit.training.trainer import to_device
 
 _SCHEDULE = ScheduleConfig(warmup_share=0.1)

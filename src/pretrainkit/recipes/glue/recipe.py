@@ -10,18 +10,18 @@ from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.tasks import Kind
-from pretrainkit.training.recipe import Evaluator, Recipe, Split, TextClassifier
+from pretrainkit.recipes.recipe import Evaluator, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pretrainkit.data.task_sources import TaskSource
     from pretrainkit.dist.env import World
+    from pretrainkit.eval.inference import Inference, InferenceRequest
     from pretrainkit.recipes.glue.objective import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
-    from pretrainkit.training.inference import Inference, InferenceRequest
+    from pretrainkit.recipes.text_reader import TextReader
+    from pretrainkit.tasks.sources import TaskSource
     from pretrainkit.training.precision import Precision
-    from pretrainkit.training.text_reader import TextReader
 
 _HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
     "classes": "examples",

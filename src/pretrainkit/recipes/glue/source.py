@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from pretrainkit.data.source import BatchSource, Records
-from pretrainkit.data.supply import Supply
-from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import accuracy, pearson, spearman
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
 from pretrainkit.recipes.glue.kinds.by_name import KINDS
 from pretrainkit.recipes.glue.kinds.labelled import Labelled
 from pretrainkit.recipes.glue.tasks import LABEL_COLUMNS, TextTask, named_task
-from pretrainkit.training.text_reader import Ints, TextReader
+from pretrainkit.recipes.text_reader import Ints, TextReader
+from pretrainkit.tasks.sources import TaskSource
+from pretrainkit.tasks.supply import Supply
 
 
 class TextSource(BatchSource):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pretrainkit.data.glue_data import glue_data
-from pretrainkit.data.supply import OpenSource
 from pretrainkit.errors import ConfigError
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
+from pretrainkit.tasks.glue_data import glue_data
+from pretrainkit.tasks.supply import OpenSource
 
 Kind = Literal["classes", "numbers", "tags", "spans", "tree"]
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]

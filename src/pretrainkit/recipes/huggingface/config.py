@@ -6,7 +6,7 @@ from pydantic import PositiveInt
 
 from pretrainkit.config.base import Config
 from pretrainkit.training.data_config import DataConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.run import RunConfig
 
 

@@ -30,7 +30,7 @@ from pretrainkit.recipes.huggingface.encoder import (
     max_positions_of,
 )
 from pretrainkit.recipes.huggingface.reader import read_tokenizer
-from pretrainkit.training.recipe import ImportedTextClassifier, TextClassifier
+from pretrainkit.recipes.recipe import ImportedTextClassifier, TextClassifier
 
 logger = logging.getLogger(__name__)
 

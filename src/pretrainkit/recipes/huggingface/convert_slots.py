@@ -12,7 +12,7 @@ from pretrainkit.exporting.class_names import Reads, class_settings
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.recipes.huggingface.encoder import HuggingFaceEncoder
-from pretrainkit.training.recipe import TextClassifier
+from pretrainkit.recipes.recipe import TextClassifier
 
 _NUM_ENDS = 2
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
-from pretrainkit.training.text_encoder import TextEncoder
 
 _TYPES = "token_type_ids"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from pretrainkit.errors import DataError
+from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
 from pretrainkit.tokenizers.folder import CONFIG_JSON, TOKENIZER_JSON
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
-from pretrainkit.training.token_reader import ControlTokens, TokenReader
 
 _TEXT = "a"
 

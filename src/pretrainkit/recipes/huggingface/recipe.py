@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.huggingface.config import HuggingFaceRun
-from pretrainkit.training.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
+from pretrainkit.recipes.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pretrainkit.training.text_encoder import TextEncoder
-    from pretrainkit.training.text_reader import TextReader
+    from pretrainkit.recipes.text_encoder import TextEncoder
+    from pretrainkit.recipes.text_reader import TextReader
 
 
 class HuggingFace(Recipe):
@@ -53,7 +53,7 @@ class HuggingFace(Recipe):
 
     def input_ids(self, config: HuggingFaceRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
         from pretrainkit.recipes.huggingface.reader import text_reader
-        from pretrainkit.training.token_reader import ids_of_singles
+        from pretrainkit.recipes.token_reader import ids_of_singles
 
         return ids_of_singles(text_reader(tokenizer, None), texts)
 

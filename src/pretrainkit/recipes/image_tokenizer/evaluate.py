@@ -18,8 +18,8 @@ from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.model import Pass
 from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
 from pretrainkit.recipes.image_tokenizer.source import open_source
+from pretrainkit.recipes.recipe import Evaluator
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.recipe import Evaluator
 
 
 class _Counting(ImageTokenizerObjective):

@@ -30,7 +30,7 @@ from pretrainkit.recipes.image_tokenizer.quantizer import Quantized
 from pretrainkit.recipes.image_tokenizer.unet import UNet
 from pretrainkit.recipes.image_tokenizer.uvit import UViT
 from pretrainkit.recipes.image_tokenizer.vit_coder import ViTDecoder, ViTEncoder
-from pretrainkit.training.parameters import stacked_parameters
+from pretrainkit.training.optimizers.parameters import stacked_parameters
 
 _FROZEN = ("encoder", "to_latents", "quantizer", "class_table")
 

@@ -30,7 +30,7 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     ViTCoderConfig,
 )
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
 
 _NUM_GPUS = 8

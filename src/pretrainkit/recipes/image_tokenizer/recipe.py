@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
-from pretrainkit.training.recipe import Evaluator, ImportedModel, Recipe, Split
+from pretrainkit.recipes.recipe import Evaluator, ImportedModel, Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn

@@ -25,17 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.corpus.manifest import MANIFEST_NAME, atomic_file
-from pretrainkit.corpus.parallel import Progress, Quiet
 from pretrainkit.data.aligned_crops import CropConfig, Part, centre_square, draw_part, stored_part
 from pretrainkit.data.aligned_folders import CROP_SETTINGS, FolderSamples, Samples, folders_of
 from pretrainkit.data.aligned_streams import TarSamples, archives_of, is_stream, stream_folders
 from pretrainkit.data.aligned_values import read_array
 from pretrainkit.data.tar import is_address
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file
 from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 from pretrainkit.recipes.image_tokenizer.reading import image_size, read_image, suffixes_of
+from pretrainkit.workers.processes import Progress, Quiet
 
 _LARGEST_INT16 = 1 << 15
 _THREADS = 4

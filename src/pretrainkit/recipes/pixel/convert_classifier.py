@@ -29,7 +29,7 @@ from pretrainkit.recipes.pixel.convert import (
     write_folder,
 )
 from pretrainkit.recipes.pixel.positions import position_table
-from pretrainkit.training.recipe import TextClassifier
+from pretrainkit.recipes.recipe import TextClassifier
 
 Reads = Literal["examples", "words", "spans"]
 _ARCHITECTURES: dict[Reads, str] = {

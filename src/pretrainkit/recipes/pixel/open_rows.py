@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pretrainkit.corpus.manifest import fingerprint, verify
 from pretrainkit.data.line_index import cache_folder
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import fingerprint, verify
 from pretrainkit.recipes.pixel.data_config import PixelDataConfig
 from pretrainkit.recipes.pixel.rows import DrawnRows, ParquetTable, Rows, StoredRows, folder_renderer
 from pretrainkit.rendering.documents import Documents, find_documents

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pretrainkit.recipes.pixel.config import PixelDataConfig, PixelModelConfig, PixelObjectiveConfig, PixelRun
 from pretrainkit.training.evaluate_config import EvaluateConfig
-from pretrainkit.training.optimizer_config import OptimizerConfig, ParameterGroup, ScheduleConfig
+from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 FINAL_LR = 1e-5

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.presets import PRESETS, base
-from pretrainkit.training.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
+from pretrainkit.recipes.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource
     from pretrainkit.recipes.pixel.objective import PixelObjective
+    from pretrainkit.recipes.text_encoder import TextEncoder
+    from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
-    from pretrainkit.training.text_encoder import TextEncoder
-    from pretrainkit.training.text_reader import TextReader
 
 
 class Pixel(Recipe):

@@ -17,8 +17,8 @@ from pretrainkit.recipes.pixel.inputs import layout_of
 from pretrainkit.recipes.pixel.model import PixelForPretraining, patch_vectors, rotation_of
 from pretrainkit.recipes.pixel.pooling import ClassPooling, build_pooling
 from pretrainkit.recipes.pixel.positions import fitted_table
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
-from pretrainkit.training.text_encoder import TextEncoder
 
 _TABLE, _POOLING = "position_embedding", "pooling."
 _logger = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from pretrainkit.data.subsets import slots
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.clean_up import clean_up
 from pretrainkit.recipes.pixel.config import PixelRun
+from pretrainkit.recipes.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 from pretrainkit.rendering.drawer import Drawer
 from pretrainkit.rendering.folder import load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
@@ -31,7 +32,6 @@ from pretrainkit.rendering.parts import Part, RunningPart
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rendering.rtl import is_rtl
 from pretrainkit.rendering.windows import NoRoomError, Window, windows
-from pretrainkit.training.text_reader import Ints, ReadExamples, ReadPassages, ReadWords, TextReader
 
 _CONTROL_PATCHES = 2
 """Black patches of a pair."""

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
 from pretrainkit.recipes.t5.decode import END_ID
+from pretrainkit.tasks.vocabulary import Vocabulary
 
 State = Mapping[str, Tensor]
 HuggingFaceType = Literal["t5", "mt5", "umt5"]

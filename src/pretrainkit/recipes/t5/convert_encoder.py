@@ -8,11 +8,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.recipes.recipe import TextClassifier
 from pretrainkit.recipes.t5.config import T5ModelConfig
 from pretrainkit.recipes.t5.convert import (
     from_huggingface_config,
@@ -21,7 +21,7 @@ from pretrainkit.recipes.t5.convert import (
     write_tokenizer,
 )
 from pretrainkit.recipes.t5.decode import END_ID
-from pretrainkit.training.recipe import TextClassifier
+from pretrainkit.tasks.vocabulary import Vocabulary
 
 HEAD = "classifier.safetensors"
 _PARTS = ("embedding.", "encoder.")

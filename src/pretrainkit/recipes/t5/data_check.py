@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.shares import Share, spread
 from pretrainkit.data.source import Records
-from pretrainkit.data.task import Task
 from pretrainkit.errors import PretrainKitError
+from pretrainkit.recipes.recipe import DataCheck
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import describe
 from pretrainkit.recipes.t5.features import num_packed_rows
 from pretrainkit.recipes.t5.source import DenoisingSource
 from pretrainkit.recipes.t5.task_source import TaskBatches, registry_of, warn_of_lacking
 from pretrainkit.rng import fold, stream_key
+from pretrainkit.tasks.shares import Share, spread
+from pretrainkit.tasks.task import Task
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
-from pretrainkit.training.recipe import DataCheck
 
 _KEY = stream_key(0, "t5", "data check")
 _GOOD_FILL = 0.7

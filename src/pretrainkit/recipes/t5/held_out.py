@@ -9,12 +9,12 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import dealt, evaluate
+from pretrainkit.recipes.recipe import Evaluator
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.recipes.t5.source import open_source
 from pretrainkit.recipes.t5.task_source import warn_of_lacking
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.recipe import Evaluator
 
 OF_EACH = ("nll_per_target_token", "accuracy")
 """What is told of a single component."""

@@ -11,15 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.corpus.manifest import fingerprint
-from pretrainkit.data.bound_task import BoundTask
-from pretrainkit.data.identity import identity
-from pretrainkit.data.preprocessors import format_strings
-from pretrainkit.data.task import Feature, Task
-from pretrainkit.data.task_sources import TaskSource
-from pretrainkit.data.task_steps import Example
-from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import InputError
+from pretrainkit.eval.inference import Inference, InferenceRequest
+from pretrainkit.files.manifest import fingerprint
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.decoding_config import decoding_of
 from pretrainkit.recipes.t5.generate import prompting
@@ -27,7 +21,13 @@ from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.task_source import run_tasks, task_names
 from pretrainkit.recipes.t5.texts import decode, encode, vocabulary_of
-from pretrainkit.training.inference import Inference, InferenceRequest
+from pretrainkit.tasks.bound_task import BoundTask
+from pretrainkit.tasks.identity import identity
+from pretrainkit.tasks.preprocessors import format_strings
+from pretrainkit.tasks.sources import TaskSource
+from pretrainkit.tasks.steps import Example
+from pretrainkit.tasks.task import Feature, Task
+from pretrainkit.tasks.vocabulary import Vocabulary
 
 _logger = logging.getLogger(__name__)
 _INPUT_NAMES, _TARGET_NAMES = ("inputs", "text", "prompt"), ("targets",)

@@ -14,7 +14,7 @@ from pretrainkit.recipes.t5.config import (
     T5Run,
     round_vocab,
 )
-from pretrainkit.training.optimizer_config import AdafactorConfig, OptimizerConfig, ScheduleConfig
+from pretrainkit.training.optimizers.config import AdafactorConfig, OptimizerConfig, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig
 
 T5_VOCAB_SIZE = round_vocab(32_000 + 100)

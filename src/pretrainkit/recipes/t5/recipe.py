@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.t5.config import T5Run
-from pretrainkit.recipes.t5.presets import PRESETS
-from pretrainkit.training.recipe import (
+from pretrainkit.recipes.recipe import (
     DataCheck,
     Evaluation,
     Evaluator,
@@ -19,6 +17,8 @@ from pretrainkit.training.recipe import (
     Split,
     TextClassifier,
 )
+from pretrainkit.recipes.t5.config import T5Run
+from pretrainkit.recipes.t5.presets import PRESETS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pretrainkit.data.order import Order
     from pretrainkit.data.source import BatchSource, Records
     from pretrainkit.dist.env import World
+    from pretrainkit.eval.inference import Inference, InferenceRequest
     from pretrainkit.recipes.t5.objective import T5Objective
-    from pretrainkit.training.inference import Inference, InferenceRequest
+    from pretrainkit.recipes.text_encoder import TextEncoder
+    from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
-    from pretrainkit.training.text_encoder import TextEncoder
-    from pretrainkit.training.text_reader import TextReader
 
 
 class T5(Recipe):
@@ -116,7 +116,7 @@ class T5(Recipe):
 
     def tokenizer_folder(self, config: T5Run) -> Path | None:
         """Beside the token shards, or what `data.tokenizer` names; tasks may bring vocabularies of their own."""
-        from pretrainkit.data.vocabulary_folder import BYTES, tokenizer_place
+        from pretrainkit.tasks.vocabulary_folder import BYTES, tokenizer_place
 
         if config.data.train:
             return super().tokenizer_folder(config)
@@ -187,7 +187,7 @@ class T5(Recipe):
         import numpy as np
 
         from pretrainkit.recipes.t5.texts import vocabulary_of
-        from pretrainkit.training.token_reader import ControlTokens, TokenReader
+        from pretrainkit.recipes.token_reader import ControlTokens, TokenReader
 
         vocabulary = vocabulary_of(config, tokenizer)
 
@@ -210,14 +210,14 @@ class T5(Recipe):
         return max(config.data.input_length, config.data.target_length)
 
     def input_ids(self, config: T5Run, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
-        from pretrainkit.training.token_reader import ids_of_singles
+        from pretrainkit.recipes.token_reader import ids_of_singles
 
         return ids_of_singles(self.text_reader(config, tokenizer), texts)
 
     def own_tokenizer(self, config: T5Run, out: Path) -> bool:
         """Of bytes, or that of the tasks."""
-        from pretrainkit.data.vocabulary_folder import save_vocabulary
         from pretrainkit.recipes.t5.texts import vocabulary_of
+        from pretrainkit.tasks.vocabulary_folder import save_vocabulary
 
         if not self.has_own_vocabulary(config):
             return False

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.data.shares import shares, spread
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5 import features
@@ -26,6 +25,7 @@ from pretrainkit.recipes.t5.segment_cache import segments_of
 from pretrainkit.recipes.t5.segments import SegmentIndex
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names
 from pretrainkit.rng import Keys, fold, stream_key
+from pretrainkit.tasks.shares import shares, spread
 from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
 from pretrainkit.tokenizers.shards import TokenShards

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pretrainkit.data.bound_task import Examples
-from pretrainkit.data.task_cache import CachedExamples
-from pretrainkit.data.task_steps import Example, Lengths, Regroup, Step
-from pretrainkit.data.vocabulary import Vocabulary
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoisingConfig, TextIds
 from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.recipes.t5.segment_cache import segments_of
 from pretrainkit.recipes.t5.segments import SegmentIndex
+from pretrainkit.tasks.bound_task import Examples
+from pretrainkit.tasks.cache import CachedExamples
+from pretrainkit.tasks.steps import Example, Lengths, Regroup, Step
+from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.shards import TokenShards
 from pretrainkit.tokenizers.special import SpecialIds
 
 if TYPE_CHECKING:
-    from pretrainkit.data.task import Feature
+    from pretrainkit.tasks.task import Feature
 
 PARTNER = "partner"
 """Key of the example that shares a row with the one it is in, where the denoiser makes pairs."""

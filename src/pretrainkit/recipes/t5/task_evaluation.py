@@ -13,7 +13,7 @@ from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.task_source import run_tasks
 from pretrainkit.training.precision import Precision
-from pretrainkit.training.recipe import Evaluation
+from pretrainkit.training.watch import Evaluation
 
 FOLDER = "evaluations"
 """In the run folder: what the model answered."""

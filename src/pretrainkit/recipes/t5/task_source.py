@@ -13,21 +13,21 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.data.bound_task import BoundTask
-from pretrainkit.data.identity import identity
-from pretrainkit.data.shares import mean_lengths, shares
 from pretrainkit.data.source import BatchSource, Records
-from pretrainkit.data.supply import RunSteps, RunVocabulary, Supply
-from pretrainkit.data.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
-from pretrainkit.data.user_modules import import_modules
-from pretrainkit.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
-from pretrainkit.data.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.recipes.t5.features import lay_out
 from pretrainkit.recipes.t5.ragged import Ragged, ragged
 from pretrainkit.recipes.t5.task_denoising import PARTNER, Denoise, denoising_steps, whole_texts
+from pretrainkit.tasks.bound_task import BoundTask
+from pretrainkit.tasks.identity import identity
+from pretrainkit.tasks.shares import mean_lengths, shares
+from pretrainkit.tasks.supply import RunSteps, RunVocabulary, Supply
+from pretrainkit.tasks.task import REGISTRY, Feature, Task, TaskRegistry, check_alike
+from pretrainkit.tasks.user_modules import import_modules
+from pretrainkit.tasks.vocabulary import ByteVocabulary, SentencePieceVocabulary, Vocabulary, check_equal
+from pretrainkit.tasks.vocabulary_folder import BYTES, open_vocabulary, tokenizer_place
 from pretrainkit.training.folder import CONFIG, RunFolder
 
 Split = Literal["train", "valid"]

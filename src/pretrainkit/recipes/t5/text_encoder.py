@@ -12,8 +12,8 @@ from torch import Tensor
 from pretrainkit.errors import InputError
 from pretrainkit.nn.biased_attention import Pair, PairLayout, RowPairs, TiledPairs, flex_pairs, visible_pairs
 from pretrainkit.recipes.t5.model import T5
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
-from pretrainkit.training.text_encoder import TextEncoder
 
 
 class T5TextEncoder(TextEncoder):

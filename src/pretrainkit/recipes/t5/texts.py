@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from pretrainkit.data.vocabulary import Vocabulary
-from pretrainkit.data.vocabulary_folder import open_vocabulary
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.task_source import run_tasks
+from pretrainkit.tasks.vocabulary import Vocabulary
+from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
 

@@ -15,7 +15,7 @@ from pretrainkit.recipes.glue.model import HeadedEncoder, encoder_of
 from pretrainkit.recipes.glue.objective import GlueObjective
 from pretrainkit.recipes.glue.source import task_of
 from pretrainkit.recipes.glue.tasks import Kind
-from pretrainkit.training.text_encoder import TextEncoder
+from pretrainkit.recipes.text_encoder import TextEncoder
 
 _HEADS: Mapping[Kind, Callable[[TextEncoder, int, float], HeadedEncoder]] = {
     "tags": TagHead,

@@ -14,8 +14,8 @@ from pretrainkit.nn.dropout import dropout
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.model import HeadedEncoder
 from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch, HostBatch, LossSum
-from pretrainkit.training.text_encoder import TextEncoder
 
 _NAME = "cross_entropy"
 

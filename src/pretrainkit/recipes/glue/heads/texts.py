@@ -13,8 +13,8 @@ from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.model import HeadedEncoder
 from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
 from pretrainkit.recipes.glue.pooling import Pooling, pooled, pooled_width
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch, HostBatch, LossSum
-from pretrainkit.training.text_encoder import TextEncoder
 
 
 class TextHead(HeadedEncoder):

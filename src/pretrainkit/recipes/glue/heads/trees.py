@@ -19,8 +19,8 @@ from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.kinds.spanning_tree import best_tree
 from pretrainkit.recipes.glue.model import HeadedEncoder
 from pretrainkit.recipes.glue.objective import GlueObjective, Outputs
+from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch, HostBatch, LossSum
-from pretrainkit.training.text_encoder import TextEncoder
 
 _ARC, _RELATION = "arc_cross_entropy", "relation_cross_entropy"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.row_files import open_rows
-from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.training.text_reader import Ints, ReadExamples, TextReader
+from pretrainkit.recipes.text_reader import Ints, ReadExamples, TextReader
+from pretrainkit.tasks.row_files import open_rows
+from pretrainkit.tasks.sources import TaskSource
 
 Arrays = tuple[np.ndarray, ...]
 Said = Any

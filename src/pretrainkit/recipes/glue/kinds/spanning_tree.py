@@ -7,7 +7,7 @@ Source: Chu and Liu 1965; Edmonds 1967, https://doi.org/10.6028/jres.071B.032.
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.training.text_reader import Ints
+from pretrainkit.recipes.text_reader import Ints
 
 Scores = NDArray[np.float64]
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.row_files import open_rows
-from pretrainkit.data.squad_json import SquadJson
-from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import best_null_threshold, squad, squad_v2
 from pretrainkit.recipes.glue.config import GlueRun, SpanConfig
 from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
 from pretrainkit.recipes.glue.kinds.whole_words import whole_words
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.training.text_reader import Ints, ReadPassages, TextReader
+from pretrainkit.recipes.text_reader import Ints, ReadPassages, TextReader
+from pretrainkit.tasks.row_files import open_rows
+from pretrainkit.tasks.sources import TaskSource
+from pretrainkit.tasks.squad_json import SquadJson
 
 _UNKNOWN = -1
 

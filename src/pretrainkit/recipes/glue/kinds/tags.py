@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.errors import DataError
 from pretrainkit.eval.metrics import are_entity_labels, entity_f1
 from pretrainkit.eval.metrics.entities import OUTSIDE
@@ -27,7 +26,8 @@ from pretrainkit.recipes.glue.kinds.words import (
     words_of,
 )
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.training.text_reader import Ints, TextReader
+from pretrainkit.recipes.text_reader import Ints, TextReader
+from pretrainkit.tasks.sources import TaskSource
 
 TAG_COLUMNS = ("tags", "upos", "ner_tags", "pos_tags")
 """What holds the labels of the words where the config does not say; the first that a row has counts."""

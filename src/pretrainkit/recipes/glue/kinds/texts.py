@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
 from pretrainkit.recipes.glue.tasks import INDEX_COLUMNS, Columns, TextTask
-from pretrainkit.training.text_reader import Ints, ReadExamples, TextReader
+from pretrainkit.recipes.text_reader import Ints, ReadExamples, TextReader
+from pretrainkit.tasks.sources import TaskSource
 
 Row = Mapping[str, Any]
 UNLABELLED = -1

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.task_sources import TaskSource
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
@@ -26,7 +25,8 @@ from pretrainkit.recipes.glue.kinds.words import (
     words_of,
 )
 from pretrainkit.recipes.glue.tasks import TextTask
-from pretrainkit.training.text_reader import Ints, TextReader
+from pretrainkit.recipes.text_reader import Ints, TextReader
+from pretrainkit.tasks.sources import TaskSource
 
 HEAD_COLUMNS = ("heads", "head")
 RELATION_COLUMNS = ("relations", "deprel")

@@ -4,12 +4,12 @@ Their vocabulary is that of the run, and their data lie where `data.task_folders
 docs/tasks.md.
 """
 
-from pretrainkit.data.task import add_mixture, add_task
-from pretrainkit.data.task_steps import Step
 from pretrainkit.recipes.t5.catalogue import glue, mixtures, super_glue, texts, unlabelled
 from pretrainkit.recipes.t5.catalogue.sentinels import add_task_with_sentinels, with_sentinels
 from pretrainkit.recipes.t5.denoising import DenoisingConfig
 from pretrainkit.recipes.t5.task_denoising import denoising_steps
+from pretrainkit.tasks.steps import Step
+from pretrainkit.tasks.task import add_mixture, add_task
 
 __all__ = ["add_task_with_sentinels", "default_steps", "with_sentinels"]
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pretrainkit.data.preprocessors import append_eos_after_trim, tokenize
-from pretrainkit.data.supply import RunVocabulary
-from pretrainkit.data.task import Feature, Task
-from pretrainkit.data.task_sources import TaskSource
-from pretrainkit.data.task_steps import CacheMarker, Step
+from pretrainkit.tasks.preprocessors import append_eos_after_trim, tokenize
+from pretrainkit.tasks.sources import TaskSource
+from pretrainkit.tasks.steps import CacheMarker, Step
+from pretrainkit.tasks.supply import RunVocabulary
+from pretrainkit.tasks.task import Feature, Task
 
 FEATURES = {"inputs": Feature(RunVocabulary(), required=False), "targets": Feature(RunVocabulary())}
 """Of all of them, but for those of language models alone."""

@@ -6,14 +6,14 @@ Source: Wang et al. 2018, https://arxiv.org/abs/1804.07461; formats as in the re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pretrainkit.data.glue_data import GLUE, HUB, MNLI, MNLI_PARTS, glue_data
-from pretrainkit.data.named_data import Hub, NamedData
-from pretrainkit.data.task import Task
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
 from pretrainkit.recipes.t5.catalogue.answers import ClassNumber, number, referent
 from pretrainkit.recipes.t5.catalogue.building import text_task
 from pretrainkit.recipes.t5.catalogue.labelled import labelled, similarity
 from pretrainkit.recipes.t5.catalogue.referents import wnli
+from pretrainkit.tasks.glue_data import GLUE, HUB, MNLI, MNLI_PARTS, glue_data
+from pretrainkit.tasks.named_data import Hub, NamedData
+from pretrainkit.tasks.task import Task
 
 _ENTAILMENT = ("entailment", "neutral", "contradiction")
 _PAIR = ("sentence1", "sentence2")

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.task_steps import Example
 from pretrainkit.errors import DataError
+from pretrainkit.tasks.steps import Example
 
 Row = Mapping[str, Any]
 UNKNOWN = "<unk>"

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from functools import partial
 
-from pretrainkit.data.aligned_lines import aligned
-from pretrainkit.data.glue_data import Layout
-from pretrainkit.data.named_data import LocalFiles
-from pretrainkit.data.squad_json import SquadJson
-from pretrainkit.data.task_sources import JsonLines, Tsv
+from pretrainkit.tasks.aligned_lines import aligned
+from pretrainkit.tasks.glue_data import Layout
+from pretrainkit.tasks.named_data import LocalFiles
+from pretrainkit.tasks.sources import JsonLines, Tsv
+from pretrainkit.tasks.squad_json import SquadJson
 
 SUPER_GLUE = {
     "train": [LocalFiles("train.jsonl", JsonLines)],

@@ -5,10 +5,10 @@ Rates are numbers of official training examples, written out, so that a part of 
 
 from collections.abc import Iterable
 
-from pretrainkit.data.rates import Rate, proportional
-from pretrainkit.data.task import Mixture
 from pretrainkit.recipes.t5.catalogue import glue, super_glue
 from pretrainkit.recipes.t5.catalogue.sentinels import twin_name
+from pretrainkit.tasks.rates import Rate, proportional
+from pretrainkit.tasks.task import Mixture
 
 C4 = "c4_v020_unsupervised"
 UNSUPERVISED_RATE = 1e6

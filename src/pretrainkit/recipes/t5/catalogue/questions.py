@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pretrainkit.data.task_steps import Example, Lengths
 from pretrainkit.errors import DataError
+from pretrainkit.tasks.steps import Example, Lengths
 
 Row = Mapping[str, Any]
 _PUNCTUATION = re.compile(f"([{re.escape(string.punctuation)}])")

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pretrainkit.data.task_steps import Example
 from pretrainkit.errors import DataError
+from pretrainkit.tasks.steps import Example
 
 Row = Mapping[str, Any]
 PREFIX = "wsc:"

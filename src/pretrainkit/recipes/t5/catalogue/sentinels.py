@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pretrainkit.data.preprocessors import append_eos, append_eos_after_trim, tokenize_and_append_eos
-from pretrainkit.data.task import REGISTRY, Task, TaskRegistry
-from pretrainkit.data.task_steps import Example, Lengths
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.tasks.preprocessors import append_eos, append_eos_after_trim, tokenize_and_append_eos
+from pretrainkit.tasks.steps import Example, Lengths
+from pretrainkit.tasks.task import REGISTRY, Task, TaskRegistry
 
 if TYPE_CHECKING:
-    from pretrainkit.data.task import Feature
+    from pretrainkit.tasks.task import Feature
 
 _SUFFIX = re.compile(r"_(train|dev|test|eval)$|\.")
 _ENDS = (append_eos, append_eos_after_trim)

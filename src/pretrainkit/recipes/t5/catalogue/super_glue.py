@@ -7,10 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pretrainkit.data.named_data import Hub, NamedData
-from pretrainkit.data.preprocessors import keep_if
-from pretrainkit.data.task import Task
-from pretrainkit.data.task_steps import Example, FlatMap
 from pretrainkit.eval.metrics import (
     accuracy,
     deduplicated_squad,
@@ -23,6 +19,10 @@ from pretrainkit.recipes.t5.catalogue.answers import ClassNumber, entity, judged
 from pretrainkit.recipes.t5.catalogue.building import text_task
 from pretrainkit.recipes.t5.catalogue.labelled import UNKNOWN, labelled, multirc, multirc_answers
 from pretrainkit.recipes.t5.catalogue.referents import definite_pronoun, is_right_referent, wsc, wsc_row
+from pretrainkit.tasks.named_data import Hub, NamedData
+from pretrainkit.tasks.preprocessors import keep_if
+from pretrainkit.tasks.steps import Example, FlatMap
+from pretrainkit.tasks.task import Task
 
 Row = Mapping[str, Any]
 _HUB = "aps/super_glue"

@@ -8,15 +8,15 @@ Source: the released `t5`, https://arxiv.org/abs/1910.10683.
 
 from collections.abc import Mapping, Sequence
 
-from pretrainkit.data.named_data import Hub, NamedData
-from pretrainkit.data.preprocessors import rekey, tokenize
-from pretrainkit.data.supply import RunSteps
-from pretrainkit.data.task import Task
-from pretrainkit.data.task_steps import CacheMarker, Step
 from pretrainkit.recipes.t5.catalogue import layouts
 from pretrainkit.recipes.t5.catalogue.building import FEATURES
 from pretrainkit.recipes.t5.denoising import DenoisingConfig, ObjectiveName
 from pretrainkit.recipes.t5.task_denoising import denoising_steps, whole_texts
+from pretrainkit.tasks.named_data import Hub, NamedData
+from pretrainkit.tasks.preprocessors import rekey, tokenize
+from pretrainkit.tasks.steps import CacheMarker, Step
+from pretrainkit.tasks.supply import RunSteps
+from pretrainkit.tasks.task import Task
 
 _SPLITS = ("train", "validation")
 _OBJECTIVE = RunSteps("choose the objective with data.denoising of a T5 config")

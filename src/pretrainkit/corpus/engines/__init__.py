@@ -1,1 +1,0 @@
-"""Where the tasks of a stage run: this machine, a SLURM cluster, a Ray cluster."""

@@ -1,0 +1,1 @@
+"""Files that are complete or absent, manifests, fingerprints, and where input comes from."""

@@ -1,0 +1,366 @@
+"""Input files: addresses, globs, folders; opening and decompressing them in bounded memory.
+
+An address is a local path or anything fsspec knows (`s3://`, `gs://`, `hf://`, `https://`, `file://`, `memory://`).
+"""
+
+import glob
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol, cast
+
+from pretrainkit.errors import DataError, MissingPackageError, PretrainKitError
+from pretrainkit.files.manifest import MANIFEST_NAME, verify
+
+Format = Literal["auto", "jsonl", "text", "book", "wiki", "dump", "parquet", "tsv"]
+"""jsonl: JSON objects with a text. text: BERT text, one sentence per line, blank lines between documents. book: the
+whole file is one document. wiki: `<doc>` articles as WikiExtractor writes them. dump: pages of a
+MediaWiki XML dump. tsv: word counts (only for counting)."""
+
+FORMAT_OF_SUFFIX: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".zst": "jsonl",
+    ".gz": "jsonl",
+    ".parquet": "parquet",
+    ".tsv": "tsv",
+}
+"""By the last suffix alone, as in Sabertooth: `.txt.zst` is JSONL. Everything else is BERT text, but for dumps."""
+_DUMPS = (".xml", ".xml.bz2", ".xml.gz")
+
+_DRIVERS = {
+    "s3": ("s3fs", "s3"),
+    "gs": ("gcsfs", "gcs"),
+    "gcs": ("gcsfs", "gcs"),
+    "http": ("aiohttp", "http"),
+    "https": ("aiohttp", "http"),
+}
+"""Protocols whose drivers are extras of ours: package and extra. `hf://` comes with transformers; of others fsspec says
+what it needs."""
+_SHARD = re.compile(r"part-\d{5}-of-\d{5}\.jsonl(\.zst)?")
+_CHUNK_BYTES = 1 << 20
+_PACKED_CHUNK_BYTES = 1 << 17  # decompressed at once, so small enough for well-packed text
+
+
+class ReadOptions(Protocol):
+    """Choices of a reader, such as what becomes text of a dump. Part of a source's identity."""
+
+    def content(self) -> dict[str, Any]:
+        """For fingerprints and manifests."""
+        ...
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One input file and how to read it."""
+
+    address: str
+    format: Format
+    num_bytes: int
+    """Size as stored, compressed or not; 0 where the file system does not tell."""
+    stamp: str = ""
+    """Changes when the file does, as far as its file system tells (modification time or ETag), or the manifest of a
+    corpus (sha256)."""
+    dataset: str | None = None
+    """Name that goes into `meta.dataset` of documents that bring no meta of their own."""
+    begin: int | None = None
+    """Of a stretch of a file: where it begins; it holds `num_bytes`."""
+    options: ReadOptions | None = None
+    """How its text is made where the reader of its format has choices; None: as usual."""
+    origin: dict[str, Any] | None = None
+    """Where a file came from that is only a copy on the way, in place of its address and stamp; JSON, with a "name"."""
+
+    @property
+    def identity(self) -> list[Any]:
+        """What a stage remembers to notice that its input has changed."""
+        stretch = [] if self.begin is None else [self.begin]
+        choices = [] if self.options is None else [self.options.content()]
+        if self.origin is not None:
+            return [self.origin, self.format, self.num_bytes, *stretch, *choices]
+        return [self.address, self.format, self.num_bytes, self.stamp, self.dataset, *stretch, *choices]
+
+    def describe(self) -> dict[str, Any]:
+        """For manifests."""
+        if self.origin is not None:
+            return self.origin | {"address": self.origin["name"], "format": self.format, "num_bytes": self.num_bytes}
+        return {"address": self.address, "format": self.format, "num_bytes": self.num_bytes}
+
+
+def find_sources(
+    patterns: Sequence[str | Path],
+    format: Format = "auto",
+    *,
+    dataset: str | None = None,
+    options: ReadOptions | None = None,
+) -> list[SourceFile]:
+    """The files that `patterns` name: in the order of the patterns, sorted by name inside each.
+
+    A pattern is a file, a glob (`**` crosses folders), or a folder, which stands for all files under it except
+    hidden ones, `_*`, manifests, README* and LICENSE*.
+
+    Raises:
+        DataError: A pattern matches nothing, is a corpus folder with both train and held-out data, or shards of a
+            corpus are missing.
+    """
+    found: list[SourceFile] = []
+    for pattern in map(str, patterns):
+        remote = "://" in pattern
+        matches = _remote_matches(pattern) if remote else _local_matches(pattern)
+        if not matches:
+            what = "matches no file" if glob.has_magic(pattern) else "does not exist or holds no file"
+            raise DataError(f"input {pattern!r} {what}\n  check the spelling; patterns are relative to {os.getcwd()}")
+        for address, num_bytes, stamp in matches:
+            resolved = _format_of(address) if format == "auto" else format
+            found.append(SourceFile(address, resolved, num_bytes, stamp, dataset, options=options))
+    return found
+
+
+def _format_of(address: str) -> Format:
+    return "dump" if address.endswith(_DUMPS) else FORMAT_OF_SUFFIX.get(Path(address).suffix, "text")
+
+
+def _is_data(relative: str) -> bool:
+    parts = relative.split("/")
+    is_about_data = parts[-1].endswith("manifest.json") or parts[-1].startswith(("README", "LICENSE"))
+    return not is_about_data and not any(part.startswith((".", "_")) for part in parts)
+
+
+def _local_matches(pattern: str) -> list[tuple[str, int, str]]:
+    is_glob = glob.has_magic(pattern) and not os.path.exists(pattern)
+    names = sorted(glob.glob(pattern, recursive=True)) if is_glob else [pattern]
+    paths: list[Path] = []
+    for name in map(Path, names):
+        if name.is_file():
+            paths.append(name)
+        elif name.is_dir() and "**" not in pattern:
+            if (name / "train/manifest.json").exists() and (name / "valid/manifest.json").exists():
+                raise _both_splits(str(name))
+            _check_corpus(name)
+            inside = (path for path in name.rglob("*") if path.is_file())
+            paths += sorted(path for path in inside if _is_data(path.relative_to(name).as_posix()))
+    _check_finished(paths)
+    noted = _noted_shards(paths)
+    result = []
+    for path in paths:
+        status = path.stat()
+        stamp = noted.get((path, status.st_size), str(status.st_mtime_ns))
+        result.append((str(path), status.st_size, stamp))
+    return result
+
+
+def _noted_shards(paths: Sequence[Path]) -> dict[tuple[Path, int], str]:
+    """Shard and size to its sha256, as the manifest beside it says: known by content, whenever it was written."""
+    noted = {}
+    for folder in sorted({path.parent for path in paths if _SHARD.fullmatch(path.name)}):
+        try:
+            for shard in json.loads((folder / MANIFEST_NAME).read_bytes())["shards"]:
+                noted[folder / shard["name"], int(shard["num_bytes"])] = str(shard["sha256"])
+        except (OSError, ValueError, TypeError, KeyError):  # no manifest, or somebody else's
+            continue
+    return noted
+
+
+def _check_corpus(folder: Path) -> None:
+    """DataError if `folder` is one of `corpus shards` that lacks shards, or has others than it was made with."""
+    try:
+        is_corpus = json.loads((folder / MANIFEST_NAME).read_bytes()).get("kind") == "corpus"
+    except (OSError, ValueError, AttributeError):  # no manifest, or somebody else's
+        return
+    if is_corpus:
+        verify(folder, checksums=False)
+
+
+def _check_finished(paths: Sequence[Path]) -> None:
+    """DataError if shards are among `paths` whose corpus is still being written, or was never finished."""
+    folders = {path.parent for path in paths if _SHARD.fullmatch(path.name)}
+    for folder in sorted({*folders, *(folder.parent for folder in folders)}):
+        if (folder / ".work").is_dir():
+            raise DataError(
+                f"the corpus in {folder} is not finished: some of its shards are still missing\n"
+                "  run the command that writes it again, to its end"
+            )
+
+
+def _both_splits(folder: str) -> DataError:
+    return DataError(f"{folder} holds training and held-out data\n  name one of them: {folder}/train or {folder}/valid")
+
+
+def _remote_matches(pattern: str) -> list[tuple[str, int, str]]:
+    with _explained_read_errors(pattern):
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(pattern)
+        if glob.has_magic(path):
+            names = sorted(name for name in system.glob(path) if system.isfile(name))
+        elif system.isdir(path):
+            root = path.rstrip("/")
+            if all(system.exists(f"{root}/{split}/manifest.json") for split in ("train", "valid")):
+                raise _both_splits(pattern.rstrip("/"))
+            names = sorted(name for name in system.find(path) if _is_data(name[len(root) :].lstrip("/")))
+        else:
+            names = [path] if system.exists(path) else []
+        result = []
+        for name in names:
+            info = system.info(name)
+            stamp = next(
+                (str(info[key]) for key in ("ETag", "etag", "mtime", "LastModified", "created") if key in info), ""
+            )
+            result.append((str(system.unstrip_protocol(name)), int(info.get("size") or 0), stamp))
+        return result
+
+
+@contextmanager
+def _explained_read_errors(address: str) -> Iterator[None]:
+    try:
+        yield
+    except PretrainKitError:
+        raise
+    except ImportError as error:
+        package, extra = _DRIVERS.get(address.partition("://")[0], ("", ""))
+        if package:
+            raise MissingPackageError(package, extra, address) from error
+        raise DataError(f"{address} needs a package that is not installed\n  {error}") from error
+    except Exception as error:  # every driver raises types of its own, some of them directly below Exception
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{address} cannot be read: {reason}\n  check the address and your access to it") from error
+
+
+@contextmanager
+def open_source(address: str) -> Iterator[BinaryIO]:
+    """The stored bytes of a file, seekable where the file system can.
+
+    Raises:
+        DataError: It cannot be opened.
+    """
+    if "://" in address:
+        with _explained_read_errors(address):
+            import fsspec
+
+            file = cast(BinaryIO, fsspec.open(address, "rb").open())
+    else:
+        try:
+            file = open(address, "rb")  # noqa: SIM115 - closed below, but only opening is explained here
+        except OSError as error:
+            raise DataError(
+                f"{address} cannot be opened: {error.strerror}\n  check that it is a file and that you may read it"
+            ) from error
+    with file:
+        yield file
+
+
+OnBytes = Callable[[int], None] | None
+"""Told how many stored bytes were read, for progress."""
+
+
+def plain_chunks(source: SourceFile, on_bytes: OnBytes = None) -> Iterator[bytes]:
+    """The decompressed bytes of a file in pieces of about a megabyte.
+
+    Raises:
+        DataError: The file is truncated or not of the compression its name says.
+    """
+    with open_source(source.address) as file:
+        packed = source.address.endswith((".zst", ".gz"))
+        if source.begin is not None:
+            file.seek(source.begin)
+        left = None if source.begin is None else source.num_bytes
+        raw = _raw_chunks(file, source.address, left, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES, on_bytes)
+        if source.address.endswith(".zst"):
+            yield from _zst_chunks(raw, source.address)
+        elif source.address.endswith(".gz"):
+            yield from _gz_chunks(raw, source.address)
+        else:
+            yield from raw
+
+
+def _raw_chunks(file: BinaryIO, address: str, left: int | None, size: int, on_bytes: OnBytes) -> Iterator[bytes]:
+    """The next `left` bytes of a file; None: all."""
+    while left is None or left > 0:
+        with _explained_read_errors(address):
+            chunk = file.read(size if left is None else min(size, left))
+        if not chunk:
+            return
+        left = None if left is None else left - len(chunk)
+        yield chunk
+        if on_bytes:
+            on_bytes(len(chunk))
+
+
+def _zst_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
+    import zstandard
+
+    # Frame by frame and by hand: the library's stream reader takes a truncated frame for the end of the file.
+    def decoder() -> Any:
+        return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+    yield from _frames(raw, address, "zstd", decoder, zstandard.ZstdError)
+
+
+def _gz_chunks(raw: Iterator[bytes], address: str) -> Iterator[bytes]:
+    yield from _frames(raw, address, "gzip", lambda: zlib.decompressobj(wbits=31), zlib.error)
+
+
+def _frames(
+    raw: Iterator[bytes], address: str, kind: str, decoder: Callable[[], Any], failure: type[Exception]
+) -> Iterator[bytes]:
+    num_read = num_plain = 0
+    frame: Any = None
+    for chunk in raw:
+        num_read += len(chunk)
+        while chunk:
+            frame = frame or decoder()
+            try:
+                plain = frame.decompress(chunk)
+            except failure as error:
+                raise DataError(
+                    f"{address}: not {kind} data, or damaged, before byte {num_read} ({num_plain} bytes decompressed)\n"
+                    f"  the decompressor says: {error}\n"
+                    "  fetch or make the file again; it is not skipped, because what it held is lost"
+                ) from error
+            chunk = b""
+            if frame.eof:
+                chunk, frame = frame.unused_data, None
+            num_plain += len(plain)
+            if plain:
+                yield plain
+    if frame is not None:
+        raise DataError(
+            f"{address}: truncated; the {kind} stream breaks off at byte {num_read} ({num_plain} bytes decompressed)\n"
+            "  fetch or make the file again; it is not skipped, because what it held is lost"
+        )
+
+
+def split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    r"""Lines cut at \n, without it. What follows the last \n is a line only if it is not empty."""
+    rest: list[bytes] = []
+    for chunk in chunks:
+        first, *lines = chunk.split(b"\n")
+        rest.append(first)
+        if lines:
+            yield b"".join(rest)
+            yield from lines[:-1]
+            rest = [lines[-1]]
+    if last := b"".join(rest):
+        yield last
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    r"""Chunks that end with \n (put behind the last where it lacks), with the number of their first line."""
+    rest: list[bytes] = []
+    number = 1
+    for chunk in chunks:
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            rest.append(chunk)
+            continue
+        whole = b"".join([*rest, chunk[:cut]])
+        yield whole, number
+        number += whole.count(b"\n")
+        rest = [chunk[cut:]]
+    if last := b"".join(rest):
+        yield last + b"\n", number

@@ -1,0 +1,118 @@
+"""Cuts large files into stretches, so that several workers can share one file: JSONL at whole lines, dumps of Wikipedia
+where a bz2 stream begins, or anywhere if they are plain.
+
+Only files that can be cut without reading them whole: local; JSONL not compressed, one object per line. Where cuts lie
+follows from the file alone, never from the workers.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import BinaryIO
+
+from pretrainkit.files.sources import SourceFile, open_source
+
+SPAN_BYTES = 64_000_000
+_TRIED_LINES = 8
+_READ_BYTES = 1 << 20
+STREAM_MARK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
+"""How a bz2 stream begins, with its first block, or with its end where it is empty."""
+MARK_BYTES = 10
+"""The mark is no longer than so many."""
+
+
+def cut_large(source: SourceFile, span_bytes: int = SPAN_BYTES) -> list[SourceFile]:
+    """The file itself, or its stretches of about `span_bytes` where it is at least twice as large.
+
+    A cut needs two neighbouring lines that are a whole JSON object each. Inside a value that spans lines a comma would
+    stand between them, so no value is ever cut.
+    """
+    num = source.num_bytes // span_bytes
+    if num >= 2 and source.format == "dump":
+        return _cut_dump(source, num)
+    if num < 2 or source.format != "jsonl" or "://" in source.address or source.address.endswith((".zst", ".gz")):
+        return [source]
+    with open_source(source.address) as file:
+        found = (_line_start(file, source.num_bytes * index // num) for index in range(1, num))
+        cuts = sorted({0, *(cut for cut in found if cut is not None), source.num_bytes})
+    if len(cuts) == 2:
+        return [source]
+    return [replace(source, num_bytes=end - begin, begin=begin) for begin, end in pairwise(cuts)]
+
+
+def _cut_dump(source: SourceFile, num: int) -> list[SourceFile]:
+    """Stretches of a dump. A page belongs to the one in which it begins, so a plain file can be cut anywhere."""
+    if "://" in source.address or source.address.endswith(".gz"):
+        return [source]
+    places = [source.num_bytes * index // num for index in range(1, num)]
+    cuts = {0, source.num_bytes}
+    if source.address.endswith(".bz2"):
+        with open_source(source.address) as file:
+            for place, stop in pairwise([*places, source.num_bytes]):
+                start = stream_start(file, place, stop)
+                cuts |= {start} if start is not None else set()
+    else:
+        cuts |= set(places)
+    if len(cuts) == 2:
+        return [source]
+    return [replace(source, num_bytes=end - begin, begin=begin) for begin, end in pairwise(sorted(cuts))]
+
+
+def stream_start(file: BinaryIO, place: int, stop: int) -> int | None:
+    """The first byte at or behind `place` and before `stop` where a bz2 stream begins; None: there is none."""
+    file.seek(place)
+    tail = b""
+    while place < stop:
+        chunk = file.read(min(_READ_BYTES, stop - place + MARK_BYTES))
+        if not chunk:
+            return None
+        found = STREAM_MARK.search(tail + chunk)
+        if found:
+            start = place - len(tail) + found.start()
+            return start if start < stop else None
+        place += len(chunk)
+        tail = (tail + chunk)[-MARK_BYTES:]
+    return None
+
+
+def _line_start(file: BinaryIO, place: int) -> int | None:
+    """Where the next line begins that is an object behind a line that is one; None: not near."""
+    file.seek(place)
+    file.readline()
+    was_object = False
+    for _ in range(_TRIED_LINES):
+        start = file.tell()
+        line = file.readline()
+        if not line:
+            return None
+        is_object = _is_object(line)
+        if was_object and is_object:
+            return start
+        was_object = is_object
+    return None
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def group_sources(
+    sources: Sequence[SourceFile], group_bytes: int = SPAN_BYTES, span_bytes: int = SPAN_BYTES
+) -> list[list[tuple[int, SourceFile]]]:
+    """Files, or stretches of them, with the index of the file, in groups of neighbours of about `group_bytes`; the same
+    on any number of workers."""
+    groups: list[list[tuple[int, SourceFile]]] = []
+    size = 0
+    for index, source in enumerate(sources):
+        for part in cut_large(source, span_bytes):
+            if not groups or size >= group_bytes:
+                groups.append([])
+                size = 0
+            groups[-1].append((index, part))
+            size += part.num_bytes
+    return groups

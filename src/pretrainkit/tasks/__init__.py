@@ -1,0 +1,1 @@
+"""Text-to-text tasks and mixtures of them: rows, steps, vocabularies, caches."""

@@ -1,0 +1,293 @@
+"""Writes the cache of a task (the format is in `task_cache.py`): shard by shard, by any number of processes.
+
+Every shard holds the examples of a stretch of the source, so that memory is bounded by a thousand examples per process
+and an interrupted run goes on with the shards that are missing.
+"""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.files.manifest import atomic_file, made_by
+from pretrainkit.files.work import work_folder
+from pretrainkit.tasks.cache import COMPLETED, MISSING, TaskCache, encoded_extras, extras_name, task_folder
+from pretrainkit.tasks.steps import Example
+from pretrainkit.tasks.task import REGISTRY, Task
+from pretrainkit.tasks.user_modules import import_modules
+from pretrainkit.tokenizers.shard_writer import ShardWriter, finish_shards
+from pretrainkit.tokenizers.special import SpecialIds
+from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
+
+EXAMPLES_PER_SHARD = 50_000
+"""Of the source, unless the number of shards is given."""
+_BATCH = 1000
+_WORK = ".work"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard to be written; goes to worker processes."""
+
+    task: bytes
+    """Pickled `Task`, or its name."""
+    modules: tuple[str, ...]
+    split: str
+    number: int
+    num_shards: int
+    begin: int
+    """First example of the source."""
+    end: int
+    """Behind the last one."""
+    folder: Path
+    """Of the task in the cache."""
+
+    @property
+    def done(self) -> Path:
+        """What says that the shard is whole."""
+        return self.folder / _WORK / f"{self.split}-{self.number:05d}" / "task.json"
+
+
+def cache_task(
+    task: Task,
+    out: str | Path,
+    *,
+    splits: Sequence[str] | None = None,
+    num_shards: int | None = None,
+    workers: int | None = 1,
+    modules: Sequence[str] = (),
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Writes the cache of a task below `out`; what is there and fits is kept.
+
+    Args:
+        task: With a cache marker.
+        out: Folder of caches.
+        splits: None: all.
+        num_shards: Of each split; None: one for every 50,000 examples of the source.
+        workers: Processes; None: the cores.
+        modules: Of the user, which worker processes import.
+        overwrite: Remove a cache that does not fit.
+        progress: Told about it.
+
+    Returns:
+        The folder of the task.
+
+    Raises:
+        ConfigError: The task has no cache marker.
+        DataError: The source cannot be read, or `out` holds a cache that was made otherwise.
+    """
+    progress = progress or Quiet()
+    if task.cache_marker is None:
+        raise ConfigError(
+            f"task {task.name!r} cannot be cached\n  put a CacheMarker() between its steps, behind what is to be cached"
+        )
+    chosen = tuple(splits or task.splits)
+    folder = task_folder(out, task.name)
+    fingerprints = {split: _checked_fingerprint(task, split) for split in chosen}
+    if _is_there(folder, fingerprints, task.name, overwrite):
+        progress.note(f"{folder}: there already")
+        return folder
+    counts = {split: task.source.num_examples(split) for split in chosen}
+    plan = {"fingerprints": fingerprints, "num_shards": num_shards}
+    with work_folder(folder / _WORK, plan, folder):
+        payload, modules = _payload(task, tuple(modules))
+        shards = [
+            shard for split in chosen for shard in _shards(payload, modules, split, counts[split], num_shards, folder)
+        ]
+        missing = [shard for shard in shards if not shard.done.is_file()]
+        progress.stage(f"caching {task.name}", sum(shard.end - shard.begin for shard in missing), "example")
+        can_spawn = bool(payload)
+        # What reading and tokenizing cost is not known, so bytes are made up to be worth processes if there are some.
+        processes = num_processes(workers, len(missing), 1 << 40, DEFAULT_MEMORY) if can_spawn and missing else 1
+        if not can_spawn and workers != 1:
+            progress.note(f"task {task.name} cannot be sent to other processes: define it in a module and name that")
+        write: Callable[[Shard], int] = write_shard if can_spawn else _writer_of(task)
+        for num_written in run_tasks(write, missing, processes):
+            progress.advance(num_written)
+        for split in chosen:
+            _finish(task, folder, [shard for shard in shards if shard.split == split], fingerprints[split])
+        with atomic_file(folder / COMPLETED):
+            pass
+    shutil.rmtree(folder / _WORK)
+    return folder
+
+
+def write_shard(shard: Shard) -> int:
+    """Writes one shard in whichever process, and returns the examples of the source in it."""
+    return _write(_loaded(shard.task, shard.modules), shard)
+
+
+def _writer_of(task: Task) -> Callable[[Shard], int]:
+    return lambda shard: _write(task, shard)
+
+
+def _write(task: Task, shard: Shard) -> int:
+    made = task.uncached(shard.split)
+    place = shard.folder / shard.split
+    names = _stored_features(task)
+    counts: dict[str, int] = {"examples": 0}
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(
+                ShardWriter(place / name, shard.number, shard.num_shards, task.features[name].vocabulary.size)
+            )
+            for name in names
+        }
+        extras = stack.enter_context(atomic_file(place / extras_name(shard.number, shard.num_shards, "jsonl")))
+        ends = stack.enter_context(atomic_file(place / extras_name(shard.number, shard.num_shards, "ends")))
+        position = 0
+        stretch = (example for index in range(shard.begin, shard.end) for example in made.of_source(index))
+        while batch := list(islice(stretch, _BATCH)):
+            records = [_record(example, names, task.name) for example in batch]
+            _count(counts, batch, names)
+            for name, writer in writers.items():
+                _add_documents(writer, name, [example.get(name) for example in batch], task)
+            lengths = np.array([len(record) for record in records], np.int64)
+            extras.write(b"".join(records))
+            ends.write((position + np.cumsum(lengths)).astype("<i8").tobytes())
+            position += int(lengths.sum())
+    entries = {name: writer.entry for name, writer in writers.items()}
+    with atomic_file(shard.done) as file:
+        file.write(json.dumps({"counts": counts, "entries": entries}).encode())
+    return shard.end - shard.begin
+
+
+def _record(example: Example, names: Sequence[str], task_name: str) -> bytes:
+    rest = {key: value for key, value in example.items() if key not in names}
+    if missing := [name for name in names if name not in example]:
+        rest[MISSING] = missing
+    try:
+        return encoded_extras(rest) + b"\n"
+    except (TypeError, ValueError) as error:
+        raise DataError(f"task {task_name!r}: {error}\n  leave it out before the cache marker, with rekey") from error
+
+
+def _add_documents(writer: ShardWriter, name: str, values: Sequence[Any], task: Task) -> None:
+    arrays = [np.empty(0, np.int64) if value is None else np.asarray(value) for value in values]
+    vocabulary = task.features[name].vocabulary
+    for array in arrays:
+        if array.ndim != 1 or (
+            array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= vocabulary.size)
+        ):
+            raise DataError(
+                f"task {task.name!r}: feature {name!r} is no row of ids below {vocabulary.size} at the cache marker\n"
+                "  tokenize it before the marker"
+            )
+    sizes = np.array([array.size for array in arrays], np.int64)
+    tokens = np.concatenate([np.empty(0, np.int64), *arrays]).astype(np.int64)
+    hashes = np.zeros(len(arrays), np.uint64)  # the text is not known
+    writer.add(tokens, sizes[sizes > 0], (sizes > 0).astype(np.int64), hashes, may_be_empty=True)
+
+
+def _count(counts: dict[str, int], batch: Sequence[Example], names: Sequence[str]) -> None:
+    counts["examples"] += len(batch)
+    for name in names:
+        sizes = [len(example[name]) for example in batch if name in example]
+        counts[f"{name}_tokens"] = counts.get(f"{name}_tokens", 0) + sum(sizes)
+        counts[f"{name}_max_tokens"] = max(counts.get(f"{name}_max_tokens", 0), *sizes, 0)
+        texts = [text for example in batch if isinstance(text := example.get(f"{name}_pretokenized"), str)]
+        if texts:
+            counts[f"{name}_chars"] = counts.get(f"{name}_chars", 0) + sum(map(len, texts))
+
+
+def _finish(task: Task, folder: Path, shards: Sequence[Shard], fingerprint: str) -> None:
+    """Manifests, `info` and `stats` of a split."""
+    split = shards[0].split
+    results = [json.loads(shard.done.read_bytes()) for shard in shards]
+    stats: dict[str, int] = {}
+    for result in results:
+        for key, value in result["counts"].items():
+            stats[key] = max(stats.get(key, 0), value) if key.endswith("_max_tokens") else stats.get(key, 0) + value
+    names = _stored_features(task)
+    for name in names:
+        vocabulary = task.features[name].vocabulary
+        eos, pad = vocabulary.eos_id, vocabulary.pad_id
+        special = SpecialIds(unk=vocabulary.unk_id, cls=eos, sep=eos, mask=pad, pad=pad)
+        entries = [result["entries"][name] for result in results]
+        more: dict[str, Any] = {"vocab_size": vocabulary.size, "special": special, "tokenizer": vocabulary.fingerprint}
+        finish_shards(folder / split / name, entries, corpus=fingerprint, **more)
+    info = {
+        "num_shards": len(shards),
+        "shard_examples": [result["counts"]["examples"] for result in results],
+        "features": {name: {"shape": [None], "dtype": task.features[name].dtype} for name in names},
+        "fingerprint": fingerprint,
+        "made_by": made_by(),
+    }
+    for kind, content in (("info", info), ("stats", stats)):
+        with atomic_file(folder / f"{kind}.{split}.json") as file:
+            file.write(json.dumps(content, indent=2).encode() + b"\n")
+
+
+def _stored_features(task: Task) -> list[str]:
+    """Features kept as token shards: rows of ids. The others are among the extras."""
+    return [name for name, feature in task.features.items() if feature.rank == 1 and feature.numpy_dtype.kind in "iu"]
+
+
+def _shards(
+    payload: bytes, modules: tuple[str, ...], split: str, num_examples: int, num_shards: int | None, folder: Path
+) -> Iterator[Shard]:
+    number = max(1, min(num_shards or -(-num_examples // EXAMPLES_PER_SHARD), num_examples))
+    edges = [num_examples * edge // number for edge in range(number + 1)]
+    for one, (begin, end) in enumerate(pairwise(edges)):
+        yield Shard(payload, modules, split, one, number, begin, end, folder)
+
+
+def _payload(task: Task, modules: tuple[str, ...]) -> tuple[bytes, tuple[str, ...]]:
+    """What a worker makes the task of; nothing where it cannot."""
+    try:
+        return pickle.dumps(task), modules
+    except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, or a function within a function
+        is_known = modules and task.name in REGISTRY.names() and REGISTRY.get_task(task.name) is task
+        return (task.name.encode() if is_known else b""), modules
+
+
+@lru_cache(maxsize=1)
+def _loaded(payload: bytes, modules: tuple[str, ...]) -> Task:
+    import_modules(modules)
+    if payload.startswith(b"\x80"):  # every pickle does, and no name
+        return pickle.loads(payload)
+    return REGISTRY.get_task(payload.decode())
+
+
+def _checked_fingerprint(task: Task, split: str) -> str:
+    task.source.check_split(split)
+    return task.fingerprint(split)
+
+
+def _is_there(folder: Path, fingerprints: dict[str, str], task_name: str, overwrite: bool) -> bool:
+    """Whether a whole cache fits; one that does not is removed if that is wanted."""
+    if not (folder / COMPLETED).is_file():
+        return False
+    cache = TaskCache(folder)
+    try:
+        differing = [
+            split
+            for split, expected in fingerprints.items()
+            if not cache.has(split) or cache.info(split)["fingerprint"] != expected
+        ]
+    except DataError:  # it is torn
+        if not overwrite:
+            raise
+        differing = list(fingerprints)
+    if not differing:
+        return True
+    if not overwrite:
+        raise DataError(
+            f"{folder} holds a cache of task {task_name!r} that was made of other data or splits, or by other steps: "
+            f"{', '.join(differing)} {'do' if len(differing) > 1 else 'does'} not fit\n"
+            "  make it anew with --overwrite, or name another --out"
+        )
+    (folder / COMPLETED).unlink()
+    shutil.rmtree(folder)
+    return False

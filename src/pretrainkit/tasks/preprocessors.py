@@ -1,0 +1,149 @@
+"""Steps that most tasks need. Each is picklable, pure, and part of a cache's fingerprint.
+
+Source of the names and rules: SeqIO, https://arxiv.org/abs/2203.17189.
+"""
+
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.tasks.feature import Feature
+from pretrainkit.tasks.steps import Example, Filter, Lengths
+
+Features = Mapping[str, Feature]
+
+
+@dataclass(frozen=True)
+class Rekey:
+    """An example with new keys only; see `rekey`."""
+
+    key_map: Mapping[str, str | None]
+
+    def __call__(self, example: Mapping[str, Any]) -> Example:
+        return {new: "" if old is None else example[old] for new, old in self.key_map.items()}
+
+
+def rekey(key_map: Mapping[str, str | None]) -> Rekey:
+    """New key from old: `rekey({"inputs": None, "targets": "text"})`. None gives an empty string; other keys go."""
+    return Rekey(dict(key_map))
+
+
+@dataclass(frozen=True)
+class FormatStrings:
+    """Texts from patterns; see `format_strings`."""
+
+    patterns: Mapping[str, str]
+
+    def __call__(self, example: Mapping[str, Any]) -> Example:
+        return {**example, **{key: pattern.format_map(example) for key, pattern in self.patterns.items()}}
+
+
+def format_strings(**patterns: str) -> FormatStrings:
+    """Texts from the values of an example: `format_strings(inputs="translate to German: {en}", targets="{de}")`.
+
+    Raises:
+        ConfigError: A pattern is not one of `str.format`, or has fields without a name.
+    """
+    for key, pattern in patterns.items():
+        try:
+            fields = [name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None]
+        except ValueError as error:
+            raise ConfigError(f"pattern {key}={pattern!r}: {error}\n  write a brace that is text twice") from error
+        if any(not name or name[0].isdigit() for name in fields):
+            raise ConfigError(f"pattern {key}={pattern!r} has a field without a name\n  write {{name}}")
+    return FormatStrings(patterns)
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """Texts of output features to ids; see `tokenize`."""
+
+    keeps_text: bool
+
+    def __call__(self, example: Mapping[str, Any], features: Features) -> Example:
+        made = dict(example)
+        for name, feature in features.items():
+            value = made.get(name)
+            if isinstance(value, str):
+                if self.keeps_text:
+                    made[f"{name}_pretokenized"] = value
+                made[name] = np.array(feature.vocabulary.encode(value), np.int32)
+            elif isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
+                raise DataError(f"feature {name!r} is a list of texts\n  choose or join them before they are tokenized")
+        return made
+
+
+def tokenize(keep_text: bool = True) -> Tokenize:
+    """Output features that are texts become int32 ids, without EOS.
+
+    Args:
+        keep_text: The text stays as `<feature>_pretokenized`.
+    """
+    return Tokenize(keep_text)
+
+
+def append_eos(example: Mapping[str, Any], features: Features) -> Example:
+    """Ends the features that have `add_eos` with EOS. Where they are too long for the model it is cut off again."""
+    made = dict(example)
+    for name, feature in features.items():
+        if name in made and feature.add_eos:
+            made[name] = _with_eos(made[name], feature, None)
+    return made
+
+
+def append_eos_after_trim(example: Mapping[str, Any], features: Features, lengths: Lengths | None) -> Example:
+    """Ends the features that have `add_eos` with EOS, which takes the place of the last token where they are too long.
+    Without lengths nothing is trimmed; the other features are never trimmed here."""
+    made = dict(example)
+    for name, feature in features.items():
+        if name in made and feature.add_eos:
+            made[name] = _with_eos(made[name], feature, None if lengths is None else lengths.get(name))
+    return made
+
+
+def tokenize_and_append_eos(example: Mapping[str, Any], features: Features) -> Example:
+    """`tokenize` and then `append_eos`."""
+    return append_eos(Tokenize(keeps_text=True)(example, features), features)
+
+
+@dataclass(frozen=True)
+class TruncateLeft:
+    """Keeps the end of features; see `truncate_inputs_left`."""
+
+    keys: Sequence[str]
+
+    def __call__(self, example: Mapping[str, Any], lengths: Lengths | None, features: Features) -> Example:
+        made = dict(example)
+        for key in self.keys:
+            if lengths is None or key not in lengths or key not in made:
+                continue
+            room = lengths[key] - int(key in features and features[key].add_eos)
+            value = np.asarray(made[key])
+            made[key] = value[max(0, len(value) - room) :]
+        return made
+
+
+def truncate_inputs_left(*keys: str) -> TruncateLeft:
+    """Where a feature is too long its beginning goes, not its end; room for EOS is left where the feature has one.
+
+    Args:
+        *keys: Features; none: `inputs`. Stands before the step that appends EOS.
+    """
+    return TruncateLeft(keys or ("inputs",))
+
+
+def keep_if(condition: Callable[[Mapping[str, Any]], bool]) -> Filter:
+    """Keeps the examples for which `condition` is true. Before the cache marker only."""
+    return Filter(condition)
+
+
+def _with_eos(value: Any, feature: Feature, length: int | None) -> NDArray:
+    ids = np.asarray(value, feature.numpy_dtype)
+    if length is not None:
+        ids = ids[: max(0, length - 1)]
+    return np.append(ids, np.array(feature.vocabulary.eos_id, ids.dtype))

@@ -1,0 +1,537 @@
+"""Where the raw examples of a task come from: every source has random access, by split and index.
+
+Making a source reads nothing; files are listed and indexed when they are first used, and again (from the kept index) in
+every process it is sent to.
+
+Dimensions: N examples of a split.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrainkit.data.line_index import LineIndex, index_lines
+from pretrainkit.data.tar import TarReader
+from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.files.manifest import file_sha256
+from pretrainkit.files.manifest import fingerprint as json_fingerprint
+from pretrainkit.files.sources import SourceFile, find_sources
+from pretrainkit.tasks.identity import identity
+from pretrainkit.tokenizers.shards import TokenShards
+
+Example = dict[str, Any]
+Files = Mapping[str, str | Path | Sequence[str | Path]]
+"""Split to a file, a glob or a folder, or several of them."""
+
+_KEPT_ROW_GROUPS = 4
+
+
+class TaskSource(ABC):
+    """Raw examples, by split and index."""
+
+    @property
+    @abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits there are."""
+
+    @abstractmethod
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        """Examples of each part that can be given to a shard as a whole: files, usually."""
+
+    @abstractmethod
+    def example(self, split: str, index: int) -> Example:
+        """The raw example `index`, a new dict."""
+
+    @abstractmethod
+    def fingerprint(self, split: str) -> str:
+        """Changes whenever the examples would; files are told apart by content, not by name."""
+
+    def num_examples(self, split: str) -> int:
+        """How many raw examples the split has."""
+        return sum(self.file_sizes(split))
+
+    def shard(self, split: str, shard: int, num_shards: int) -> NDArray[np.int64]:
+        """Indices of one of `num_shards` disjoint parts that together are everything; see `shard_examples`."""
+        return shard_examples(self.file_sizes(split), shard, num_shards)
+
+    def check_split(self, split: str) -> None:
+        """Raises DataError where there is no such split."""
+        if split not in self.splits:
+            raise DataError(f"there is no split {split!r}\n  there are: {', '.join(self.splits) or 'none'}")
+
+
+def shard_examples(file_sizes: Sequence[int], shard: int, num_shards: int) -> NDArray[np.int64]:
+    """Indices of the examples of one shard: file i belongs to shard i mod `num_shards` where there are as many files
+    as shards, else example k to shard k mod `num_shards`."""
+    if not 0 <= shard < num_shards:
+        raise ValueError(f"shard {shard} of {num_shards}")
+    if len(file_sizes) < num_shards:
+        return np.arange(shard, sum(file_sizes), num_shards, dtype=np.int64)
+    begins = np.concatenate([[0], np.cumsum(file_sizes)]).astype(np.int64)
+    own = range(shard, len(file_sizes), num_shards)
+    return np.concatenate([np.arange(begins[file], begins[file + 1], dtype=np.int64) for file in own])
+
+
+class _Lazy(TaskSource):
+    """What was opened stays behind when a source is pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        lazy = {name for kind in type(self).__mro__ for name, v in vars(kind).items() if isinstance(v, cached_property)}
+        return {name: value for name, value in vars(self).items() if name not in lazy}
+
+
+class _FileSource(_Lazy):
+    """Splits that are lists of files."""
+
+    def __init__(self, files: Files) -> None:
+        """`files`: see `Files`; addresses of fsspec (`s3://`, `hf://`) are copied once."""
+        self.files = {
+            split: (given,) if isinstance(given, (str, Path)) else tuple(given) for split, given in files.items()
+        }
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.files)
+
+    @cached_property
+    def _listed(self) -> dict[str, list[SourceFile]]:
+        return {}
+
+    def _sources(self, split: str) -> list[SourceFile]:
+        self.check_split(split)
+        if split not in self._listed:
+            self._listed[split] = find_sources(self.files[split])
+        return self._listed[split]
+
+
+@dataclass(frozen=True)
+class _OpenLines:
+    """The files of a split, indexed."""
+
+    indexes: list[LineIndex]
+    rows: list[NDArray[np.int64] | None]
+    """Of each file the lines that are examples; None: all of them."""
+    ends: NDArray[np.int64]
+    """(files,) cumulative examples."""
+    reader: TarReader
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """(file, line in it) of an example."""
+        if not 0 <= index < self.ends[-1]:
+            raise IndexError(f"example {index} of {self.ends[-1]}")
+        file = int(np.searchsorted(self.ends, index, side="right"))
+        own = index - (int(self.ends[file - 1]) if file else 0)
+        rows = self.rows[file]
+        return file, own if rows is None else int(rows[own])
+
+    def line(self, file: int, row: int) -> bytes:
+        """A line without its end."""
+        place = self.indexes[file]
+        begin = int(place.begins[row])
+        try:
+            return self.reader.read(file, begin, int(place.ends[row]) - begin)
+        except OSError as error:
+            raise DataError(
+                f"{place.path} cannot be read: {error}\n  was it changed while it was in use? start anew"
+            ) from error
+
+
+class LineSource(_FileSource):
+    """Files, compressed or not, of which every line is an example; subclasses may find other pieces than lines."""
+
+    def __init__(self, files: Files, *, skip_header_lines: int = 0, skip_blank_lines: bool = False) -> None:
+        super().__init__(files)
+        self.skip_header_lines, self._skips_blank_lines = skip_header_lines, skip_blank_lines
+
+    @cached_property
+    def _opened(self) -> dict[str, _OpenLines]:
+        return {}
+
+    def _index(self, source: SourceFile) -> LineIndex:
+        return index_lines(source)
+
+    def _lines(self, split: str) -> _OpenLines:
+        found = self._opened.get(split)
+        if found is None:
+            indexes = [self._index(source) for source in self._sources(split)]
+            rows = [self._rows(index) for index in indexes]
+            sizes = [len(index) if row is None else len(row) for index, row in zip(indexes, rows)]
+            reader = TarReader([index.path for index in indexes])
+            found = self._opened[split] = _OpenLines(indexes, rows, np.cumsum(sizes), reader)
+        return found
+
+    def _rows(self, index: LineIndex) -> NDArray[np.int64] | None:
+        if self._skips_blank_lines:
+            filled = np.flatnonzero(index.ends > index.begins)
+            return filled[filled >= self.skip_header_lines]
+        return np.arange(self.skip_header_lines, len(index)) if self.skip_header_lines else None
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        return tuple(np.diff(self._lines(split).ends, prepend=0).tolist())
+
+    def fingerprint(self, split: str) -> str:
+        settings = {
+            name: value for name, value in vars(self).items() if name != "files" and name not in ("_listed", "_opened")
+        }
+        return json_fingerprint([identity(settings), [index.sha256 for index in self._lines(split).indexes]])
+
+    def _text(self, split: str, index: int) -> tuple[str, str]:
+        """(line, where it stands)."""
+        lines = self._lines(split)
+        file, row = lines.locate(index)
+        raw = lines.line(file, row)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"line {row + 1} of {lines.indexes[file].path} is not UTF-8: {error.reason}\n"
+                "  convert the file (for example iconv -f WINDOWS-1252 -t UTF-8)"
+            ) from error
+        return (text.removeprefix("\ufeff") if row == 0 else text), f"line {row + 1} of {lines.indexes[file].path}"
+
+
+class TextLines(LineSource):
+    """Every line of text files, empty ones too, as `{"text": line}`."""
+
+    def __init__(self, files: Files, *, key: str = "text", skip_header_lines: int = 0) -> None:
+        """
+        Args:
+            files: Split to files.
+            key: Name of the line in the example.
+            skip_header_lines: Left out at the start of each file.
+        """
+        super().__init__(files, skip_header_lines=skip_header_lines)
+        self.key = key
+
+    def example(self, split: str, index: int) -> Example:
+        return {self.key: self._text(split, index)[0]}
+
+
+class JsonLines(LineSource):
+    """Every line of `.jsonl` files, also `.gz` and `.zst`, is a JSON object; blank lines are passed over."""
+
+    def __init__(self, files: Files, *, keys: Sequence[str] | None = None) -> None:
+        """
+        Args:
+            files: Split to files.
+            keys: Those to keep; None: all.
+        """
+        super().__init__(files, skip_blank_lines=True)
+        self.keys = None if keys is None else tuple(keys)
+
+    def example(self, split: str, index: int) -> Example:
+        text, place = self._text(split, index)
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"{place} is not JSON: {error}\n  mend or remove it") from error
+        if not isinstance(value, dict):
+            raise DataError(f"{place} is a JSON {type(value).__name__}, not an object\n  mend or remove it")
+        return value if self.keys is None else _kept(value, self.keys, place)
+
+
+class Tsv(LineSource):
+    """Rows of tables with tabs between the columns and no quoting, as GLUE has them; all values are strings."""
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        columns: Sequence[str | None] | None = None,
+        skip_header_lines: int | None = None,
+        delimiter: str = "\t",
+        may_be_ragged: bool = False,
+    ) -> None:
+        """
+        Args:
+            files: Split to files.
+            columns: Names of the columns, None for those to leave out. Default: the first line of each file.
+            skip_header_lines: Left out at the start of each file. Default: 1 without `columns`, else 0.
+            delimiter: Between the columns.
+            may_be_ragged: Rows may have fewer fields than columns (the missing ones are left out of the example) or
+                more (they are dropped).
+        """
+        header_lines = (1 if columns is None else 0) if skip_header_lines is None else skip_header_lines
+        super().__init__(files, skip_header_lines=header_lines, skip_blank_lines=True)
+        self.columns = None if columns is None else tuple(columns)
+        self.delimiter, self.may_be_ragged = delimiter, may_be_ragged
+
+    @cached_property
+    def _headers(self) -> dict[tuple[str, int], tuple[str | None, ...]]:
+        return {}
+
+    def _names(self, split: str, file: int) -> tuple[str | None, ...]:
+        if self.columns is not None:
+            return self.columns
+        names = self._headers.get((split, file))
+        if names is None:
+            line = self._lines(split).line(file, 0).decode().removeprefix("\ufeff")
+            names = self._headers[split, file] = tuple(line.split(self.delimiter))
+        return names
+
+    def example(self, split: str, index: int) -> Example:
+        text, place = self._text(split, index)
+        names = self._names(split, self._lines(split).locate(index)[0])
+        fields = text.split(self.delimiter)
+        if len(fields) != len(names) and not self.may_be_ragged:
+            raise DataError(
+                f"{place} has {len(fields)} fields instead of {len(names)}\n"
+                "  mend it, name other columns, or allow it with may_be_ragged=True"
+            )
+        return {name: field for name, field in zip(names, fields, strict=False) if name is not None}
+
+    def fingerprint(self, split: str) -> str:
+        settings = [self.columns, self.delimiter, self.may_be_ragged, self.skip_header_lines]
+        return json_fingerprint([settings, [index.sha256 for index in self._lines(split).indexes]])
+
+
+class Parquet(_FileSource):
+    """Rows of parquet files. Random access reads whole row groups: for files with large ones, make a cache first."""
+
+    def __init__(self, files: Files, *, columns: Sequence[str] | None = None) -> None:
+        """
+        Args:
+            files: Split to files.
+            columns: Those to read; None: all.
+        """
+        super().__init__(files)
+        self.columns = None if columns is None else list(columns)
+
+    @cached_property
+    def _tables(self) -> "dict[str, _ParquetFiles]":
+        return {}
+
+    def _table(self, split: str) -> "_ParquetFiles":
+        if split not in self._tables:
+            self._tables[split] = _ParquetFiles([source.address for source in self._sources(split)], self.columns)
+        return self._tables[split]
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        return self._table(split).sizes
+
+    def example(self, split: str, index: int) -> Example:
+        return self._table(split).row(index)
+
+    def fingerprint(self, split: str) -> str:
+        return json_fingerprint(
+            [self.columns, [_sha256_of(source.address, source.stamp) for source in self._sources(split)]]
+        )
+
+
+class _ParquetFiles:
+    """Some row groups of some files in memory."""
+
+    def __init__(self, addresses: Sequence[str], columns: list[str] | None) -> None:
+        import fsspec
+        import pyarrow
+        import pyarrow.parquet
+
+        self._columns, self._files = columns, []
+        group_sizes: list[int] = []
+        self._groups: list[tuple[int, int]] = []
+        sizes = []
+        for number, address in enumerate(addresses):
+            try:
+                opened = pyarrow.parquet.ParquetFile(fsspec.open(address).open() if "://" in address else address)
+            except (pyarrow.ArrowException, OSError) as error:
+                raise DataError(
+                    f"{address}: not a parquet file, or damaged: {error}\n  fetch or make it again"
+                ) from error
+            names = opened.schema_arrow.names
+            missing = sorted(set(columns or ()) - set(names))
+            if missing:
+                raise DataError(f"{address}: no column {', '.join(missing)}\n  there are: {', '.join(names)}")
+            self._files.append(opened)
+            sizes.append(opened.metadata.num_rows)
+            for group in range(opened.metadata.num_row_groups):
+                self._groups.append((number, group))
+                group_sizes.append(opened.metadata.row_group(group).num_rows)
+        self.sizes = tuple(sizes)
+        self._ends = np.cumsum(group_sizes)
+        self._read = lru_cache(maxsize=_KEPT_ROW_GROUPS)(self._read_group)
+
+    def _read_group(self, number: int) -> Any:
+        file, group = self._groups[number]
+        return self._files[file].read_row_group(group, columns=self._columns)
+
+    def row(self, index: int) -> Example:
+        """Row `index` of all files."""
+        if not 0 <= index < sum(self.sizes):
+            raise IndexError(f"example {index} of {sum(self.sizes)}")
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        begin = int(self._ends[number - 1]) if number else 0
+        return self._read(number).slice(index - begin, 1).to_pylist()[0]
+
+
+class HuggingFaceDataset(_Lazy):
+    """A data set of the `datasets` library: saved by `save_to_disk`, a folder of data files, or one of the hub."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str | None = None,
+        *,
+        splits: Mapping[str, str] | Sequence[str] = ("train", "validation", "test"),
+        revision: str | None = None,
+    ) -> None:
+        """
+        Args:
+            path: Folder, or name on the hub. What `save_to_disk` made of a set without splits is its split "train".
+            name: Of the configuration, such as "cola" of "glue".
+            splits: Those there are, or our name to theirs, which may be a slice: `{"validation": "train[:1%]"}`.
+            revision: Of the data set on the hub; pin it, so that the data stays the same.
+        """
+        self.path, self.name, self.revision = str(path), name, revision
+        self._splits = dict(splits) if isinstance(splits, Mapping) else {split: split for split in splits}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._splits)
+
+    @cached_property
+    def _loaded(self) -> dict[str, Any]:
+        return {}
+
+    def _dataset(self, split: str) -> Any:
+        self.check_split(split)
+        if split not in self._loaded:
+            self._loaded[split] = self._load(self._splits[split])
+        return self._loaded[split]
+
+    def _load(self, split: str) -> Any:
+        try:
+            import datasets
+        except ImportError as error:
+            raise MissingPackageError("datasets", "hub", f"the data set {self.path}") from error
+        folder = Path(self.path)
+        try:
+            if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+                return self._saved(split)
+            return datasets.load_dataset(self.path, self.name, split=split, revision=self.revision)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise DataError(
+                f"data set {self.path!r} has no split {split!r} that can be read: {type(error).__name__}: {error}\n"
+                "  check its name, configuration and splits; without network, give a folder"
+            ) from error
+
+    def _saved(self, split: str) -> Any:
+        """A split, or slices of splits, of what `save_to_disk` made."""
+        import datasets
+
+        saved = datasets.load_from_disk(self.path)
+        parts = saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or "train"): saved}
+        wanted = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(one) for name, one in parts.items()})
+        found = []
+        for one in wanted:
+            part = parts[one.splitname]
+            is_whole = (one.from_, one.to) == (0, len(part))
+            found.append(part if is_whole else part.select(range(one.from_, one.to)))
+        return found[0] if len(found) == 1 else datasets.concatenate_datasets(found)
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        return (len(self._dataset(split)),)
+
+    def example(self, split: str, index: int) -> Example:
+        return dict(self._dataset(split)[index])
+
+    def fingerprint(self, split: str) -> str:
+        return json_fingerprint([self.path, self.name, split, self._dataset(split)._fingerprint])
+
+
+class TokenShardSource(_Lazy):
+    """Documents of token shards (`pretrainkit tokenizer encode`), as `{"targets": int32 ids}`."""
+
+    def __init__(self, folders: Mapping[str, str | Path], *, key: str = "targets") -> None:
+        """
+        Args:
+            folders: Split to the folder with its `manifest.json`.
+            key: Name of the ids in the example.
+        """
+        self.folders, self.key = dict(folders), key
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.folders)
+
+    @cached_property
+    def _opened(self) -> dict[str, TokenShards]:
+        return {}
+
+    def shards(self, split: str) -> TokenShards:
+        """The shards of a split."""
+        self.check_split(split)
+        if split not in self._opened:
+            self._opened[split] = TokenShards.open(self.folders[split])
+        return self._opened[split]
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        return tuple(np.diff(self.shards(split).document_begins).tolist())
+
+    def example(self, split: str, index: int) -> Example:
+        sentences = self.shards(split).document(index)
+        return {self.key: np.concatenate([np.empty(0, np.int32), *sentences]).astype(np.int32)}
+
+    def fingerprint(self, split: str) -> str:
+        return json_fingerprint([self.key, self.shards(split).fingerprint])
+
+
+class FunctionSource(_Lazy):
+    """Examples that a Python function gives. What is no sequence is read into memory as a whole."""
+
+    def __init__(
+        self,
+        function: Callable[[str], Sequence[Mapping[str, Any]] | Iterable[Mapping[str, Any]]],
+        splits: Sequence[str],
+        *,
+        version: str = "",
+    ) -> None:
+        """
+        Args:
+            function: Of the name of a split, to its examples; the same ones every time.
+            splits: Those it knows.
+            version: Change it when the examples change but the code of the function does not.
+        """
+        self.function, self._splits, self.version = function, tuple(splits), version
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return self._splits
+
+    @cached_property
+    def _made(self) -> dict[str, Sequence[Mapping[str, Any]]]:
+        return {}
+
+    def _examples(self, split: str) -> Sequence[Mapping[str, Any]]:
+        self.check_split(split)
+        if split not in self._made:
+            given = self.function(split)
+            self._made[split] = given if isinstance(given, Sequence) else list(given)
+        return self._made[split]
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        return (len(self._examples(split)),)
+
+    def example(self, split: str, index: int) -> Example:
+        return dict(self._examples(split)[index])
+
+    def fingerprint(self, split: str) -> str:
+        return json_fingerprint([identity(self.function), self.version, split])
+
+
+def _kept(value: Example, keys: Sequence[str], place: str) -> Example:
+    missing = [key for key in keys if key not in value]
+    if missing:
+        raise DataError(f"{place} has no {', '.join(missing)}\n  its keys are: {', '.join(value) or 'none'}")
+    return {key: value[key] for key in keys}
+
+
+def _sha256_of(address: str, stamp: str) -> str:
+    """Of content where the file is local; else what the file system says about it."""
+    return f"{address} {stamp}" if "://" in address else file_sha256(address)

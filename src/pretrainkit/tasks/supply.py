@@ -1,0 +1,156 @@
+"""What tasks leave open and the run that uses them supplies: a vocabulary, where data lie, steps.
+
+A task that everybody may use cannot know the tokenizer of a run or the folders of a machine. It names a
+`RunVocabulary`, an `OpenSource` or `RunSteps` in their place; `Task.supplied(Supply(...))` is the same task with what
+was left open.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from pretrainkit.errors import ConfigError
+from pretrainkit.tasks.sources import Example, TaskSource
+from pretrainkit.tasks.steps import Regroup, Step
+from pretrainkit.tasks.vocabulary import Vocabulary
+
+ALL = "all"
+"""Name of a folder with one for each benchmark."""
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What a run, or a command, gives the tasks that it uses."""
+
+    vocabulary: Vocabulary | None = None
+    """In place of `RunVocabulary`; None: tasks that need one are refused."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Name of a benchmark (`glue`) or of a data set of it (`glue/cola`) to its folder; `all`: a folder with one for
+    each benchmark."""
+    steps: Callable[[], Sequence[Step]] | None = None
+    """What to put in place of `RunSteps`, asked only where there are such; None: tasks that need some are refused."""
+    left_out: frozenset[str] = frozenset()
+    """Tasks and mixtures that mixtures do without."""
+
+    def vocabulary_of(self, task_name: str, given: Vocabulary) -> Vocabulary:
+        """`given`, or that of the run. Raises ConfigError where there is none."""
+        if not isinstance(given, RunVocabulary):
+            return given
+        if self.vocabulary is None:
+            raise ConfigError(
+                f"task {task_name!r} leaves its vocabulary to the run, and none is given\n"
+                "  name a tokenizer folder, or bytes: data.tokenizer=DIR in a config, --tokenizer DIR of pretrainkit "
+                "tasks"
+            )
+        return self.vocabulary
+
+    def source_of(self, given: TaskSource) -> TaskSource:
+        """`given`, or what it stands for here. Raises DataError where files are missing."""
+        return given.supplied(self) if isinstance(given, OpenSource) else given
+
+    def steps_of(self, task_name: str, given: Sequence[Step]) -> tuple[Step, ...]:
+        """`given` with the steps of the run. Raises ConfigError where there are none."""
+        found: list[Step] = []
+        for step in given:
+            if not isinstance(step, RunSteps):
+                found.append(step)
+            elif self.steps is None:
+                raise ConfigError(f"task {task_name!r} leaves steps to the run, and none are given\n  {step.mend}")
+            else:
+                found += self.steps()
+        return tuple(found)
+
+
+class RunVocabulary(Vocabulary):
+    """Stands for the vocabulary of the run. All of these are equal; nothing is known about their ids."""
+
+    @property
+    def size(self) -> int:
+        self._refuse()
+
+    @property
+    def pad_id(self) -> int:
+        self._refuse()
+
+    @property
+    def eos_id(self) -> int:
+        self._refuse()
+
+    @property
+    def unk_id(self) -> int:
+        self._refuse()
+
+    @property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        self._refuse()
+
+    @property
+    def fingerprint(self) -> str:
+        self._refuse()
+
+    def encode(self, text: str) -> list[int]:
+        self._refuse()
+
+    def _decode(self, ids: list[int]) -> str:
+        self._refuse()
+
+    def describe(self) -> str:
+        return "the vocabulary of the run"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunVocabulary)
+
+    def __hash__(self) -> int:
+        return hash(RunVocabulary)
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigError(
+            "a task leaves its vocabulary to the run and is used without one\n"
+            "  in Python: task.supplied(Supply(vocabulary=open_vocabulary(FOLDER)))"
+        )
+
+
+class OpenSource(TaskSource):
+    """A source that is known by name; where it lies is supplied."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Those of `Supply.folders` that say where it lies."""
+
+    @abstractmethod
+    def supplied(self, supply: Supply) -> TaskSource:
+        """The source itself. Raises DataError where it is not there."""
+
+    def file_sizes(self, split: str) -> tuple[int, ...]:
+        self._refuse()
+
+    def example(self, split: str, index: int) -> Example:
+        self._refuse()
+
+    def fingerprint(self, split: str) -> str:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigError(
+            "a task leaves open where its data lie and is used as it is\n"
+            "  in Python: task.supplied(Supply(folders={NAME: FOLDER}))"
+        )
+
+
+@dataclass(frozen=True)
+class RunSteps(Regroup):
+    """Stands for steps of the run, behind the cache marker."""
+
+    mend: str = "give the settings that they are made of"
+    """What a user who gave none is told."""
+
+    def regroup(self, examples: Sequence[Example], **_: object) -> Sequence[Example]:
+        raise ConfigError(f"a task leaves steps to the run and is used without any\n  {self.mend}")
+
+
+def leaves_open(source: TaskSource, vocabularies: Iterable[Vocabulary], steps: Iterable[Step]) -> bool:
+    """Whether something of a task is to be supplied."""
+    has_open_vocabulary = any(isinstance(one, RunVocabulary) for one in vocabularies)
+    return isinstance(source, OpenSource) or has_open_vocabulary or any(isinstance(step, RunSteps) for step in steps)

@@ -1,0 +1,112 @@
+"""The vocabulary of a run from what names it: a tokenizer folder, a model, or `bytes`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pretrainkit.errors import DataError
+from pretrainkit.tasks.vocabulary import ByteVocabulary, SentencePieceVocabulary, TokenizerJsonVocabulary, Vocabulary
+from pretrainkit.tokenizers.folder import copy_tokenizer
+
+BYTES = "bytes"
+"""ByT5's vocabulary, which needs no files."""
+NUM_SENTINELS = 100
+"""Of T5: added to a tokenizer that has none of its own."""
+_SENTENCEPIECE = ("sentencepiece.model", "spiece.model", "tokenizer.model")
+_JSON = "tokenizer.json"
+_ABOUT = "tokenizer_config.json"
+_BYT5 = "ByT5Tokenizer"
+
+
+def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Vocabulary:
+    """The vocabulary that `place` names.
+
+    Args:
+        place: A tokenizer folder (ours, or a Hugging Face one with spiece.model or tokenizer.json), a run or export
+            that has one in `tokenizer/`, a SentencePiece model, a tokenizer.json, or `bytes`.
+        num_sentinels: Ids behind the vocabulary for sentinels; None: the tokenizer's own where it has pieces named
+            `<extra_id_0>` and so on, else 100 (of bytes: the 11 that text never uses).
+
+    Raises:
+        DataError: There is nothing of the kind.
+    """
+    if str(place) == BYTES:
+        return ByteVocabulary(num_sentinels or 0)
+    path = tokenizer_place(Path(place))
+    if path.is_dir() and _is_byt5(path):
+        return ByteVocabulary(num_sentinels or _extra_bytes(path))
+    is_json = path.name == _JSON or (path.is_dir() and not any((path / name).is_file() for name in _SENTENCEPIECE))
+    kind = TokenizerJsonVocabulary if is_json else SentencePieceVocabulary
+    plain = kind(path)
+    if num_sentinels is None:
+        return plain if plain.sentinel_ids else kind(path, NUM_SENTINELS)
+    if is_json and plain.sentinel_ids == tuple(range(plain.size - 1, plain.size - 1 - num_sentinels, -1)):
+        return plain  # an export has them in its file
+    return kind(path, num_sentinels)
+
+
+def tokenizer_place(path: Path) -> Path:
+    """Where the tokenizer of `path` lies: in it, in `tokenizer/` of a run or export, or beside the checkpoints.
+
+    Raises:
+        DataError: Nowhere.
+    """
+    of_run = [path.parent.parent / "tokenizer"] if path.parent.name == "checkpoints" else []
+    for place in (path, path / "tokenizer", *of_run):
+        if place.is_file() or any((place / name).is_file() for name in (*_SENTENCEPIECE, _JSON)) or _is_byt5(place):
+            return place
+    raise DataError(
+        f"{path} holds no tokenizer: {', '.join((*_SENTENCEPIECE, _JSON))} are not there\n"
+        "  make one with pretrainkit tokenizer train --layout t5, name the folder of a T5 of Hugging Face, or bytes"
+    )
+
+
+def save_vocabulary(vocabulary: Vocabulary, out: Path) -> bool:
+    """Write the new folder `out`, from which `open_vocabulary` and transformers read the same ids; False: such a
+    vocabulary has no files."""
+    if isinstance(vocabulary, ByteVocabulary):
+        out.mkdir()
+        (out / _ABOUT).write_text(json.dumps(_byte_tokenizer(vocabulary), indent=2) + "\n", "utf-8")
+        return True
+    if isinstance(vocabulary, (SentencePieceVocabulary, TokenizerJsonVocabulary)):
+        copy_tokenizer(vocabulary.path if vocabulary.path.is_dir() else vocabulary.path.parent, out)
+        return any((out / name).is_file() for name in (*_SENTENCEPIECE, _JSON))
+    return False
+
+
+def _byte_tokenizer(vocabulary: ByteVocabulary) -> dict[str, Any]:
+    """The tokenizer_config.json of `ByT5Tokenizer`. Sentinels are named one by one, as ours count down from the last
+    id, and those that transformers adds by itself count up."""
+    named = {vocabulary.pad_id: "<pad>", vocabulary.eos_id: "</s>", vocabulary.unk_id: "<unk>"}
+    named |= {index: f"<extra_id_{number}>" for number, index in enumerate(vocabulary.sentinel_ids)}
+    plain = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    return {
+        "tokenizer_class": _BYT5,
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "extra_ids": 0,
+        "added_tokens_decoder": {
+            str(index): {"content": name, **plain, "special": True} for index, name in sorted(named.items())
+        },
+    }
+
+
+def _is_byt5(folder: Path) -> bool:
+    return _about(folder).get("tokenizer_class") == _BYT5
+
+
+def _extra_bytes(folder: Path) -> int:
+    """Sentinels behind the bytes, as `save_vocabulary` wrote them: the first one is the last id. Those of the released
+    ByT5, which transformers adds from 259 up, were never trained."""
+    tokens = _about(folder).get("added_tokens_decoder", {})
+    first = next((int(index) for index, token in tokens.items() if token.get("content") == "<extra_id_0>"), 0)
+    is_last = all(int(index) <= first for index in tokens)
+    return max(0, first + 1 - ByteVocabulary().size) if is_last else 0
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / _ABOUT).read_bytes())
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,338 @@
+"""Saving and restoring everything a run needs to go on, exactly.
+
+Tensors are written by PyTorch's distributed checkpoint (DCP): each rank writes its own parts, equal copies are
+written once, in the background, while training goes on. They lie in safetensors files through DCP's Hugging Face
+storage, not in its default format: that keeps its index in a pickle, and loading someone else's pickle runs their code.
+Safetensors files hold numbers only, and DCP reads their parts back on any number of ranks, so a checkpoint of FSDP2 on
+2 ranks continues as DDP or in one process. Everything that is not a tensor is in `meta.json`. See `checkpoint_files`
+for the folder and for why a checkpoint is complete or absent, and `checkpoint_tensors` for what is in the files.
+"""
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from shlex import quote
+from typing import IO, Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pretrainkit.dist.env import World
+from pretrainkit.dist.weights import is_dtensor, model_tensors, require_same_tensors
+from pretrainkit.errors import CheckpointError, RunError
+from pretrainkit.training.checkpoints import files
+from pretrainkit.training.checkpoints.files import Checkpoint
+from pretrainkit.training.checkpoints.tensors import (
+    empty_moments,
+    local_part,
+    named_state,
+    read_into,
+    reason,
+    set_moments,
+    stored_tensors,
+    write_into,
+)
+from pretrainkit.training.run import CheckpointConfig
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointStore:
+    """The checkpoints of one run. All ranks make one and call its methods together; close it, or use `with`.
+
+    Args:
+        folder: `RUN/checkpoints`; created when missing.
+        config: How many to keep, and whether to write in the background.
+        world: The processes of the run; they share the file system of `folder`.
+
+    Raises:
+        CheckpointError: The folder cannot be written, or another process is writing checkpoints there.
+    """
+
+    def __init__(self, folder: Path, config: CheckpointConfig, world: World) -> None:
+        self.folder = folder
+        self.config = config
+        self.world = world
+        self._lock: IO[str] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: Future[Path] | None = None
+        self._group: dist.ProcessGroup | None = None
+        self._cpu_mesh: Any = None
+        self._buffers: dict[str, Tensor] = {}
+        self._newest: Path | None = None
+        world.on_main(self._take_folder)
+
+    def check_space(self, model: nn.Module, num_copies: int = 3) -> None:
+        """Refuse to start where not even one checkpoint fits.
+
+        Args:
+            model: Of the run.
+            num_copies: Tensors per parameter in a checkpoint: 1, 2 more for Adam's moments, 1 more for an average.
+
+        Raises:
+            CheckpointError: The disk has less room than that.
+        """
+        num_bytes = num_copies * sum(tensor.numel() * tensor.element_size() for tensor in model_tensors(model).values())
+
+        def check() -> None:
+            free = shutil.disk_usage(self.folder).free
+            if free < num_bytes:
+                raise CheckpointError(
+                    f"a checkpoint takes about {num_bytes / 1e9:.3g} GB, {self.folder} has room for {free / 1e9:.3g}\n"
+                    "  make room or choose a run folder on another disk"
+                )
+
+        self.world.on_main(check)
+
+    def save(
+        self,
+        step: int,
+        model: nn.Module,
+        optimizer: Optimizer | None = None,
+        *,
+        extra: Mapping[str, Tensor] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        keep_steps: Collection[int] = (),
+        blocking: bool = False,
+    ) -> None:
+        """Save the state after `step` updates. Returns once the state is copied; the copy is written in the background.
+
+        Waits for the previous save first: at most one is under way. Does nothing when this store saved `step` already.
+
+        Args:
+            step: Updates made.
+            model: What `parallelize` returned.
+            optimizer: Its state tensors are saved under the names of the parameters.
+            extra: More tensors by full name, such as "ema.NAME"; sharded as they are.
+            meta: What else is needed to go on (data state, config hash, code version); JSON, equal on all ranks.
+            keep_steps: Checkpoints that are not deleted when this one is complete, however old.
+            blocking: Return only when the checkpoint is complete. Always so with `config.asynchronous` False.
+
+        Raises:
+            RunError: This save (when blocking) or the previous one failed, on any rank: disk full, folder gone. The
+                message names the folder and the checkpoint to resume from.
+        """
+        self.wait()
+        if self._newest is not None and self._newest.name == files.folder_name(step):
+            return
+        meta = json.loads(json.dumps(meta or {}))  # a copy; and what is not JSON is refused here, on every rank
+        if self.world.world_size > 1 and self._group is None:
+            # Its own group: a background thread must not mix its messages with those of the training step.
+            self._group = dist.new_group(backend="gloo")
+        tensors = named_state(model, optimizer, extra)
+        staged = self._staged(tensors)
+        if blocking or not self.config.asynchronous:
+            self._newest = self._write(step, staged, meta, keep_steps)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending = self._pool.submit(self._write, step, staged, meta, keep_steps)
+
+    def wait(self) -> None:
+        """Wait for the save under way, if any.
+
+        Raises:
+            RunError: It failed.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._newest = pending.result()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the save under way is known to have failed on this rank; then `wait` and `save` raise."""
+        return self._pending is not None and self._pending.done() and self._pending.exception() is not None
+
+    def newest_valid(self) -> Path | None:
+        """The newest checkpoint that is whole, for all ranks; torn ones are named in warnings and skipped."""
+        self.wait()
+        found = self.world.on_main(lambda: str(files.newest_valid(self.folder) or ""))
+        return Path(found) if found else None
+
+    def close(self) -> None:
+        """Wait for the save under way and let go of the folder. Before `World.close`: the save needs the other ranks.
+
+        Raises:
+            RunError: The save under way failed.
+        """
+        try:
+            self.wait()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
+                self._pool = None
+            self._buffers.clear()
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _take_folder(self) -> None:
+        self._lock = files.lock(self.folder)
+        if self._lock is not None:
+            files.clean(self.folder)
+
+    def _staged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies on the CPU, in buffers that the next save uses again; for a GPU pinned, so that copies overlap."""
+        staged: dict[str, Tensor] = {}
+        on_device = False
+        for name, tensor in tensors.items():
+            local = local_part(tensor)
+            buffer = self._buffers.get(name)
+            if buffer is None or buffer.shape != local.shape or buffer.dtype != local.dtype:
+                buffer = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
+                self._buffers[name] = buffer
+            buffer.copy_(local, non_blocking=local.is_cuda)
+            on_device = on_device or local.is_cuda
+            staged[name] = self._as_part_of(buffer, tensor)
+        if on_device:
+            torch.accelerator.synchronize()
+        return staged
+
+    def _as_part_of(self, buffer: Tensor, tensor: Tensor) -> Tensor:
+        """`buffer` as the part of a larger tensor that `tensor` is."""
+        if not is_dtensor(tensor):
+            return buffer
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor
+
+        assert isinstance(tensor, DTensor)
+        if self._cpu_mesh is None:
+            self._cpu_mesh = init_device_mesh("cpu", tuple(tensor.device_mesh.shape))
+        return DTensor.from_local(
+            buffer, self._cpu_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+        )
+
+    def _write(
+        self, step: int, tensors: dict[str, Tensor], meta: Mapping[str, Any], keep_steps: Collection[int]
+    ) -> Path:
+        """Write, check and publish; on all ranks, maybe in the background thread. Fails on all ranks or on none."""
+        started = time.perf_counter()
+        records: dict[str, Any] = {}
+        failure = ""
+        try:
+            records = write_into(files.incomplete_path(self.folder, step), tensors, self.world, self._group)
+        except OSError as error:
+            failure = reason(error)
+        report: dict[str, Any] = {"files": records, "failure": failure}
+        reports = self.world.gather_objects(report, self._group)
+        failure = next((each["failure"] for each in reports if each["failure"]), "")
+        if not failure and self.world.is_main:
+            try:
+                all_files = {name: record for each in reports for name, record in each["files"].items()}
+                files.publish(self.folder, step, self.world.world_size, all_files, meta)
+            except OSError as error:
+                failure = reason(error)
+        failure = self.world.gather_objects(failure, self._group)[0]
+        path = self.folder / files.folder_name(step)
+        if failure:
+            if self.world.is_main:
+                shutil.rmtree(files.incomplete_path(self.folder, step), ignore_errors=True)
+            left = (
+                f"{self._newest} is intact" if self._newest is not None else "checkpoints of earlier steps are intact"
+            )
+            raise RunError(
+                f"cannot save checkpoint {path}: {failure}\n"
+                f"  {left}; make room or fix the folder, then: `pretrainkit resume {quote(str(self.folder.parent))}`"
+            )
+        if self.world.is_main:
+            _log.info("saved %s in %.1f s", path, time.perf_counter() - started)
+            try:
+                files.prune(self.folder, step, self.config.keep_last, self.config.keep_every_steps, keep_steps)
+            except OSError as error:
+                _log.warning("cannot delete old checkpoints in %s: %s", self.folder, reason(error))
+        return path
+
+
+def load(
+    path: Path,
+    world: World,
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    extra: Mapping[str, Tensor] | None = None,
+    verify: bool = True,
+) -> Checkpoint:
+    """Restore exactly what `CheckpointStore.save` was given, in place. All ranks call it; any number, DDP or FSDP2.
+
+    Args:
+        path: A checkpoint folder.
+        world: The processes of the run.
+        model: What `parallelize` returned.
+        optimizer: Of this model; None: leave its state in the checkpoint.
+        extra: Tensors to restore by full name, such as "ema.NAME".
+        verify: Check sizes and SHA-256 of the files first; not needed right after `newest_valid`.
+
+    Raises:
+        CheckpointError: The checkpoint is missing or damaged, or is of another model. Nothing was changed.
+    """
+    found = world.on_main(lambda: files.problem(path, check_content=verify) or "")
+    if found:
+        raise CheckpointError(f"checkpoint {path} cannot be used: {found}\n  use an earlier one or start a new run")
+    checkpoint = files.read_checkpoint(path)
+    stored = stored_tensors(path)
+    wanted = {f"model.{name}": tensor.detach() for name, tensor in model_tensors(model).items()}
+    require_same_tensors(
+        {name: tuple(tensor.shape) for name, tensor in wanted.items()},
+        {name: tuple(tensor.shape) for name, tensor in stored.items() if name.startswith("model.")},
+        f"checkpoint {path}",
+    )
+    wanted |= {name: tensor.detach() for name, tensor in (extra or {}).items()}
+    absent = [name for name in extra or {} if name not in stored or stored[name].shape != wanted[name].shape]
+    if absent:
+        raise CheckpointError(
+            f"checkpoint {path} does not hold {', '.join(absent[:4])}{' ...' if len(absent) > 4 else ''}\n"
+            "  it was saved by a run without it (such as ema_decay=null), or of another model: use that run's config"
+        )
+    moments = {} if optimizer is None else empty_moments(model, optimizer, stored, path)
+    wanted |= {name: tensor for by_key in moments.values() for name, tensor in by_key.values()}
+    for name, tensor in wanted.items():
+        if tensor.dtype != stored[name].dtype:
+            raise CheckpointError(
+                f"checkpoint {path} has {name} as {stored[name].dtype}, this run as {tensor.dtype}\n"
+                "  resume with the precision it was trained with"
+            )
+    unread = [name for name in stored if name not in wanted and not name.startswith("optimizer.")]
+    if unread and world.is_main:
+        _log.warning(
+            "checkpoint %s holds %d tensors that this run does not use, such as %s", path, len(unread), unread[0]
+        )
+    read_into(path, wanted, world)
+    if optimizer is not None:
+        set_moments(optimizer, moments)
+    return checkpoint
+
+
+def read_weights(path: Path, prefix: str = "model.") -> dict[str, Tensor]:
+    """The whole tensors whose names start with `prefix`, without it, on the CPU; by default the model's weights.
+
+    Needs neither a process group nor the number of ranks that wrote them. Tied parameters come under one name, which
+    `load_full_state_dict` accepts.
+
+    Raises:
+        CheckpointError: There is no whole checkpoint at `path`, or it has no such tensors.
+    """
+    trouble = files.problem(path)
+    if trouble is not None:
+        raise CheckpointError(f"checkpoint {path} cannot be used: {trouble}\n  use another one")
+    weights = {
+        name: torch.empty(meta.shape, dtype=meta.dtype)
+        for name, meta in stored_tensors(path).items()
+        if name.startswith(prefix)
+    }
+    if not weights:
+        advice = "only a run with ema_decay keeps an average of its weights" if prefix == "ema." else "use another one"
+        raise CheckpointError(f"checkpoint {path} holds no tensors named {prefix}...\n  {advice}")
+    read_into(path, weights, World())
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}

@@ -1,0 +1,275 @@
+"""Checkpoint folders on disk: names, manifest, verification, deletion, the lock. Torch-free.
+
+checkpoints/
+  .lock                       held by the run that writes here
+  step-00001000/              complete, by construction: it got this name after all of it was on the disk
+    PINNED                    only where someone made it: never deleted
+    meta.json                 step, what the trainer added, size and SHA-256 of every file, a checksum of itself
+    rank-00000-of-00002-part-000.safetensors ...
+  .incomplete-step-00002000/  being written, or left behind by a run that died
+  .deleted-step-00000500/     being deleted: renamed first, so that half a deletion is never taken for a checkpoint
+  set-aside-step-00003000/    later than a checkpoint that was written after it: a future that this run did not take
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pretrainkit.errors import CheckpointError
+from pretrainkit.files.manifest import file_sha256, sync
+
+_log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+META_NAME = "meta.json"
+_STEP_FOLDER = re.compile(r"step-(\d{8,})")
+PINNED = "PINNED"
+"""A file of this name in a checkpoint keeps it from being deleted."""
+_INCOMPLETE, _DELETED, _SET_ASIDE = ".incomplete-", ".deleted-", "set-aside-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `meta.json` says about a checkpoint."""
+
+    path: Path
+    step: int
+    """Updates made."""
+    world_size: int
+    """Ranks that wrote it; any number can read it."""
+    meta: dict[str, Any]
+    """What the trainer handed to `save`."""
+
+
+def folder_name(step: int) -> str:
+    """Folder of the checkpoint after `step` updates."""
+    return f"step-{step:08d}"
+
+
+def incomplete_path(folder: Path, step: int) -> Path:
+    """Where a checkpoint is written before it is renamed."""
+    return folder / f"{_INCOMPLETE}{folder_name(step)}"
+
+
+def step_folders(folder: Path) -> dict[int, Path]:
+    """Step to folder of everything that is called a checkpoint, sorted by step. Empty when `folder` does not exist."""
+    if not folder.is_dir():
+        return {}
+    found = {int(m[1]): path for path in folder.iterdir() if (m := _STEP_FOLDER.fullmatch(path.name))}
+    return dict(sorted(found.items()))
+
+
+def file_record(path: Path) -> dict[str, Any]:
+    """Size in bytes and SHA-256 of a file, after making sure that it is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+
+
+def publish(folder: Path, step: int, world_size: int, files: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
+    """Turn the incomplete folder of `step`, whose `files` are on the disk, into a checkpoint.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        step: Updates made.
+        world_size: Ranks that wrote.
+        files: File name to `file_record`.
+        meta: The trainer's own entries; JSON.
+
+    Raises:
+        OSError: The disk is full or failing; no checkpoint of this step appears.
+    """
+    incomplete, final = incomplete_path(folder, step), folder / folder_name(step)
+    missing = [name for name in files if not (incomplete / name).is_file()]
+    if missing:
+        raise OSError(errno.ENOENT, "not visible to rank 0; all ranks must share one file system", missing[0])
+    content = {
+        "format": FORMAT_VERSION,
+        "step": step,
+        "world_size": world_size,
+        "files": dict(files),
+        "meta": dict(meta),
+    }
+    content["checksum"] = _checksum(content)
+    with (incomplete / META_NAME).open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    sync(incomplete)
+    if final.exists():
+        delete(final)
+    incomplete.rename(final)
+    sync(folder)
+    return final
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """What `meta.json` says. The other files are not looked at: see `problem`.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or its `meta.json` is damaged or of a newer format.
+    """
+    content = _read_meta(path)
+    return Checkpoint(path, content["step"], content["world_size"], content["meta"])
+
+
+def problem(path: Path, check_content: bool = True) -> str | None:
+    """What is wrong with the checkpoint at `path`, or None.
+
+    Args:
+        path: A checkpoint folder.
+        check_content: Also compare the SHA-256 of every file (reads everything once, one thread per file).
+    """
+    try:
+        files = _read_meta(path)["files"]
+    except CheckpointError as error:
+        return str(error).splitlines()[0]
+    for name, record in files.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if (num_bytes := file.stat().st_size) != record["bytes"]:
+            return f"{name} has {num_bytes} bytes instead of {record['bytes']}"
+    if check_content and files:
+        with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as pool:
+            for (name, record), digest in zip(
+                files.items(), pool.map(file_sha256, [path / name for name in files]), strict=True
+            ):
+                if digest != record["sha256"]:
+                    return f"{name} does not have the SHA-256 of {META_NAME}"
+    return None
+
+
+def newest_valid(folder: Path) -> Path | None:
+    """The newest checkpoint whose files are all what they should be; None when there is none.
+
+    Those that are not are skipped, each with a warning that names it and what is wrong with it.
+    """
+    for path in reversed(step_folders(folder).values()):
+        trouble = problem(path)
+        if trouble is None:
+            return path
+        _log.warning("skipping checkpoint %s: %s", path, trouble)
+    return None
+
+
+def prune(
+    folder: Path, step: int, keep_last: int, keep_every_steps: int | None, keep_steps: Collection[int] = ()
+) -> None:
+    """Delete what is not to be kept once the checkpoint of `step` is complete.
+
+    Only complete checkpoints that are not pinned count towards `keep_last`. Checkpoints of later steps come from a
+    history that this run left when it resumed earlier: they are set aside under another name, never deleted.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        step: Of the newest checkpoint.
+        keep_last: How many of the newest stay.
+        keep_every_steps: Multiples of this stay.
+        keep_steps: These stay.
+    """
+    folders = step_folders(folder)
+    for later in [s for s in folders if s > step]:
+        path = folders.pop(later)
+        aside = path.with_name(f"{_SET_ASIDE}{path.name}")
+        if not aside.exists():
+            path.rename(aside)
+            _log.warning(
+                "checkpoint %s is later than step %d, which was just saved: renamed to %s", path, step, aside.name
+            )
+    pinned = {s for s, path in folders.items() if (path / PINNED).exists()}
+    complete = [s for s, path in folders.items() if problem(path, check_content=False) is None and s not in pinned]
+    kept = {*complete[-keep_last:], *pinned, *keep_steps}
+    if keep_every_steps is not None:
+        kept |= {s for s in complete if s % keep_every_steps == 0}
+    for old in folders.keys() - kept:
+        delete(folders[old])
+
+
+def delete(path: Path) -> None:
+    """Delete a checkpoint folder. It loses its name first: half a deletion is never taken for a checkpoint."""
+    doomed = path.with_name(f"{_DELETED}{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)  # what is left goes when the next run starts
+
+
+def clean(folder: Path) -> None:
+    """Remove what dead runs left half-written or half-deleted. Hold the lock when calling."""
+    for path in folder.iterdir():
+        if path.name.startswith((_INCOMPLETE, _DELETED)) and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def lock(folder: Path) -> IO[str] | None:
+    """Make this process the only one that writes checkpoints into `folder`, until it closes the file or ends.
+
+    Returns:
+        The open lock file, or None where the file system has no locks: then nothing may be cleaned up.
+
+    Raises:
+        CheckpointError: Another process holds the lock, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write checkpoints into {folder}: {error.strerror}\n  choose another run folder or fix this one"
+        ) from None
+    try:
+        # A POSIX lock: the kernel drops it when the process dies, and forked workers do not inherit it.
+        import fcntl
+
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # Windows
+        file.close()
+        return None
+    except OSError as error:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise CheckpointError(
+                f"another process is writing checkpoints into {folder} (process {holder})\n"
+                "  wait until it ends, stop it, or choose another run folder"
+            ) from None
+        return None
+    file.truncate(0)
+    file.write(f"{os.getpid()} on {os.uname().nodename}\n")
+    file.flush()
+    return file
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    """The content of `meta.json`, checked."""
+    try:
+        content = json.loads((path / META_NAME).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(
+            f"{path} is not a checkpoint: it has no {META_NAME}\n"
+            "  checkpoints are the step-... folders in RUN/checkpoints"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path / META_NAME} cannot be read: {error}\n  use an earlier checkpoint") from None
+    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+        raise CheckpointError(f"{path / META_NAME} is damaged: its checksum is wrong\n  use an earlier checkpoint")
+    if content["format"] != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has checkpoint format {content['format']}; this version reads {FORMAT_VERSION}\n"
+            "  use the version of pretrainkit that wrote it"
+        )
+    return content
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

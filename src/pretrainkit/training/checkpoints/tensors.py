@@ -1,0 +1,182 @@
+"""The tensors of a checkpoint: their names, where they come from and go to, and the files they lie in.
+
+Names: `model.NAME`, `optimizer.NAME.exp_avg` and so on, and the trainer's own such as `ema.NAME`. Tied parameters are
+stored once. The optimizer's hyperparameters are not state: they come from the config and the schedule.
+"""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pretrainkit.dist.env import World
+from pretrainkit.dist.weights import is_dtensor, model_tensors
+from pretrainkit.errors import CheckpointError
+from pretrainkit.training.checkpoints.files import file_record
+
+_FILE_BYTES = 32 << 20
+"""A file is laid out in memory before it is written, and nothing else in Python runs meanwhile: about 1 ms per 2 MB."""
+
+
+def named_state(
+    model: nn.Module, optimizer: Optimizer | None = None, extra: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """All tensors of a training state by the names they have in a checkpoint; the tensors themselves, not copies."""
+    own = model_tensors(model)
+    tensors = {f"model.{name}": tensor for name, tensor in own.items()}
+    state: Mapping[Tensor, Mapping[str, Any]] = {} if optimizer is None else optimizer.state
+    for name, parameter in own.items():
+        for key, value in state.get(parameter, {}).items():
+            if not isinstance(value, Tensor):
+                raise TypeError(f"optimizer state {key!r} of {name} is a {type(value).__name__}; keep it as a tensor")
+            tensors[f"optimizer.{name}.{key}"] = value
+    clash = tensors.keys() & (extra or {}).keys()
+    if clash:
+        raise ValueError(f"extra tensors named as those of model or optimizer: {sorted(clash)}")
+    return tensors | dict(extra or {})
+
+
+Moments = dict[int, dict[str, tuple[str, Tensor]]]
+"""Index of a parameter in the optimizer -> key of its state -> (name in the checkpoint, tensor)."""
+
+
+def empty_moments(model: nn.Module, optimizer: Optimizer, stored: Mapping[str, Tensor], path: Path) -> Moments:
+    """Tensors to read the optimizer's state into, sharded as the parameters are."""
+    names = {id(parameter): name for name, parameter in model_tensors(model).items()}
+    keys: dict[str, dict[str, str]] = {}
+    for full_name in stored:
+        if full_name.startswith("optimizer."):
+            name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
+            keys.setdefault(name, {})[key] = full_name
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if not keys and not _is_stateless(optimizer):
+        raise CheckpointError(
+            f"checkpoint {path} has no optimizer state, so training cannot go on exactly\n"
+            f"  start a new run from its weights: init_from={path} init.restore=weights"
+        )
+    unused = keys.keys() - {names[id(parameter)] for parameter in parameters}
+    if unused:
+        raise CheckpointError(
+            f"checkpoint {path} has optimizer state of {', '.join(sorted(unused)[:4])}, which this run does not train\n"
+            "  use the config it was trained with"
+        )
+    moments: Moments = {}
+    for index, parameter in enumerate(parameters):
+        for key, full_name in keys.get(names[id(parameter)], {}).items():
+            meta = stored[full_name]
+            if meta.shape == parameter.shape:
+                tensor = torch.empty_like(parameter, dtype=meta.dtype, requires_grad=False)
+            else:
+                tensor = torch.empty(meta.shape, dtype=meta.dtype)
+            moments.setdefault(index, {})[key] = (full_name, tensor)
+    return moments
+
+
+def _is_stateless(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.SGD) and not optimizer.defaults["momentum"]
+
+
+def set_moments(optimizer: Optimizer, moments: Moments) -> None:
+    """Through the optimizer's own method, which moves step counters where this kind of optimizer wants them."""
+    state = {index: {key: tensor for key, (_, tensor) in by_key.items()} for index, by_key in moments.items()}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def stored_tensors(path: Path) -> dict[str, Tensor]:
+    """Name to shape and dtype (tensors on the meta device) of everything in a checkpoint, from the files' headers."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    stored = {}
+    for name, meta in HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata.items():
+        assert isinstance(meta, TensorStorageMetadata)
+        stored[name] = torch.empty(meta.size, dtype=meta.properties.dtype, device="meta")
+    return stored
+
+
+def write_into(
+    folder: Path, tensors: Mapping[str, Tensor], world: World, group: dist.ProcessGroup | None
+) -> dict[str, Any]:
+    """Write this rank's files into `folder`: its shards, and its share of what all ranks hold alike.
+
+    Args:
+        folder: Shared by all ranks; created when missing.
+        tensors: On the CPU, contiguous, whole or sharded; no two share memory.
+        world: The processes of the run.
+        group: All of them, with a backend for the CPU; None for one process.
+
+    Returns:
+        File name to size and SHA-256, once they are on the disk.
+
+    Raises:
+        OSError: On any rank: this one's own, or what DCP says of the others.
+    """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
+    _accept_one_process()
+    writer = HuggingFaceStorageWriter(str(folder), _file_numbers(tensors, world.world_size), save_distributed=True)
+    try:
+        dcp.save(dict(tensors), storage_writer=writer, process_group=group, no_dist=world.world_size == 1)
+    except CheckpointException as error:
+        raise OSError("; ".join(reason(cause) for cause, _ in error.failures.values())) from error
+    records = {}
+    for part, path in enumerate(sorted(folder.glob(f"shard-{world.rank + 1:05d}-*.safetensors"))):
+        name = f"rank-{world.rank:05d}-of-{world.world_size:05d}-part-{part:03d}.safetensors"
+        records[name] = file_record(path.rename(folder / name))
+    return records
+
+
+def read_into(path: Path, tensors: dict[str, Tensor], world: World) -> None:
+    """Fill `tensors` (whole or sharded) from the checkpoint's files.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+    """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    _accept_one_process()
+    try:
+        dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=world.world_size == 1)
+    except CheckpointException as error:
+        reasons = "; ".join(reason(cause) for cause, _ in error.failures.values())
+        raise CheckpointError(f"checkpoint {path} cannot be read: {reasons}\n  use an earlier one") from error
+
+
+def _file_numbers(tensors: Mapping[str, Tensor], world_size: int) -> dict[str, int]:
+    """Name to number of the file, from 1, such that a rank's files are of about `_FILE_BYTES` each."""
+    numbers, num_bytes = {}, 0
+    for name, tensor in tensors.items():
+        numbers[name] = 1 + num_bytes // (_FILE_BYTES * world_size)
+        num_bytes += tensor.numel() * tensor.element_size()
+    return numbers
+
+
+def _accept_one_process() -> None:
+    """DCP warns that it assumes one process even where it was told so."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor, detached."""
+    if is_dtensor(tensor):
+        from torch.distributed.tensor import DTensor
+
+        assert isinstance(tensor, DTensor)
+        tensor = tensor.to_local()
+    return tensor.detach()
+
+
+def reason(error: BaseException) -> str:
+    """One line about what went wrong with a file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,216 @@
+"""From gradients to updates: which parameters decay, the optimizers, clipping.
+
+Source: specification 12.1 and 12.2. torch's AdamW is that formula, u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+and p -= lr * u, with the decay applied first; the two differ in rounding only.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from pretrainkit.dist.parallelize import HasBlocks, unwrap
+from pretrainkit.errors import ConfigError
+from pretrainkit.training.eager import EagerAdamW, EagerSGD
+from pretrainkit.training.optimizers.adafactor import Adafactor
+from pretrainkit.training.optimizers.config import OptimizerConfig
+from pretrainkit.training.optimizers.lamb import Lamb
+from pretrainkit.training.optimizers.lars import Lars
+from pretrainkit.training.optimizers.lion import Lion
+from pretrainkit.training.optimizers.muon import Muon
+from pretrainkit.training.optimizers.parameters import local_tensors, plain_name, stacked_parameters, tensor_norms
+from pretrainkit.training.optimizers.scaled_adamw import ScaledAdamW
+from pretrainkit.training.precision import Precision, has_fast_bfloat16
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
+_FUSED_DEVICES = frozenset({"cpu", "cuda"})
+_FUSED_QUERY_KEY_VALUE = "qkv"
+_WITHOUT_DECAY = frozenset(
+    {"class_token", "cls_token", "dist_token", "mask_token", "reg_token", "position_embedding", "pos_embed"}
+    | {"log_scale", "temperature"}
+)
+"""Parameters that no linear layer or embedding holds: single tokens, positions of vision transformers, temperatures."""
+
+
+def decays_by_name(owner: nn.Module, name: str) -> bool:
+    """Whether the parameter decays in mode by_name: all but biases, the parameters of norm layers, tokens and positions
+    that are parameters of their own (not of an embedding), and temperatures.
+
+    Args:
+        owner: The module that holds the parameter. A norm layer is one of torch's, or a class named `...Norm`.
+        name: Dotted name of the parameter; its last part counts.
+    """
+    leaf = name.rpartition(".")[2]
+    is_norm = isinstance(owner, _NORMS) or type(owner).__name__.endswith("Norm")
+    return not (is_norm or leaf == "bias" or leaf.endswith("_bias") or leaf in _WITHOUT_DECAY)
+
+
+def decays_in_compat(name: str, parameter: Tensor) -> bool:
+    """Whether the parameter decays in mode by_ndim_compat: in Sabertooth of 2022, every tensor that is not 1-D.
+
+    There query, key and value biases had the shape (heads, width of a head) and so decayed (specification 12.1). Here
+    they are 1-D and fused in the linear layer `qkv` (or apart in `query`, `key` and `value`).
+    """
+    owner, _, leaf = plain_name(name).rpartition(".")
+    is_projection = owner.rpartition(".")[2] in (_FUSED_QUERY_KEY_VALUE, "query", "key", "value")
+    return parameter.ndim != 1 or (leaf == "bias" and is_projection)
+
+
+def decayed_names(model: nn.Module, config: OptimizerConfig) -> dict[str, bool]:
+    """Every trainable parameter's name (as in `model.named_parameters()`, shared ones once) to whether it decays."""
+    owners = {id(parameter): module for module in model.modules() for parameter in module.parameters(recurse=False)}
+    return {
+        name: config.decay_mask == "all"
+        or (
+            decays_by_name(owners[id(parameter)], name)
+            if config.decay_mask == "by_name"
+            else decays_in_compat(name, parameter)
+        )
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer for `model`, with one group for each combination of weight decay and learning rate. Call it after
+    sharding.
+
+    The learning rate is set before every step with `set_learning_rate`.
+
+    Raises:
+        ConfigError: No parameter has a name that an entry of `config.groups` looks for.
+    """
+    if config.name == "adafactor":
+        config = config.model_copy(update={"weight_decay": config.adafactor.decay_rate_of_parameters})
+    parameters = dict(model.named_parameters())
+    stacked = stacked_parameters(model)
+    groups = _parameter_groups(model, config, parameters, stacked)
+    settings: dict[str, Any] = {"lr": config.peak_lr}
+    if config.name == "adafactor":
+        return Adafactor(groups, **settings, config=config.adafactor, stacked=stacked)
+    if config.name == "sgd":
+        return EagerSGD(groups, **settings, momentum=config.momentum, nesterov=config.nesterov)
+    if config.name == "lars":
+        return Lars(groups, **settings, momentum=config.momentum, nesterov=config.nesterov, stacked=stacked)
+    settings["betas"] = (config.beta1, config.beta2)
+    if config.name == "lion":
+        return Lion(groups, **settings)
+    settings["eps"] = config.epsilon
+    if config.name == "muon":
+        is_fast = all(has_fast_bfloat16(p.device) for p in parameters.values())
+        dtype = torch.bfloat16 if is_fast else torch.float32
+        return Muon(groups, **settings, momentum=config.momentum, dtype=dtype)
+    if config.name == "lamb":
+        return Lamb(groups, **settings, stacked=stacked)
+    if config.scale_by_parameter_rms:
+        return ScaledAdamW(groups, **settings, stacked=stacked)
+    is_fused = all(p.device.type in _FUSED_DEVICES for p in parameters.values() if p.requires_grad)
+    return EagerAdamW(groups, **settings, fused=is_fused)
+
+
+def _parameter_groups(
+    model: nn.Module, config: OptimizerConfig, parameters: Mapping[str, Tensor], stacked: Mapping[Tensor, int]
+) -> list[dict[str, Any]]:
+    matrices = _hidden_matrices(model, stacked) if config.name == "muon" else {}
+    members: dict[tuple[float, float, int], list[Tensor]] = {}
+    unused = {group.pattern for group in config.groups}
+    for name, is_decayed in decayed_names(model, config).items():
+        weight_decay, lr_scale = config.weight_decay if is_decayed else 0.0, 1.0
+        for group in config.groups:
+            if re.search(group.pattern, plain_name(name)):
+                unused.discard(group.pattern)
+                lr_scale = lr_scale if group.lr_scale is None else group.lr_scale
+                weight_decay = weight_decay if group.weight_decay is None else group.weight_decay
+        num_parts = matrices.get(id(parameters[name]), 0)
+        members.setdefault((weight_decay, lr_scale, num_parts), []).append(parameters[name])
+    if unused:
+        names = ", ".join(plain_name(name) for name in list(parameters)[:3])
+        raise ConfigError(
+            f"optimizer.groups: no trainable parameter has a name with {' or '.join(map(repr, sorted(unused)))}\n"
+            f"  names are like {names}"
+        )
+    return [
+        {"params": tensors, "weight_decay": weight_decay, "lr_scale": lr_scale}
+        | ({"num_parts": num_parts} if config.name == "muon" else {})
+        for (weight_decay, lr_scale, num_parts), tensors in sorted(
+            members.items(), key=lambda item: item[0], reverse=True
+        )
+    ]
+
+
+def _hidden_matrices(model: nn.Module, stacked: Mapping[Tensor, int]) -> dict[int, int]:
+    """The id of each weight of a linear layer in one of the model's blocks: how many matrices it holds.
+
+    Embeddings and heads, whose rows or columns are words and classes, are none of these.
+    """
+    return {
+        id(layer.weight): stacked.get(layer.weight, 1)
+        for block in cast(HasBlocks, unwrap(model)).blocks()
+        for layer in block.modules()
+        if isinstance(layer, nn.Linear)
+    }
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """All that it updates. Quicker than to look through the model, in every step."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Use `lr`, times the factor of its group, for all parameters from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_scale", 1.0)
+
+
+def step_if_finite(optimizer: torch.optim.Optimizer, precision: Precision, norm: Tensor) -> Tensor:
+    """One update, unless the gradient is not finite: then parameters, moments and step counts stay as they are.
+
+    Args:
+        precision: With loss scaling, its `unscale_` was called before; the scale is adapted here.
+        norm: From `clip_gradients`, the same on all ranks, so that ranks decide alike.
+
+    Returns:
+        Whether the update was left out, a bool scalar on the device. With fused AdamW (every AdamW of `build_optimizer`
+        on CPU and CUDA) the kernel itself decides, so nothing waits for the device unless this is read. LAMB waits.
+    """
+    is_skipped = ~norm.isfinite()
+    if precision.scaler is not None:
+        precision.step(optimizer)
+    elif optimizer.defaults.get("fused"):
+        # What torch.amp.GradScaler tells fused optimizers, without a scale.
+        fused: Any = optimizer
+        fused.grad_scale, fused.found_inf = None, is_skipped.float()
+        try:
+            optimizer.step()
+        finally:
+            del fused.grad_scale, fused.found_inf
+    elif not is_skipped.item():
+        optimizer.step()
+    return is_skipped
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Tensor:
+    """Scale all gradients in place so that their global norm is at most `config.max_grad_norm` (0: leave them).
+
+    Mode norm: unchanged where norm < c, else times c / norm, without an epsilon. Mode squared_norm_legacy: the same
+    with the squared norm in place of the norm, so 0.4 acts from a norm of 0.632 on and leaves 0.4 / norm
+    (specification 12.2).
+
+    Returns:
+        The norm before clipping, a float32 scalar on the gradients' device; not finite where a gradient is not. Sharded
+        gradients count whole, so all ranks must call it and all get the same number. Nothing waits for the device.
+    """
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not grads:
+        return torch.zeros(())
+    shards = local_tensors(grads)
+    norm = torch.linalg.vector_norm(tensor_norms(shards, grads))
+    if config.max_grad_norm:
+        size = norm.square() if config.clip == "squared_norm_legacy" else norm
+        factor = torch.where(size < config.max_grad_norm, 1.0, config.max_grad_norm / size)
+        if factor.device.type != "cpu" or factor.item() != 1:  # on a CPU it can be read without waiting
+            torch._foreach_mul_(shards, factor)
+    return norm.float()

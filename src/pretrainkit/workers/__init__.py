@@ -1,0 +1,1 @@
+"""Tasks on this machine, SLURM or Ray."""

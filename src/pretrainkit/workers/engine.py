@@ -1,0 +1,109 @@
+"""What a stage asks of an engine, and the engine that is always there: processes of this machine.
+
+A stage is a function over tasks. A task reads files and writes a folder or a shard of its own, with a record that it is
+finished; what it returns is small. So an engine has nothing to know of the work, and output cannot depend on it: which
+tasks there are follows from the input alone, and the stage puts results in the order of the tasks.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+from pretrainkit.workers.processes import Progress, memory_per_process, num_processes, run_tasks
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Crew(NamedTuple):
+    """Who does the tasks of a stage."""
+
+    num_workers: int
+    """Tasks at a time."""
+    memory_bytes: int
+    """What each may hold beyond its idle size."""
+
+
+class Engine(Protocol):
+    """Runs tasks."""
+
+    @property
+    def is_local(self) -> bool:
+        """True where tasks run on this machine, as its processes."""
+
+    def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
+        """How many tasks at a time, and the memory of each.
+
+        Args:
+            workers: Tasks at a time that were asked for; None: what the engine thinks best.
+            num_tasks: Of the stage.
+            num_bytes: Of its input.
+            memory_bytes: As asked for; of all processes where the engine is local, else of each task.
+
+        Raises:
+            DataError: The memory is too little, or the number of workers is none.
+        """
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path, progress: Progress
+    ) -> Iterator[Result]:
+        """`function(task)` of all tasks, each as soon as it is done.
+
+        Args:
+            function: Of a module that workers can import, or a partial of one; so picklable.
+            tasks: Picklable.
+            crew: Of this engine, for these tasks.
+            work: A folder that all workers see, for what the engine itself keeps meanwhile.
+            progress: Told where the tasks went.
+
+        Raises:
+            DataError: What a task raised.
+            RunError: A worker died, or the cluster gave up.
+        """
+
+
+class LocalEngine:
+    """Processes of this machine."""
+
+    is_local = True
+
+    def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
+        """As many processes as the cores, the memory and the input are worth."""
+        processes = num_processes(workers, num_tasks, num_bytes, memory_bytes)
+        return Crew(processes, memory_per_process(memory_bytes, processes))
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path, progress: Progress
+    ) -> Iterator[Result]:
+        """One worker: in this process and in order; else in fresh processes that end with this one."""
+        return run_tasks(function, tasks, crew.num_workers)
+
+
+LOCAL = LocalEngine()
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a command does its stages with."""
+
+    engine: Engine
+    workers: int | None
+    """Tasks at a time; None: what the engine thinks best."""
+    memory_bytes: int
+    """Of all processes of this machine, or of each task on a cluster."""
+    progress: Progress
+
+    def crew(self, num_tasks: int, num_bytes: int) -> Crew:
+        """As `Engine.crew`."""
+        return self.engine.crew(self.workers, num_tasks, num_bytes, self.memory_bytes)
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path
+    ) -> Iterator[Result]:
+        """As `Engine.run`."""
+        return self.engine.run(function, tasks, crew, work, self.progress)
+
+    def on_bytes(self, crew: Crew) -> Callable[[int], None] | None:
+        """What tasks may call while they read, where they run in this process."""
+        return self.progress.advance if self.engine.is_local and crew.num_workers == 1 else None

@@ -1,0 +1,113 @@
+"""Tasks on a Ray cluster, through datatrove's executor. All machines must see the files of input and output."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datatrove.executor.base import PipelineExecutor
+from datatrove.executor.ray import RayPipelineExecutor
+
+from pretrainkit.errors import InputError, MissingPackageError
+from pretrainkit.workers.engine import Crew, Result, Task
+from pretrainkit.workers.processes import Progress, check_workers, memory_per_process
+from pretrainkit.workers.task_folder import RunTask, TaskFolder, quiet_datatrove
+
+_WORKER_BYTES = 300_000_000
+"""Of a worker that does nothing, asked of Ray besides the memory of the task."""
+_PAUSE_SECONDS = 0.2
+_END_SECONDS = 30
+_KNOCK_SECONDS = 10
+
+
+class _Executor(RayPipelineExecutor):
+    # That of Ray writes logs to a folder of the machine that all its users share.
+    _run_for_rank = PipelineExecutor._run_for_rank
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """Tasks of a Ray cluster, of one core each."""
+
+    address: str | None = None
+    """Of the cluster; None: `RAY_ADDRESS`, else the one that runs on this machine."""
+    is_local = False
+
+    def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
+        """As many tasks at a time as the cluster has cores."""
+        check_workers(workers)
+        share = memory_per_process(memory_bytes, 1)
+        nodes = [node["Resources"] for node in self._connected().nodes() if node["Alive"]]
+        needed = memory_bytes + _WORKER_BYTES
+        largest = max((node.get("memory", 0) for node in nodes if node.get("CPU", 0) >= 1), default=0)
+        if largest < needed:
+            raise InputError(
+                f"no machine of the Ray cluster has a core and {needed / 1e6:.0f} MB for a task; the largest offers "
+                f"{largest / 1e6:.0f} MB\n  give less by --memory, or start Ray with more (ray start --memory BYTES)"
+            )
+        cores = int(sum(node.get("CPU", 0) for node in nodes))
+        return Crew(max(1, min(workers or cores, num_tasks)), share)
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path, progress: Progress
+    ) -> Iterator[Result]:
+        """See `Engine`. Results come through files below `work`."""
+        if not tasks:
+            return
+        self._connected()
+        folder = TaskFolder.made(function, tasks, work)
+        quiet_datatrove()
+        memory_gib = (crew.memory_bytes + _WORKER_BYTES) / 2**30
+        executor = _Executor(
+            [RunTask(folder)],
+            tasks=len(tasks),
+            workers=crew.num_workers,
+            mem_per_cpu_gb=memory_gib,  # it is multiplied, and only then rounded
+            logging_dir=str(folder.logs),
+            log_first=False,
+        )
+        # The executor waits for all; results are wanted one by one, and an error at once.
+        thread = threading.Thread(target=executor.run, daemon=True)
+        thread.start()
+        try:
+            yield from folder.results(len(tasks), lambda: not thread.is_alive(), _PAUSE_SECONDS)
+        except BaseException:  # also Ctrl-C: nothing more is begun, wherever it is; it is raised on
+            folder.stop()
+            raise
+        finally:
+            thread.join(_END_SECONDS)
+        folder.remove()
+
+    def _connected(self) -> Any:
+        """Ray, connected."""
+        try:
+            import ray
+        except ImportError:
+            raise MissingPackageError("ray", "ray", "--engine ray") from None
+        if ray.is_initialized():
+            return ray
+        address = self.address or os.environ.get("RAY_ADDRESS") or "auto"
+        # Workers import what this process imports.
+        kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        try:
+            _knock(address)
+            ray.init(address=address, runtime_env={"env_vars": kept}, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            place = "on this machine" if address == "auto" else f"at {address}"
+            raise InputError(
+                f"no Ray cluster answers {place}: {str(error).strip().splitlines()[0]}\n"
+                "  start one (ray start --head), or give the address of its head by --ray HOST:PORT"
+            ) from error
+        return ray
+
+
+def _knock(address: str) -> None:
+    """OSError where nobody listens at HOST:PORT, for which Ray would wait many minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        with socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS):
+            pass

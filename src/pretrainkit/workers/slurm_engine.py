@@ -1,0 +1,142 @@
+"""Tasks as an array of jobs of SLURM, through datatrove's executor. All nodes must see the files of input and output.
+
+The command that submits them waits for them. If it ends, the jobs go on; the same command then stops what is left of
+them, keeps what they finished and submits the rest.
+"""
+
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datatrove.executor.slurm import SlurmPipelineExecutor
+
+from pretrainkit.errors import InputError
+from pretrainkit.workers.engine import Crew, Result, Task
+from pretrainkit.workers.processes import Progress, check_workers, memory_per_process
+from pretrainkit.workers.slurm_config import SlurmJob
+from pretrainkit.workers.task_folder import RunTask, TaskFolder, quiet_datatrove
+
+_WORKER_BYTES = 300_000_000
+"""Of a worker that does nothing, asked of SLURM besides the memory of the task."""
+_MAX_JOBS = 1000
+"""Of an array: SLURM's own limit, unless it is configured otherwise. More tasks are done several per job."""
+_PAUSE_SECONDS = 1.0
+_JOB = "job"
+"""In the folder of the tasks: the id of the job."""
+
+
+class _Executor(SlurmPipelineExecutor):
+    """With the settings of a SlurmJob only, and no job of its own to add up statistics."""
+
+    def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
+        taken = super().get_sbatch_args(max_array)
+        # Of memory SLURM takes one option only: the user's, or the sum.
+        del taken["mem" if "mem-per-cpu" in self._sbatch_args else "mem-per-cpu"]
+        return {name: value for name, value in taken.items() if value is not None}
+
+    def launch_merge_stats(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class SlurmEngine:
+    """Jobs of SLURM, one array for each stage."""
+
+    settings: SlurmJob = field(default_factory=SlurmJob)
+    is_local = False
+
+    def crew(self, workers: int | None, num_tasks: int, num_bytes: int, memory_bytes: int) -> Crew:
+        """All tasks at once, as far as the cluster has room, or `workers` of them."""
+        check_workers(workers)
+        if shutil.which("sbatch") is None:
+            raise InputError(
+                "--engine slurm: there is no sbatch on this machine\n"
+                "  submit from a login node of the cluster, or work here with --engine local"
+            )
+        return Crew(max(1, min(workers or num_tasks, num_tasks)), memory_per_process(memory_bytes, 1))
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], crew: Crew, work: Path, progress: Progress
+    ) -> Iterator[Result]:
+        """See `Engine`. Results come through files below `work`."""
+        if not tasks:
+            return
+        for path in (work / "engine").glob(f"*/{_JOB}"):
+            _cancel(path.read_text())
+        folder = TaskFolder.made(function, tasks, work)
+        quiet_datatrove()
+        executor = self._executor(folder, len(tasks), crew)
+        job_id = _submitted(executor)
+        (folder.path / _JOB).write_text(job_id)
+        progress.note(f"SLURM: job {job_id}, {len(tasks)} tasks; squeue --jobs {job_id} shows them")
+        try:
+            yield from folder.results(len(tasks), lambda: _is_over(job_id), _PAUSE_SECONDS)
+        except BaseException:  # also Ctrl-C: nothing more is begun, wherever it is; it is raised on
+            folder.stop()
+            _cancel(job_id)
+            raise
+        folder.remove()
+
+    def _executor(self, folder: TaskFolder, num_tasks: int, crew: Crew) -> SlurmPipelineExecutor:
+        settings = self.settings
+        optional = {
+            name: getattr(settings, name) for name in ("account", "constraint", "exclude", "nodelist", "comment")
+        }
+        needed = math.ceil((crew.memory_bytes + _WORKER_BYTES) / 2**20)
+        return _Executor(
+            [RunTask(folder)],
+            tasks=num_tasks,
+            workers=crew.num_workers if crew.num_workers < num_tasks else -1,
+            tasks_per_job=math.ceil(num_tasks / _MAX_JOBS),
+            time=str(settings.time),
+            partition=settings.partition,  # None is taken out of the options
+            qos=settings.qos,
+            cpus_per_task=settings.cpus_per_task or 1,
+            sbatch_args={
+                "mem": f"{needed}M",
+                **{name: value for name, value in optional.items() if value is not None},
+                **_flags(settings.sbatch),
+            },
+            env_command="\n".join(
+                [*settings.setup, f'export PATH="{Path(sys.executable).parent}:$PATH"']  # of launch_pickled_pipeline
+            ),
+            job_name="pretrainkit-corpus",
+            logging_dir=str(folder.logs),
+        )
+
+
+def _flags(options: Mapping[str, str | int | bool]) -> dict[str, str | int]:
+    """As datatrove writes them: what is empty is a flag without a value."""
+    return {name: "" if value is True else value for name, value in options.items() if value is not False}
+
+
+def _submitted(executor: SlurmPipelineExecutor) -> str:
+    """The id of the array."""
+    try:
+        executor.launch_job()
+    except subprocess.CalledProcessError as error:
+        raise InputError("SLURM refused the job, as said above\n  mend the setting with --slurm NAME=VALUE") from error
+    return str(executor.job_id)
+
+
+def _is_over(job_id: str) -> bool:
+    """True when no task of the array waits or runs."""
+    try:
+        shown = subprocess.run(
+            ["squeue", "--noheader", "--jobs", job_id, "--format", "%T"], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False  # the controller is busy or away: asked again
+    if shown.returncode:
+        return "Invalid job id" in shown.stderr  # long over, and forgotten
+    return not shown.stdout.strip()
+
+
+def _cancel(job_id: str) -> None:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(["scancel", job_id], capture_output=True, timeout=60)

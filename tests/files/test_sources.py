@@ -1,0 +1,222 @@
+import gzip
+import io
+import json
+import os
+import sys
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import fsspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pretrainkit.corpus.shards import BuildSettings, build_corpus
+from pretrainkit.errors import DataError, MissingPackageError
+from pretrainkit.files.sources import SourceFile, find_sources, plain_chunks, split_lines
+
+
+def contents(source):
+    return b"".join(plain_chunks(source))
+
+
+def test_formats_follow_the_last_suffix_alone(tmp_path):
+    """Acceptance fact 1: `.txt.zst` is JSONL. (`.gz`, which the original does not know, is too.)"""
+    names = {"a.jsonl": "jsonl", "b.txt.zst": "jsonl", "c.jsonl.gz": "jsonl", "d.txt": "text", "e": "text"}
+    names |= {"f.parquet": "parquet", "g.tsv": "tsv", "h.jsonl.txt": "text"}
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    found = find_sources([tmp_path])
+    assert {source.address.rpartition("/")[2]: source.format for source in found} == names
+
+
+def test_patterns_keep_their_order_and_sort_inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ["b/2.txt", "b/1.txt", "a/3.txt", "a/.hidden", "a/manifest.json", "a/_logs/x.txt"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert [source.address for source in find_sources(["b/*.txt", "a"])] == ["b/1.txt", "b/2.txt", "a/3.txt"]
+    assert [source.address for source in find_sources(["**/[13].txt"])] == ["a/3.txt", "b/1.txt"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["nothing-*.jsonl", "nothing.jsonl", "memory://nothing-here/*.jsonl", "file:///no/such"]
+)
+def test_a_pattern_without_match_is_named(pattern):
+    with pytest.raises(DataError, match=r"nothing|no/such"):
+        find_sources([pattern])
+
+
+def test_an_unknown_protocol_is_named():
+    with pytest.raises(DataError, match="quux"):
+        find_sources(["quux://bucket/file.jsonl"])
+
+
+def test_a_corpus_with_held_out_data_is_not_read_as_one(tmp_path):
+    for split in ("train", "valid"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "manifest.json").write_text("{}")
+    with pytest.raises(DataError, match="held-out"):
+        find_sources([tmp_path])
+
+
+def test_fsspec_addresses_read_like_local_files(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"local\n")
+    with fsspec.open("memory://corpus-test/deep/b.txt", "wb") as file:
+        file.write(b"memory\n")
+    remote = find_sources(["memory://corpus-test/deep"]) + find_sources(["memory://corpus-test/*/*.txt"])
+    assert [contents(source) for source in remote] == [b"memory\n"] * 2
+    (local,) = find_sources([f"file://{tmp_path}/a.txt"])
+    assert contents(local) == b"local\n"
+    assert local.num_bytes == 6
+
+
+@pytest.fixture
+def made_corpus(tmp_path):
+    (tmp_path / "raw.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n{"text": "three"}\n')
+    settings = BuildSettings(num_shards=2, split_folders=False)
+    build_corpus(find_sources([tmp_path / "raw.jsonl"]), tmp_path / "corpus", settings)
+    return tmp_path / "corpus"
+
+
+def test_a_corpus_that_lacks_a_shard_is_not_read_as_if_it_were_whole(made_corpus):
+    assert len(find_sources([made_corpus])) == 2
+    (made_corpus / "part-00001-of-00002.jsonl").unlink()
+    with pytest.raises(DataError, match=r"part-00001-of-00002.jsonl is missing"):
+        find_sources([made_corpus])
+    assert len(find_sources([f"{made_corpus}/*.jsonl"])) == 1  # a subset that was asked for
+
+
+@pytest.mark.parametrize("pattern", ["corpus", "corpus/*.jsonl", "corpus/part-00000-of-00002.jsonl"])
+def test_an_unfinished_corpus_is_not_read_as_if_it_were_whole(made_corpus, pattern):
+    (made_corpus / "manifest.json").unlink()
+    (made_corpus / ".work").mkdir()
+    (made_corpus / ".work/plan.json").write_text("{}")
+    with pytest.raises(DataError, match="is not finished"):
+        find_sources([made_corpus.parent / pattern])
+
+
+def test_a_manifest_of_somebody_else_says_nothing(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{}")
+    for content in ("not JSON", "[]", '{"kind": "other", "shards": [{"name": "x"}]}'):
+        (tmp_path / "manifest.json").write_text(content)
+        assert len(find_sources([tmp_path])) == 1
+
+
+def test_a_remote_corpus_with_held_out_data_is_not_read_as_one():
+    for split in ("train", "valid"):
+        with fsspec.open(f"memory://corpus-both/{split}/manifest.json", "wb") as file:
+            file.write(b"{}")
+    with pytest.raises(DataError, match="name one of them: memory://corpus-both/train or"):
+        find_sources(["memory://corpus-both"])
+
+
+class _OddSystem(fsspec.AbstractFileSystem):
+    """A driver with an error type of its own that fails when asked for a file, or while it is read."""
+
+    protocol = "corpusodd"
+
+    class OddError(Exception):
+        pass
+
+    def exists(self, path, **_):
+        if "unreachable" in path:
+            raise self.OddError("no route")
+        return True
+
+    def isdir(self, path):
+        return False
+
+    def info(self, path, **_):
+        return {"name": path, "size": 9, "type": "file"}
+
+    def _open(self, path, *_, **__):
+        return _OddFile()
+
+
+class _OddFile(io.BytesIO):
+    def read(self, *_):
+        raise _OddSystem.OddError("connection lost")
+
+
+def test_errors_that_only_a_driver_knows_are_one_message():
+    fsspec.register_implementation("corpusodd", _OddSystem, clobber=True)
+    with pytest.raises(DataError, match=r"corpusodd://unreachable/x.jsonl cannot be read: no route"):
+        find_sources(["corpusodd://unreachable/x.jsonl"])
+    (source,) = find_sources(["corpusodd://host/x.jsonl"])
+    with pytest.raises(DataError, match="cannot be read: connection lost"):
+        list(plain_chunks(source))
+
+
+@pytest.mark.parametrize(("protocol", "package"), [("s3", "s3fs"), ("gs", "gcsfs"), ("https", "aiohttp")])
+def test_a_missing_driver_is_named_with_its_extra(protocol, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    with pytest.raises(MissingPackageError, match=rf"'{package}'[\s\S]*pip install 'pretrainkit\[(\w+)\]'") as caught:
+        find_sources([f"{protocol}://somewhere/x.jsonl"])
+    named = str(caught.value).rpartition("[")[2].rpartition("]")[0]
+    extras = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
+    assert extras["project"]["optional-dependencies"][named][0].startswith(f"fsspec[{named}]")
+
+
+@settings(max_examples=25)
+@given(pieces=st.lists(st.binary(max_size=200), max_size=4))
+def test_multi_frame_zst_and_gz_are_read_to_the_end(tmp_path_factory, pieces):
+    folder = tmp_path_factory.mktemp("frames")
+    for suffix, pack in ((".zst", zstandard.ZstdCompressor().compress), (".gz", gzip.compress)):
+        path = folder / f"x{suffix}"
+        path.write_bytes(b"".join(map(pack, pieces)))
+        assert contents(SourceFile(str(path), "jsonl", 0)) == b"".join(pieces)
+
+
+@pytest.mark.parametrize("suffix", [".zst", ".gz"])
+@pytest.mark.parametrize("num_frames", [1, 2])
+def test_truncation_at_any_byte_is_an_error(tmp_path, suffix, num_frames):
+    pack = zstandard.ZstdCompressor().compress if suffix == ".zst" else gzip.compress
+    frame = pack(json.dumps({"text": "word " * 50}).encode())
+    whole = frame * num_frames
+    path = tmp_path / f"x{suffix}"
+    for length in range(1, len(whole)):
+        path.write_bytes(whole[:length])
+        if length == len(frame):
+            continue
+        with pytest.raises(DataError, match="truncated"):
+            contents(SourceFile(str(path), "jsonl", 0))
+
+
+@pytest.mark.parametrize("suffix", [".zst", ".gz"])
+def test_garbage_is_an_error_that_names_the_file(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(b"this is not packed" * 10)
+    with pytest.raises(DataError, match="damaged") as caught:
+        contents(SourceFile(str(path), "jsonl", 0))
+    assert str(path) in str(caught.value)
+
+
+@given(
+    data=st.binary(max_size=60).map(lambda b: b.replace(b"\x00", b"\n")), cuts=st.lists(st.integers(0, 60), max_size=5)
+)
+def test_lines_do_not_depend_on_chunks(data, cuts):
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    chunks = [data[a:b] for a, b in pairwise(edges)]
+    expected = data.split(b"\n")
+    assert list(split_lines(iter(chunks))) == (expected if expected[-1] else expected[:-1])
+
+
+def test_shards_are_known_by_their_content_whenever_they_were_written(tmp_path):
+    (tmp_path / "raw.txt").write_text("One.\n\nTwo.\n")
+    stamps = {}
+    for name in ("one", "two"):
+        settings = BuildSettings(num_shards=2, split_folders=False)
+        build_corpus(find_sources([tmp_path / "raw.txt"]), tmp_path / name, settings)
+        os.utime(tmp_path / name / "part-00000-of-00002.jsonl", ns=(1, 1 if name == "one" else 2))
+        stamps[name] = [source.stamp for source in find_sources([tmp_path / name])]
+        assert stamps[name] == [source.stamp for source in find_sources([tmp_path / name / "part-*"])]
+    assert stamps["one"] == stamps["two"]
+    # A shard that is not as the manifest says is a file like any other.
+    shard = tmp_path / "two/part-00000-of-00002.jsonl"
+    shard.write_bytes(shard.read_bytes() + b"{}\n")
+    assert [source.stamp for source in find_sources([shard])] == [str(shard.stat().st_mtime_ns)]

@@ -1,0 +1,43 @@
+"""Modules of users are found by name and by path, once, and find what lies beside them."""
+
+import sys
+
+import pytest
+
+from pretrainkit.errors import ConfigError
+from pretrainkit.tasks.user_modules import import_modules
+
+
+@pytest.fixture(autouse=True)
+def _own_search_path(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
+
+
+def test_a_file_is_run_once_and_imports_its_neighbours(tmp_path):
+    (tmp_path / "user_modules_helper.py").write_text("TIMES = []\n")
+    (tmp_path / "mine.py").write_text("from user_modules_helper import TIMES\nTIMES.append(1)\n")
+    import_modules([str(tmp_path / "mine.py")])
+    import_modules([str(tmp_path / "mine.py"), "user_modules_helper"])
+    assert sys.modules["user_modules_helper"].TIMES == [1]
+    assert sys.path[-1] == str(tmp_path)
+
+
+def test_files_of_one_name_in_two_folders_are_two_modules(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(f"import sys\nsys.modules['user_modules_{name}'] = sys\n")
+        import_modules([str(tmp_path / name / "mine.py")])
+    assert {"user_modules_a", "user_modules_b"} <= sys.modules.keys()
+
+
+@pytest.mark.parametrize("module", ["no_such_module_at_all", "broken.py"])
+def test_what_cannot_be_imported_is_named(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"the module {module} cannot be imported: "):
+            import_modules([module])

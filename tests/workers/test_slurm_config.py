@@ -1,0 +1,49 @@
+"""Durations as SLURM writes them, and options that the launcher keeps for itself."""
+
+import pytest
+
+from pretrainkit.config.loader import config_of_words
+from pretrainkit.errors import ConfigError
+from pretrainkit.workers.slurm_config import SlurmConfig
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("90", 90),
+        ("4:00:00", 240),
+        ("10:30", 11),
+        ("119:59", 120),
+        ("2-12", 3600),
+        ("1-0:30", 1470),
+        ("1-01:01:01", 1502),
+    ],
+)
+def test_a_duration_is_read_as_slurm_reads_it(text, minutes):
+    assert config_of_words(SlurmConfig, [f"time={text}"], "--slurm").time == minutes
+
+
+def test_words_become_settings():
+    words = ["partition=gpu", "setup=[module load cuda, ulimit -n 4096]", "sbatch={reservation: night}", "mem_gb=64"]
+    found = config_of_words(SlurmConfig, words, "--slurm")
+    assert found.partition == "gpu"
+    assert found.setup == ("module load cuda", "ulimit -n 4096")
+    assert found.sbatch == {"reservation": "night"}
+    assert found.mem_gb == 64
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        ("partitoin=gpu", "closest: partition"),
+        ("time=soon", "time"),
+        ("time=0", "time"),
+        ("partition", "NAME=VALUE"),
+        ("sbatch={requeue: false}", "launcher sets"),
+        ("time=3", "at least time=4"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(word, named):
+    with pytest.raises(ConfigError, match="--slurm") as caught:
+        config_of_words(SlurmConfig, [word], "--slurm")
+    assert named in str(caught.value)
