@@ -96,8 +96,6 @@ NOT_HERE = {
     "corpus/steps.py: pipelines of one's own have datatrove's steps": CALLER,
     "corpus/steps.py: … runs in a pipeline of one task": CALLER,
     "tasks/supply.py: a task leaves open where its data lie": CALLER,
-    "recipes/recipe.py: recipe … has no Hugging Face form of its encoder with a head": CALLER,
-    "recipes/recipe.py: recipe … writes no files for other systems": CALLER,
 }
 """Pattern of the keys of sites whose remedy no case can follow to the reason."""
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
-from pretrainkit.errors import CheckpointError, ConfigError, DataError, InputError
-from pretrainkit.recipes.recipe import DataCheck
-from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.errors import CheckpointError, ConfigError, InputError
+from pretrainkit.recipes.capabilities import ChecksData, ChecksFiles, DataCheck, EncodesImages, Infers
+from pretrainkit.recipes.registry import able, find_recipe
 from pretrainkit.running.configs import check_config, load_config, recorded_config, resolve_config
 from pretrainkit.running.doctor import diagnose
 from pretrainkit.running.exchange import (
@@ -37,7 +37,7 @@ from pretrainkit.running.pictures import (
     tokenize_images,
 )
 from pretrainkit.running.plan import make_plan
-from pretrainkit.running.run import checked, run_training
+from pretrainkit.running.run import check_new_run, checked, run_training
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.watch import Watcher
@@ -100,11 +100,11 @@ def check_data(config: Any, *, num: int = 2, deep: bool = False, progress: Progr
     from pretrainkit.workers.processes import Quiet
 
     recipe = find_recipe(config.recipe)
-    if deep and (problems := recipe.check_files(absolute_paths(config), progress or Quiet())):
+    if deep and (problems := able(recipe, ChecksFiles).check_files(absolute_paths(config), progress or Quiet())):
         return DataCheck({}, [], [], problems)
     config = checked(recipe, absolute_paths(config))
     source = recipe.open_data(config, "train")
-    recipe.check_new_run(config, source)
+    check_new_run(recipe, config, source)
     loader = build_loader(config, source, rank=0, world_size=1)
     config = with_num_steps(config, loader)
     steps, size, summary = config.total_steps, config.data.batch_size, source.summary()
@@ -116,6 +116,8 @@ def check_data(config: Any, *, num: int = 2, deep: bool = False, progress: Progr
         figures["held-out examples"] = sum(recipe.open_data(config, "valid").sizes)
     if len(rows := summary.get("mixture", [])) > 1:
         figures["mixture"] = "\n".join(table(rows, steps * size))
+    if not isinstance(recipe, ChecksData):
+        return DataCheck(figures, [], [])
     more = recipe.check_data(config, source, summary, loader.global_records, num)
     return DataCheck(figures | more.figures, more.notes, more.examples)
 
@@ -367,12 +369,12 @@ def infer(
 
     import_modules(modules)
     opened = open_model(path, averaged=averaged)
+    recipe = able(opened.recipe, Infers)
     config = overridden(opened, overrides)
-    rows = None if input is None else opened.recipe.open_rows(config, str(input), split)
+    rows = None if input is None else recipe.open_rows(config, str(input), split)
     asked = InferenceRequest(task=task, split=split, rows=rows, **request)
-    if opened.tokenizer is None and not opened.recipe.has_own_vocabulary(config):
-        raise DataError(f"there is no tokenizer beside {path}\n  a run keeps it in RUN/tokenizer")
-    names = None if task is None else opened.recipe.tasks_of_mixture(config, opened.tokenizer, task, split)
+    tokenizer = opened.tokenizer_or_none()
+    names = None if task is None else recipe.tasks_of_mixture(config, tokenizer, task, split)
     world = init_world(device)
     try:
         if world.world_size > 1:
@@ -383,7 +385,7 @@ def infer(
 
         def write(request: InferenceRequest, file: Path) -> Path:
             return write_lines(
-                opened.recipe.open_inference(config, model, opened.tokenizer, request, precision),
+                recipe.open_inference(config, model, tokenizer, request, precision),
                 file,
                 asked={"weights": weights, "precision": str(precision.compute_dtype).removeprefix("torch.")},
                 chunk_size=chunk_batches * request.batch_size,
@@ -470,7 +472,7 @@ def probe(
             encoder = timm_encoder(path.removeprefix("timm:"))
         else:
             opened = open_model(path)
-            encoder = opened.recipe.image_encoder(opened.config, opened.model)
+            encoder = able(opened.recipe, EncodesImages).image_encoder(opened.config, opened.model)
         encoder.module.to(world.device)
         return probe_encoder(encoder, Path(data), config, resolve_precision(PrecisionConfig(), world.device))
     finally:

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 import pretrainkit.recipes
-from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.recipes.capabilities import Capability, ReadsHuggingFace
 from pretrainkit.recipes.recipe import Recipe
 
 GROUP = "pretrainkit.recipes"
+C = TypeVar("C", bound=Capability[Any])
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Entry:
     target: str
     """`module:attribute` of a `Recipe` instance."""
 
-    def load(self) -> Recipe:
+    def load(self) -> Recipe[Any]:
         """The recipe. Raises ConfigError when its module is broken."""
         module, _, attribute = self.target.partition(":")
         try:
@@ -66,7 +68,7 @@ def entries() -> dict[str, Entry]:
     return found
 
 
-def find_recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe[Any]:
     """The recipe `name`, or the one at `module:attribute`. Raises ConfigError with the known names."""
     if ":" in name:
         return Entry(name, name).load()
@@ -78,19 +80,36 @@ def find_recipe(name: str) -> Recipe:
     return known[name].load()
 
 
-def recipe_of_huggingface(model_type: str | None, origin: str) -> Recipe:
-    """The recipe that reads folders of transformers with this `model_type`.
+def recipes_able(capability: type[C]) -> dict[str, C]:
+    """All recipes that have a capability, by name."""
+    recipes = ((name, entry.load()) for name, entry in entries().items())
+    return {name: recipe for name, recipe in recipes if isinstance(recipe, capability)}  # type: ignore[misc]
+
+
+def able(recipe: Recipe[Any], capability: type[C]) -> C:
+    """The recipe as one that has a capability. Raises InputError with the recipes that have it."""
+    if isinstance(recipe, capability):
+        return recipe
+    others = ", ".join(recipes_able(capability)) or "none"
+    advice = (
+        f"{capability.instead}; recipes that can: {others}" if capability.instead else f"recipes that can: {others}"
+    )
+    raise InputError(f"recipe {recipe.name!r} cannot {capability.does}\n  {advice}")
+
+
+def recipe_of_huggingface(model_type: str | None, origin: str) -> str:
+    """The recipe that reads folders of transformers with this `model_type`; None: with none.
 
     Raises:
         DataError: There is none; `origin` is the folder.
     """
-    recipes = [entry.load() for entry in entries().values()]
-    for recipe in recipes:
-        if model_type in recipe.huggingface_types:
-            return recipe
-    for recipe in recipes:
+    recipes = recipes_able(ReadsHuggingFace)
+    for name, recipe in recipes.items():
+        if model_type in recipe.huggingface_types or (model_type is None and recipe.reads_unnamed_huggingface):
+            return name
+    for name, recipe in recipes.items():
         if model_type is not None and recipe.reads_other_huggingface:
-            return recipe
+            return name
     raise DataError(f"{origin}/config.json says model_type {model_type!r}, which no recipe reads")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pretrainkit.config.loader import Origins, Resolved, resolve, with_origins
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.capabilities import ReadsFiles
 from pretrainkit.recipes.registry import Recipes, find_recipe
 from pretrainkit.training.run import RunConfig
 
@@ -40,8 +41,8 @@ def check_initial(config: RunConfig) -> None:
     """Refuse weights to start from that are not there, or in a file of another system. Raises DataError."""
     if config.init_from is None or Path(config.init_from).is_dir():
         return
-    path, formats = quote(config.init_from), find_recipe(config.recipe).file_formats
-    if not Path(config.init_from).is_file() or not formats:
+    recipe = find_recipe(config.recipe)
+    if not Path(config.init_from).is_file() or not isinstance(recipe, ReadsFiles):
         raise DataError(
             f"init_from={config.init_from}: there is no such folder\n"
             "  give a run, a checkpoint (RUN/checkpoints/step-…) or an export; files of other systems are read by "
@@ -49,7 +50,8 @@ def check_initial(config: RunConfig) -> None:
         )
     raise DataError(
         f"init_from={config.init_from} is a file, not a run, a checkpoint or an export of ours\n"
-        f"  read it first: pretrainkit import {path} --recipe {config.recipe} --format {formats[0]} --out WEIGHTS\n"
+        f"  read it first: pretrainkit import {quote(config.init_from)} --recipe {config.recipe} "
+        f"--format {recipe.file_formats[0]} --out WEIGHTS\n"
         "  and then init_from=WEIGHTS"
     )
 

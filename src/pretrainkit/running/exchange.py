@@ -8,19 +8,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
-from pretrainkit.recipes.recipe import ImportedConfig, ImportedModel, Recipe
-from pretrainkit.recipes.registry import entries, find_recipe
+from pretrainkit.recipes.capabilities import (
+    ComparesWithHuggingFace,
+    ImportedConfig,
+    ImportedModel,
+    ReadsConfigs,
+    ReadsFiles,
+    ReadsHuggingFace,
+    TellsIds,
+    WritesFiles,
+    WritesHuggingFace,
+)
+from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import load_config
 from pretrainkit.running.kept_tokenizer import tokenizer_given
 from pretrainkit.running.opened import Opened, open_model, recipe_of_export, with_weights
 
 _log = logging.getLogger(__name__)
-
-_USUAL = "bert"
-"""Reads folders that do not say whose they are."""
 
 PROBES = (
     "The quick brown fox, it's 1,024 years old; isn't it? (No.)",
@@ -42,17 +50,17 @@ def import_config(
         settings: `dotted.key=value` in that system's own keys.
         nproc: Ranks it is meant for.
     """
-    reader = _reader_of(Path(path)) if recipe is None else find_recipe(recipe)
+    reader = _reader_of(Path(path)) if recipe is None else able(find_recipe(recipe), ReadsConfigs)
     return reader.import_config(Path(path), settings, nproc)
 
 
-def _reader_of(path: Path) -> Recipe:
+def _reader_of(path: Path) -> ReadsConfigs[Any]:
     """The recipe that knows most of the top-level keys of a file.
 
     Raises:
         InputError: It is a config of ours, or none that is known.
     """
-    readers = [recipe for entry in entries().values() if (recipe := entry.load()).reads_configs_of]
+    readers = recipes_able(ReadsConfigs)
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"), str(path), tuples=True)
     except (OSError, UnicodeDecodeError) as error:
@@ -60,13 +68,13 @@ def _reader_of(path: Path) -> Recipe:
     keys = set(tree) if isinstance(tree, Mapping) else set()
     if keys & {"recipe", "extends"}:
         raise InputError(f"{path} is a config of pretrainkit\n  use it as it is: pretrainkit config check {path}")
-    numbers = [len(keys & recipe.keys_of_other_configs) for recipe in readers]
-    best = max(numbers, default=0)
-    if numbers.count(best) != 1:
-        systems = " and ".join(f"{recipe.reads_configs_of} (--recipe {recipe.name})" for recipe in readers)
+    numbers = {name: len(keys & recipe.keys_of_other_configs) for name, recipe in readers.items()}
+    best = max(numbers, key=numbers.__getitem__)
+    if [*numbers.values()].count(numbers[best]) != 1:
+        systems = " and ".join(f"{recipe.reads_configs_of} (--recipe {name})" for name, recipe in readers.items())
         shown = ", ".join(map(str, list(keys)[:5])) or "none"
         raise InputError(f"{path} is not recognised by its keys ({shown})\n  config files are read of {systems}")
-    return readers[numbers.index(best)]
+    return readers[best]
 
 
 def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = False) -> Path:
@@ -85,20 +93,21 @@ def export(path: str | Path, format: str, out: str | Path, *, averaged: bool = F
 
     opened, out = open_model(path, averaged=averaged), Path(out)
     length = _trained_length(opened, Path(path))
-    if format not in ("huggingface", "safetensors", *opened.recipe.export_formats):
-        known = ", ".join(("huggingface", "safetensors", *opened.recipe.export_formats))
+    others = opened.recipe.export_formats if isinstance(opened.recipe, WritesFiles) else ()
+    if format not in ("huggingface", "safetensors", *others):
+        known = ", ".join(("huggingface", "safetensors", *others))
         raise InputError(f"unknown export format {format!r} of recipe {opened.recipe.name!r}\n  formats: {known}")
     with TemporaryDirectory() as scratch:
         tokenizer = opened.tokenizer or _own_tokenizer(opened, Path(scratch, "tokenizer"))
         if format == "huggingface":
             with new_folder(out) as aside:
-                opened.recipe.export_huggingface(opened.config, opened.model, tokenizer, aside)
+                able(opened.recipe, WritesHuggingFace).export_huggingface(opened.config, opened.model, tokenizer, aside)
                 _complete(opened, tokenizer, aside, length)
         elif format == "safetensors":
             write_native(opened.config, opened.model, tokenizer, out, length)
         else:
             with new_file(out) as aside:
-                opened.recipe.export_file(opened.config, opened.model, format, aside)
+                able(opened.recipe, WritesFiles).export_file(opened.config, opened.model, format, aside)
                 write_settings(settings_beside(out), opened.config, length)
     return out
 
@@ -111,19 +120,19 @@ def _trained_length(opened: Opened, path: Path) -> int | None:
     if (path / "config.json").is_file() or (path / WEIGHTS).is_file():
         settings = read_settings(path / SETTINGS)
         return None if settings is None else settings.trained_length
-    return opened.recipe.trained_length(opened.config)
+    return opened.config.trained_length
 
 
 def _own_tokenizer(opened: Opened, out: Path) -> Path | None:
     """That of a model that needs no files, in the new folder `out`; None, and a warning, where there is none."""
     recipe = opened.recipe
     try:
-        if recipe.own_tokenizer(opened.config, out):
+        if isinstance(recipe, WritesHuggingFace) and recipe.own_tokenizer(opened.config, out):
             return out
     except (ConfigError, DataError) as error:
         _log.warning("the tokenizer is not exported: %s", str(error).splitlines()[0])
         return None
-    if recipe.trained_length(opened.config) is not None:
+    if opened.config.trained_length is not None:
         _log.warning("the export has no tokenizer, as there is none beside the model: ids mean what it was trained on")
     return None
 
@@ -147,7 +156,8 @@ def _complete(opened: Opened, tokenizer: Path | None, folder: Path, length: int 
             "model_max_length of its tokenizer says",
             *(length, most - 1, length),
         )
-    expected = tokenizer and opened.recipe.input_ids(opened.config, tokenizer, PROBES)
+    recipe = opened.recipe
+    expected = tokenizer and isinstance(recipe, TellsIds) and recipe.input_ids(opened.config, tokenizer, PROBES)
     if expected and (difference := difference_of_ids(folder, dict(zip(PROBES, expected, strict=True)))):
         _log.warning(
             "%s\n  read texts with pretrainkit, or the model gets other tokens than it was trained on", difference
@@ -162,7 +172,8 @@ def _write_rest(opened: Opened, folder: Path) -> None:
     from pretrainkit.exporting.settings import REST, ROUNDED, is_rounded
 
     try:
-        found = opened.recipe.carried_weights(opened.config, opened.recipe.import_huggingface(folder)[1])
+        reader = able(opened.recipe, ReadsHuggingFace)
+        found = reader.carried_weights(opened.config, reader.import_huggingface(folder)[1])
     except InputError as error:
         _log.warning(
             "the export cannot be imported again: %s\n  to train it further here, export with --format safetensors too",
@@ -239,9 +250,11 @@ def difference_from_huggingface(path: str | Path) -> float:
 
     opened = open_model(path)
     import_transformers()
-    with TemporaryDirectory() as folder:
-        opened.recipe.export_huggingface(opened.config, opened.model, None, Path(folder, "model"))
-        return opened.recipe.difference_from_huggingface(opened.config, opened.model, Path(folder, "model"))
+    writer, comparer = able(opened.recipe, WritesHuggingFace), able(opened.recipe, ComparesWithHuggingFace)
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch, "model")
+        writer.export_huggingface(opened.config, opened.model, None, folder)
+        return comparer.difference_from_huggingface(opened.config, opened.model, folder)
 
 
 def read_foreign_model(
@@ -250,10 +263,11 @@ def read_foreign_model(
     """What `import_model` would make of a file of another system, with the names of its tensors; writes nothing."""
     from pretrainkit.exporting.settings import read_settings, settings_beside
 
-    reader = find_recipe(recipe or _recipe_of_format(format))
+    name = recipe or _recipe_of_format(format)
+    reader = able(find_recipe(name), ReadsFiles)
     if format not in reader.file_formats:
         known = ", ".join(("huggingface", *reader.file_formats))
-        raise InputError(f"recipe {reader.name!r} does not read the format {format!r}\n  formats: {known}")
+        raise InputError(f"recipe {name!r} does not read the format {format!r}\n  formats: {known}")
     settings = read_settings(settings_beside(Path(path)))
     source = config if config is not None or settings is None else settings.config
     wanted = None if source is None else load_config(source).model_copy(update={"init_from": None})
@@ -262,14 +276,23 @@ def read_foreign_model(
 
 
 def _recipe_of_format(format: str) -> str:
-    """The recipe that reads files of this format; bert where none does."""
-    return next((name for name in entries() if format in find_recipe(name).file_formats), _USUAL)
+    """The recipe that reads files of this format. Raises InputError with the formats that are read."""
+    readers = recipes_able(ReadsFiles)
+    for name, recipe in readers.items():
+        if format in recipe.file_formats:
+            return name
+    known = ", ".join(["huggingface", *(one for recipe in readers.values() for one in recipe.file_formats)])
+    raise InputError(f"no recipe reads the format {format!r}\n  formats: {known}")
 
 
 def _recipe_of_folder(folder: Path) -> str:
-    """The recipe that reads a folder of transformers; bert where it does or nothing is said (Sabertooth's folders)."""
+    """The recipe that reads a folder of transformers: first the one that also reads those which do not say whose they
+    are, of its own kinds."""
     try:
         kind = json.loads((folder / "config.json").read_bytes()).get("model_type")
     except (ValueError, AttributeError):
-        return _USUAL
-    return _USUAL if kind in (None, *find_recipe(_USUAL).huggingface_types) else recipe_of_export(folder)
+        kind = None
+    for name, recipe in recipes_able(ReadsHuggingFace).items():
+        if recipe.reads_unnamed_huggingface and kind in (None, *recipe.huggingface_types):
+            return name
+    return recipe_of_export(folder)

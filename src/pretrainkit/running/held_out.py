@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.capabilities import Evaluates
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.running.configs import load_config
-from pretrainkit.running.kept_tokenizer import require_same_tokenizer
+from pretrainkit.running.kept_tokenizer import require_same_tokenizer, with_tokenizer
 from pretrainkit.running.opened import Opened
 from pretrainkit.training.data_config import DataConfig
 from pretrainkit.training.run import RunConfig
@@ -42,9 +43,9 @@ def evaluation_config(
     """
     overrides = list(overrides)
     _state_defaults(opened, Path(path))
-    config = _only_held_out(opened.recipe, overridden(opened, overrides, EVALUATED), overrides)
+    config = _only_held_out(overridden(opened, overrides, EVALUATED), overrides)
     if data is not None:
-        config = _with_held_out(opened.recipe, config, data, overrides)
+        config = _with_held_out(config, data, overrides)
     if not config.has_held_out_data:
         raise DataError(
             f"{path} names no held-out data\n  give some: pretrainkit evaluate {quote(str(path))} --data FOLDER"
@@ -62,7 +63,7 @@ def build_evaluations(recipe: Recipe, config: Any, world: World, folder: Path | 
     precision = resolve_precision(config.precision, world.device)
     held_out = _evaluator(recipe, config, world, precision)
     return [
-        *recipe.more_evaluations(config, world, precision, folder),
+        *(recipe.more_evaluations(config, world, precision, folder) if isinstance(recipe, Evaluates) else ()),
         Evaluation(lambda model, tag: held_out(model), config.evaluate.every_steps),
     ]
 
@@ -90,7 +91,7 @@ def overridden(opened: Opened, overrides: Iterable[str], parts: Sequence[str] = 
         config = load_config(config.model_dump(mode="json"), overrides)
         if any(word.startswith("objective.") for word in overrides):
             _require_same_model(opened, config, overrides)
-    return config if opened.tokenizer is None else opened.recipe.with_tokenizer(config, opened.tokenizer)
+    return config if opened.tokenizer is None else with_tokenizer(opened.recipe, config, opened.tokenizer)
 
 
 def _state_defaults(opened: Opened, path: Path) -> None:
@@ -144,7 +145,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     from pretrainkit.eval.evaluator import dealt
     from pretrainkit.eval.evaluator import evaluate as evaluate_batches
 
-    if (own := recipe.build_evaluator(config, world, precision)) is not None:
+    if isinstance(recipe, Evaluates) and (own := recipe.build_evaluator(config, world, precision)) is not None:
         return own
     source = recipe.open_data(config, "valid")
     objective = recipe.build_objective(config)
@@ -161,34 +162,34 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     )
 
 
-def _with_held_out(recipe: Recipe, config: Any, data: str, overrides: Iterable[str]) -> Any:
+def _with_held_out(config: Any, data: str, overrides: Iterable[str]) -> Any:
     """The config with `data` held out, in place of whatever it says is."""
-    if both := [*_held_out_words(recipe, overrides).values()]:
+    if both := [*_held_out_words(config, overrides).values()]:
         raise ConfigError(f"--data {data} and {both[0]} both say what to evaluate on\n  give one of them")
-    update = _without_held_out(recipe, config) | {"valid": _sources(config, data)}
+    update = _without_held_out(config) | {"valid": _sources(config, data)}
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 
-def _only_held_out(recipe: Recipe, config: Any, overrides: Iterable[str]) -> Any:
+def _only_held_out(config: Any, overrides: Iterable[str]) -> Any:
     """The config with what an override says is held out in place of what the run said."""
-    given = {name: word for name, word in _held_out_words(recipe, overrides).items() if getattr(config.data, name)}
+    given = {name: word for name, word in _held_out_words(config, overrides).items() if getattr(config.data, name)}
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given.values())} both say what to evaluate on\n  give one of them")
     if not given:
         return config
-    update = {name: empty for name, empty in _without_held_out(recipe, config).items() if name not in given}
+    update = {name: empty for name, empty in _without_held_out(config).items() if name not in given}
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 
-def _held_out_words(recipe: Recipe, overrides: Iterable[str]) -> dict[str, str]:
-    """Those of `Recipe.held_out_fields` that are overridden, and the words that do."""
+def _held_out_words(config: Any, overrides: Iterable[str]) -> dict[str, str]:
+    """Those of `held_out_fields` that are overridden, and the words that do."""
     words = {word.split("=")[0].removeprefix("data."): word for word in overrides if word.startswith("data.")}
-    return {name: words[name] for name in recipe.held_out_fields if name in words}
+    return {name: words[name] for name in config.data.held_out_fields if name in words}
 
 
-def _without_held_out(recipe: Recipe, config: Any) -> dict[str, Any]:
+def _without_held_out(config: Any) -> dict[str, Any]:
     """Fields of the data's config that say nothing is held out."""
-    return {name: type(config.data).model_fields[name].default for name in recipe.held_out_fields}
+    return {name: type(config.data).model_fields[name].default for name in config.data.held_out_fields}
 
 
 def _sources(config: Any, path: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture, shown
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.capabilities import FitsWeights, StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.kept_tokenizer import require_same_tokenizer
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 def with_encoder(recipe: Recipe, config: Any) -> Any:
     """The config of a recipe that stands on an encoder, with what it is; a config that was bound before says that."""
-    if not recipe.stands_on_encoder or config.init_from is None or config.model.encoder is not None:
+    if not isinstance(recipe, StandsOnEncoder) or config.init_from is None or config.model.encoder is not None:
         return config
     init, path = config.init, existing_folder(config.init_from)
     found, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)
@@ -70,12 +71,12 @@ def load_initial(model: nn.Module, config: Any) -> None:
     step = config.first_step if config.init.restore == "all" else config.init.step
     opened = open_model(config.init_from, step=step, recipe=config.init.recipe, averaged=config.init.averaged)
     recipe = find_recipe(config.recipe)
-    if recipe.stands_on_encoder:
+    if isinstance(recipe, StandsOnEncoder):
         recipe.load_encoder(config, model, opened.recipe.name, opened.config, opened.model)
         return
     given_config = opened.config
     found: Mapping[str, Any] = opened.model.state_dict()
-    if opened.recipe.name == recipe.name:
+    if opened.recipe.name == recipe.name and isinstance(recipe, FitsWeights):
         given_config, found = recipe.fitted_weights(config, given_config, found)
     wanted, given = (
         {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), found)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.recipe import Recipe
+from pretrainkit.recipes.capabilities import KeepsTokenizer
+from pretrainkit.recipes.recipe import Recipe, tokenizer_beside
 from pretrainkit.running.opened import Opened
 from pretrainkit.training.data_config import SourceConfig
 from pretrainkit.training.folder import RunFolder
@@ -53,15 +54,25 @@ def keep_tokenizer(folder: RunFolder, origin: Path | None) -> None:
             shutil.copytree(origin, aside, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_NOT_OF_TOKENIZERS))
 
 
+def tokenizer_folder(recipe: Recipe, config: RunConfig) -> Path | None:
+    """The tokenizer that the data of a run was made with. Raises DataError where it is gone."""
+    return recipe.tokenizer_folder(config) if isinstance(recipe, KeepsTokenizer) else tokenizer_beside(config)
+
+
+def with_tokenizer(recipe: Recipe, config: RunConfig, tokenizer: Path) -> RunConfig:
+    """The config for use with the copy of the tokenizer that lies beside a model, wherever the original may be."""
+    return recipe.with_tokenizer(config, tokenizer) if isinstance(recipe, KeepsTokenizer) else config
+
+
 def with_kept_tokenizer(recipe: Recipe, config: RunConfig, folder: RunFolder) -> RunConfig:
     """The config with the run's own copy of its tokenizer where the original is gone."""
     kept = folder.path / "tokenizer"
     try:
-        recipe.tokenizer_folder(config)
+        tokenizer_folder(recipe, config)
     except DataError:
         if not kept.is_dir():
             raise
-        return recipe.with_tokenizer(config, kept.resolve())
+        return with_tokenizer(recipe, config, kept.resolve())
     return config
 
 

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture
 from pretrainkit.errors import CheckpointError, DataError, InputError
+from pretrainkit.recipes.capabilities import (
+    Generates,
+    Infers,
+    KeepsTokenizer,
+    ReadsHuggingFace,
+    Scores,
+    StandsOnEncoder,
+)
 from pretrainkit.recipes.recipe import Recipe
-from pretrainkit.recipes.registry import entries, find_recipe, recipe_of_huggingface
+from pretrainkit.recipes.registry import able, find_recipe, recipe_of_huggingface, recipes_able
 from pretrainkit.running.configs import load_config
 from pretrainkit.training.folder import RunFolder
 
@@ -36,20 +44,28 @@ class Opened:
 
     def generate(self, prompts: Iterable[str], **options: Any) -> list[dict[str, Any]]:
         """What the model answers to each prompt; see `pretrainkit.api.generate`."""
+        if isinstance(self.recipe, Infers) and not isinstance(self.recipe, Generates):
+            raise InputError(
+                f"a model of recipe {self.recipe.name!r} answers rows\n"
+                "  pretrainkit predict RUN --input FILE --out ANSWERS.jsonl"
+            )
+        recipe = able(self.recipe, Generates)
         for name in options:
-            if name not in self.recipe.generate_options:
+            if name not in recipe.generate_options:
                 raise InputError(
                     f"recipe {self.recipe.name!r} has no option {name!r} to generate with\n"
-                    f"  it has {', '.join(self.recipe.generate_options)}"
+                    f"  it has {', '.join(recipe.generate_options)}"
                 )
-        return self.recipe.generate(self.config, self.model, self._tokenizer(), list(prompts), **options)
+        return recipe.generate(self.config, self.model, self.tokenizer_or_none(), list(prompts), **options)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
         """How likely the model holds each answer to be: the log-probability of the second text given the first."""
-        return self.recipe.score(self.config, self.model, self._tokenizer(), list(pairs))
+        return able(self.recipe, Scores).score(self.config, self.model, self.tokenizer_or_none(), list(pairs))
 
-    def _tokenizer(self) -> Path | None:
-        if self.tokenizer is None and not self.recipe.has_own_vocabulary(self.config):
+    def tokenizer_or_none(self) -> Path | None:
+        """Its tokenizer; None where it needs none. Raises DataError where it is missing."""
+        needs_none = isinstance(self.recipe, KeepsTokenizer) and self.recipe.has_own_vocabulary(self.config)
+        if self.tokenizer is None and not needs_none:
             raise DataError(
                 "there is no tokenizer beside the model\n"
                 "  its ids mean the pieces of the tokenizer that it was trained with: a run keeps that in "
@@ -116,13 +132,15 @@ def read_model(
         settings = read_settings(path / SETTINGS)
         own = None if settings is None else settings.config.get("recipe")
         reader = find_recipe(recipe or own or recipe_of_export(path))
-        config, weights = (
-            reader.import_huggingface(path) if pooling is None else reader.import_classifier(path, pooling)
-        )
+        able_reader = able(reader, ReadsHuggingFace)
+        if pooling is None:
+            config, weights = able_reader.import_huggingface(path)
+        else:
+            config, weights = able(reader, StandsOnEncoder).import_classifier(path, pooling)
         if settings is not None and reader.name == own:
             carried = load_config(settings.config)
             if settings.has_own_model:
-                config, weights = carried, reader.carried_weights(carried, weights)
+                config, weights = carried, able_reader.carried_weights(carried, weights)
             else:
                 _log.warning(
                     "%s/config.json was changed after the export: the model is what it says, all other settings are "
@@ -220,8 +238,6 @@ def recipe_of_export(folder: Path) -> str:
     from pretrainkit.exporting.class_names import read_by_head
 
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if read_by_head(content) is not None:
-        readers = [recipe for recipe in map(find_recipe, entries()) if recipe.reads_text_classifiers]
-        if readers:
-            return readers[0].name
-    return recipe_of_huggingface(content.get("model_type"), str(folder)).name
+    if read_by_head(content) is not None and (readers := recipes_able(StandsOnEncoder)):
+        return next(iter(readers))
+    return recipe_of_huggingface(content.get("model_type"), str(folder))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.base import Config
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.recipes.capabilities import PlansWithoutData
+from pretrainkit.recipes.registry import able, find_recipe
 from pretrainkit.running.initial import with_encoder
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_num_steps
 from pretrainkit.training.run import ParallelConfig, RunConfig
@@ -143,7 +144,7 @@ def make_plan(
     if config.has_training_data:
         config = _with_steps(recipe, recipe.bind(with_encoder(recipe, config)))
     else:
-        config, assumed = recipe.without_data(config)
+        config, assumed = able(recipe, PlansWithoutData).without_data(config)
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     microbatches = -(-per_rank // per_microbatch)

@@ -13,12 +13,13 @@ from pretrainkit.config.base import shown
 from pretrainkit.config.loader import Origins, flatten
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.recipes.capabilities import CachesFeatures, ChecksFiles
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.running.configs import check_config, check_initial, recorded_config
 from pretrainkit.running.held_out import build_evaluations, refuse_idle_evaluation
 from pretrainkit.running.initial import fresh_model, load_initial, require_same_state, with_encoder
-from pretrainkit.running.kept_tokenizer import keep_tokenizer, with_kept_tokenizer
+from pretrainkit.running.kept_tokenizer import keep_tokenizer, tokenizer_folder, with_kept_tokenizer
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
 from pretrainkit.running.opened import checkpoint_of, load_model
 from pretrainkit.running.probing import build_probes
@@ -31,6 +32,7 @@ from pretrainkit.training.watch import Watcher
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.data.source import BatchSource
     from pretrainkit.training.trainer import Trainer
 
 
@@ -61,7 +63,7 @@ def run_training(
     try:
         source = recipe.open_data(config, "train")
         if not resuming:
-            recipe.check_new_run(config, source)
+            check_new_run(recipe, config, source)
         loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
         config = with_num_steps(config, loader)
         if resuming and (complete := world.on_main(lambda: _complete(folder, config, watcher))) is not None:
@@ -69,7 +71,7 @@ def run_training(
         evaluations = build_evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
         precision = resolve_precision(config.precision, world.device)
         if config.evaluate.probes:
-            evaluations += build_probes(recipe, config, recipe.tokenizer_folder(config), world, precision)
+            evaluations += build_probes(recipe, config, tokenizer_folder(recipe, config), world, precision)
         torch.manual_seed(initial_seed(config.seed))
         model = fresh_model(recipe, config, world, filled_later=resuming)
         if config.init_from is not None and not resuming:
@@ -77,9 +79,10 @@ def run_training(
         if not resuming:
             world.on_main(folder.prepare)
         start = (lambda: load_model(folder.path).to(world.device)) if resuming else (lambda: model)
-        cached = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
-        if cached is not source:
-            source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
+        if isinstance(recipe, CachesFeatures):
+            cached = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
+            if cached is not source:
+                source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
         objective = recipe.build_objective(config)
         try:
             sample = _sampler(recipe, config, world.is_main)
@@ -120,7 +123,7 @@ def run_training(
                 }
             )
         metrics = trainer.fit()
-        if world.is_main and recipe.has_held_out_examples(config):
+        if world.is_main and config.has_held_out_examples:
             # A forward pass of a sharded model needs all ranks; what was saved last is whole.
             trained = load_model(folder.path) if config.parallel.is_sharded else trainer.plain_model
             samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
@@ -188,10 +191,16 @@ def checked(recipe: Recipe, config: Any, origins: Origins | None = None) -> Any:
     return config
 
 
+def check_new_run(recipe: Recipe, config: Any, source: BatchSource) -> None:
+    """Refuse training data that a new run must not be started with. Raises ConfigError, DataError."""
+    if isinstance(recipe, ChecksFiles):
+        recipe.check_new_run(config, source)
+
+
 def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.Module], Sequence[Sample]] | None:
     """What shows examples after every evaluation, on the rank that does. A sharded model can only be asked by all."""
     num = config.evaluate.num_samples
-    if not (is_main and num) or config.parallel.is_sharded or not recipe.has_held_out_examples(config):
+    if not (is_main and num) or config.parallel.is_sharded or not config.has_held_out_examples:
         return None
     source = recipe.open_data(config, "valid")
     return lambda model: recipe.sample(config, model, source, num)
@@ -214,4 +223,4 @@ def _record(
         told = (f"{path} from {json.dumps(old)} to {json.dumps(new)}" for path, (old, new) in changes.items())
         folder.event(step, "changed", "; ".join(told))
     folder.record(config, {**provenance, "sources": origins})
-    keep_tokenizer(folder, find_recipe(config.recipe).tokenizer_folder(config))
+    keep_tokenizer(folder, tokenizer_folder(find_recipe(config.recipe), config))

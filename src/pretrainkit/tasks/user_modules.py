@@ -53,8 +53,8 @@ def _import(module: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("pretrainkit.data."):
             raise ConfigError(
-                f"the module {module} imports {error.name}; tasks and what they are made of are in pretrainkit.tasks now"
-                "\n  such as: from pretrainkit.tasks.task import Task, add_task"
+                f"the module {module} imports {error.name}; tasks and their parts are in pretrainkit.tasks now\n"
+                "  such as: from pretrainkit.tasks.task import Task, add_task"
             ) from error
         raise ConfigError(
             f"the module {module} cannot be imported: {type(error).__name__}: {error}\n"

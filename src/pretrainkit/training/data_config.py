@@ -1,6 +1,6 @@
 """What a run is fed: the settings that all recipes have. Torch-free."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -35,6 +35,9 @@ Sources = Annotated[
 
 class DataConfig(Config):
     """What the model is fed. Recipes add their own fields."""
+
+    held_out_fields: ClassVar[tuple[str, ...]] = ("valid",)
+    """Fields that say what is held out; `evaluate --data` comes in the place of all of them."""
 
     train: Sources = ()
     """Token shards to train on: one path, several separated by commas, or a list of {path, weight}."""

@@ -209,6 +209,19 @@ class RunConfig(Config):
         return bool(self.data.valid)
 
     @property
+    def has_held_out_examples(self) -> bool:
+        """Whether there are held-out examples to show; what is held out may be classes of images alone, which are
+        none."""
+        named = self.data.model_dump(include={*self.data.held_out_fields}).values()
+        return self.has_held_out_data and any(named)
+
+    @property
+    def trained_length(self) -> int | None:
+        """Most tokens of an example in training, which is how far positions are trained; None: it is not counted in
+        tokens, or positions have no end."""
+        return None
+
+    @property
     def evaluates_repeatedly(self) -> bool:
         """Whether held-out data is looked at while training goes on."""
         evaluate = self.evaluate

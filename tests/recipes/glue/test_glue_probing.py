@@ -75,7 +75,7 @@ def test_what_cannot_be_probed_is_refused_before_training(shards, glue, tmp_path
         with pytest.raises(ConfigError, match=message):
             pretrain(shards, glue, tmp_path / "run", [probe])
     config = api.load_config("clip/tiny")
-    with pytest.raises(InputError, match="no text encoder"):
+    with pytest.raises(InputError, match="cannot encode texts"):
         find_recipe("clip").text_reader(config, tmp_path)
 
 

@@ -13,13 +13,13 @@ from pretrainkit import api
 from pretrainkit.cli.import_ import app
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import read_tensors
+from pretrainkit.recipes.capabilities import TextClassifier
 from pretrainkit.recipes.glue.imported import read_classifier as read_run
 from pretrainkit.recipes.glue.recipe import RECIPE as GLUE
 from pretrainkit.recipes.pixel.convert_classifier import read_classifier, write_classifier
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
-from pretrainkit.recipes.recipe import TextClassifier
 
 SMALL = (
     "model.positions=grid",

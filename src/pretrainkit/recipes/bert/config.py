@@ -180,6 +180,10 @@ class BertRun(RunConfig):
     """What the model is fed."""
 
     @property
+    def trained_length(self) -> int:
+        return self.data.max_seq_length
+
+    @property
     def token_budget(self) -> int | None:
         """Tokens every microbatch has room for."""
         return self.data.microbatch_tokens

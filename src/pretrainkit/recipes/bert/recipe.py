@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.recipes.bert.config import BertModelConfig, BertRun, ModernModelConfig
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
-from pretrainkit.recipes.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
+from pretrainkit.recipes.capabilities import (
+    ConvertsClassifiers,
+    EncodesText,
+    Generates,
+    ImportedTextClassifier,
+    PlansWithoutData,
+    ReadsHuggingFace,
+    TellsIds,
+    TextClassifier,
+    WritesHuggingFace,
+)
+from pretrainkit.recipes.recipe import Recipe, Split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,19 +32,24 @@ if TYPE_CHECKING:
     from pretrainkit.training.objective import HostBatch
 
 
-class Bert(Recipe):
+class Bert(
+    Recipe[BertRun],
+    PlansWithoutData[BertRun],
+    Generates[BertRun],
+    EncodesText[BertRun],
+    ConvertsClassifiers[BertRun],
+    TellsIds[BertRun],
+    ReadsHuggingFace[BertRun],
+    WritesHuggingFace[BertRun],
+):
     """Masked words and sentence order on a bidirectional encoder."""
 
     name = "bert"
     summary = "BERT and ModernBERT from raw text: masked words and sentence order."
 
-    @property
-    def config_class(self) -> type[BertRun]:
-        return BertRun
+    config_class = BertRun
 
-    @property
-    def presets(self) -> Mapping[str, Callable[[], BertRun]]:
-        return PRESETS
+    presets: ClassVar[Mapping[str, Callable[[], BertRun]]] = PRESETS
 
     def bind(self, config: BertRun) -> BertRun:
         from pretrainkit.recipes.bert.source import bind
@@ -100,9 +116,6 @@ class Bert(Recipe):
             encode_with_offsets=found.encode_with_offsets,
         )
 
-    def trained_length(self, config: BertRun) -> int:
-        return config.data.max_seq_length
-
     def input_ids(self, config: BertRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
         from pretrainkit.recipes.token_reader import ids_of_singles
 
@@ -127,8 +140,6 @@ class Bert(Recipe):
         write_classifier(model, config.model, out, tokenizer=tokenizer, special=special)
 
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-        if pooling is not None:
-            return super().import_text_classifier(folder, pooling)
         from pretrainkit.recipes.bert.convert_classifier import read_classifier
 
         found = read_classifier(folder)
@@ -141,9 +152,8 @@ class Bert(Recipe):
             found.reads,
         )
 
-    @property
-    def huggingface_types(self) -> tuple[str, ...]:
-        return ("bert", "modernbert")
+    huggingface_types = ("bert", "modernbert")
+    reads_unnamed_huggingface = True  # Sabertooth's folders
 
     def export_huggingface(self, config: BertRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.bert.convert import DEFAULT_SPECIAL_IDS, write_huggingface

@@ -433,6 +433,10 @@ class ClipRun(RunConfig):
     evaluate: ClipEvaluateConfig = ClipEvaluateConfig()
     """Evaluation while training."""
 
+    @property
+    def trained_length(self) -> int:
+        return self.data.max_length
+
     def problems(self, world_size: int = 1) -> list[str]:
         found = [*super().problems(world_size), *self.objective.problems(world_size)]
         found += self.model.temperature.problems()

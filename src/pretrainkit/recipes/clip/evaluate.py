@@ -21,9 +21,9 @@ from pretrainkit.eval.classification import accuracies, class_vectors
 from pretrainkit.eval.embed import BuildRows, embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.retrieval import Rows, first_of_each, first_of_each_up_to, retrieval
+from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.clip.config import ClipEvaluateConfig, ClipRun
 from pretrainkit.recipes.clip.held_out import ClassSet, PairSet, check_images, class_sets, pair_sets
-from pretrainkit.recipes.recipe import Evaluator
 from pretrainkit.training.precision import Precision
 
 

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pretrainkit.recipes.capabilities import (
+    CachesFeatures,
+    EncodesImages,
+    Evaluates,
+    Evaluator,
+    FitsWeights,
+    Generates,
+    ImportedConfig,
+    ImportedModel,
+    KeepsTokenizer,
+    PlansWithoutData,
+    ReadsConfigs,
+    ReadsFiles,
+    ReadsHuggingFace,
+    TellsIds,
+    WritesHuggingFace,
+)
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
-from pretrainkit.recipes.recipe import Evaluator, ImportedConfig, ImportedModel, Recipe, Split
+from pretrainkit.recipes.recipe import Recipe, Split
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,19 +39,29 @@ if TYPE_CHECKING:
     from pretrainkit.training.precision import Precision
 
 
-class Clip(Recipe):
+class Clip(
+    Recipe[ClipRun],
+    PlansWithoutData[ClipRun],
+    CachesFeatures[ClipRun],
+    KeepsTokenizer[ClipRun],
+    Evaluates[ClipRun],
+    FitsWeights[ClipRun],
+    Generates[ClipRun],
+    EncodesImages[ClipRun],
+    TellsIds[ClipRun],
+    ReadsConfigs[ClipRun],
+    ReadsHuggingFace[ClipRun],
+    WritesHuggingFace[ClipRun],
+    ReadsFiles[ClipRun],
+):
     """Images and texts that belong together, apart from all others."""
 
     name = "clip"
     summary = "CLIP, SigLIP and ZeroVL: contrast images and texts, with very large batches on little hardware."
 
-    @property
-    def config_class(self) -> type[ClipRun]:
-        return ClipRun
+    config_class = ClipRun
 
-    @property
-    def presets(self) -> Mapping[str, Callable[[], ClipRun]]:
-        return PRESETS
+    presets: ClassVar[Mapping[str, Callable[[], ClipRun]]] = PRESETS
 
     def bind(self, config: ClipRun) -> ClipRun:
         from pretrainkit.recipes.clip.architecture import bind_model
@@ -121,9 +148,6 @@ class Clip(Recipe):
     def with_tokenizer(self, config: ClipRun, tokenizer: Path) -> ClipRun:
         return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(tokenizer)})})
 
-    def trained_length(self, config: ClipRun) -> int:
-        return config.data.max_length
-
     def input_ids(self, config: ClipRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
         from pretrainkit.recipes.clip.captions import CaptionTokenizer
 
@@ -157,9 +181,7 @@ class Clip(Recipe):
 
         return find_images(config, model, tokenizer, prompts, **options)
 
-    @property
-    def reads_configs_of(self) -> str:
-        return "ZeroVL"
+    reads_configs_of = "ZeroVL"
 
     @property
     def keys_of_other_configs(self) -> frozenset[str]:
@@ -172,9 +194,7 @@ class Clip(Recipe):
 
         return import_config(path, settings, nproc)
 
-    @property
-    def huggingface_types(self) -> tuple[str, ...]:
-        return ("clip", "vision-text-dual-encoder")
+    huggingface_types = ("clip", "vision-text-dual-encoder")
 
     def export_huggingface(self, config: ClipRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.clip.convert import write_huggingface
@@ -186,9 +206,7 @@ class Clip(Recipe):
 
         return read_huggingface(folder)
 
-    @property
-    def file_formats(self) -> tuple[str, ...]:
-        return ("zerovl",)
+    file_formats = ("zerovl",)
 
     def import_file(self, path: Path, format: str, config: ClipRun | None) -> ImportedModel:
         """The config is that of clip/zerovl-14m where none is given; without a temperature in the file it is fixed."""

@@ -15,6 +15,7 @@ from pretrainkit.config.loader import parse_override
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.capabilities import ImportedConfig
 from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
@@ -22,7 +23,6 @@ from pretrainkit.recipes.fourm.lengths import LengthConfig
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model
-from pretrainkit.recipes.recipe import ImportedConfig
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, ParallelConfig, PrecisionConfig

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import DataError
+from pretrainkit.recipes.capabilities import (
+    ChecksFiles,
+    EncodesImages,
+    Generates,
+    ImportedConfig,
+    ImportedModel,
+    KeepsTokenizer,
+    PlansWithoutData,
+    ReadsConfigs,
+    ReadsFiles,
+    WritesFiles,
+)
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.presets import PRESETS
-from pretrainkit.recipes.recipe import ImportedConfig, ImportedModel, Recipe, Split
+from pretrainkit.recipes.recipe import Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,19 +33,25 @@ if TYPE_CHECKING:
     from pretrainkit.workers.processes import Progress
 
 
-class FourM(Recipe):
+class FourM(
+    Recipe[FourMRun],
+    PlansWithoutData[FourMRun],
+    ChecksFiles[FourMRun],
+    KeepsTokenizer[FourMRun],
+    Generates[FourMRun],
+    EncodesImages[FourMRun],
+    ReadsConfigs[FourMRun],
+    ReadsFiles[FourMRun],
+    WritesFiles[FourMRun],
+):
     """Some tokens of many modalities given, others asked for."""
 
     name = "fourm"
     summary = "4M: any modality from any other, by masked modelling of their tokens."
 
-    @property
-    def config_class(self) -> type[FourMRun]:
-        return FourMRun
+    config_class = FourMRun
 
-    @property
-    def presets(self) -> Mapping[str, Callable[[], FourMRun]]:
-        return PRESETS
+    presets: ClassVar[Mapping[str, Callable[[], FourMRun]]] = PRESETS
 
     def bind(self, config: FourMRun) -> FourMRun:
         from pretrainkit.recipes.fourm.source import bind
@@ -116,9 +134,7 @@ class FourM(Recipe):
         assert tower.modality.image_size is not None
         return ImageEncoder(tower, tower.features, tower.modality.image_size)
 
-    @property
-    def reads_configs_of(self) -> str | None:
-        return "4M"
+    reads_configs_of = "4M"
 
     @property
     def keys_of_other_configs(self) -> frozenset[str]:
@@ -131,9 +147,7 @@ class FourM(Recipe):
 
         return import_config(path, settings, nproc)
 
-    @property
-    def file_formats(self) -> tuple[str, ...]:
-        return ("4m",)
+    file_formats = ("4m",)
 
     def import_file(self, path: Path, format: str, config: FourMRun | None) -> ImportedModel:
         """The config is `config`, or that of fourm/b-7 with the model of the file; the data is missing."""
@@ -143,9 +157,7 @@ class FourM(Recipe):
         base = PRESETS["b-7"]() if config is None else config
         return ImportedModel(base.model_copy(update={"model": model}), state)
 
-    @property
-    def export_formats(self) -> tuple[str, ...]:
-        return ("4m",)
+    export_formats = ("4m",)
 
     def export_file(self, config: FourMRun, model: Any, format: str, out: Path) -> None:
         """A .safetensors file by the published names, with the config in its header."""

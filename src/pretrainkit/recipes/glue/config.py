@@ -127,6 +127,15 @@ class GlueRun(RunConfig):
     """What the model is fed."""
 
     @property
+    def trained_length(self) -> int:
+        return self.data.max_seq_length
+
+    @property
+    def has_held_out_examples(self) -> bool:
+        """Named tasks bring theirs."""
+        return self.has_held_out_data
+
+    @property
     def has_training_data(self) -> bool:
         return self.data.task is not None or bool(self.data.train)
 

@@ -5,11 +5,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pretrainkit.dist.env import World
+from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.glue.answers import answers_of
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.heads.by_kind import build_objective
 from pretrainkit.recipes.glue.source import open_texts, task_of, valid_splits
-from pretrainkit.recipes.recipe import Evaluator
 from pretrainkit.recipes.text_reader import TextReader
 from pretrainkit.training.precision import Precision
 

@@ -5,9 +5,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Arrays
 from pretrainkit.recipes.glue.model import encoder_of
+from pretrainkit.recipes.registry import able
 from pretrainkit.training.objective import Batch, Cost, HostBatch, SeparableObjective
 
 Outputs = tuple[Tensor, ...]
@@ -36,5 +38,5 @@ class GlueObjective(SeparableObjective):
             examples=len(lengths_B),
             tokens=int(lengths_B.sum()),
             slots=int(lengths_B.sum()),
-            flops=self._encoder.text_encoder_flops(config, lengths_B),
+            flops=able(self._encoder, EncodesText).text_encoder_flops(config, lengths_B),
         )

@@ -19,6 +19,7 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.linear_fit import fit_linear
+from pretrainkit.recipes.capabilities import EncodesText, Evaluator
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.evaluate import spread
@@ -27,7 +28,8 @@ from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.recipe import RECIPE
 from pretrainkit.recipes.glue.source import TextSource
 from pretrainkit.recipes.glue.tasks import named_task
-from pretrainkit.recipes.recipe import Evaluator, Recipe
+from pretrainkit.recipes.recipe import Recipe
+from pretrainkit.recipes.registry import able
 from pretrainkit.rng import stream_key
 from pretrainkit.training.accumulate import accumulate, seed_dropout
 from pretrainkit.training.evaluate_config import TaskProbeConfig
@@ -154,7 +156,11 @@ def open_probe(
             "cannot share\n  give another batch_size"
         )
     preset = PRESETS[probe.task]()
-    positions = recipe.text_reader(encoder_config, tokenizer).max_positions if tokenizer is not None else None
+    positions = (
+        able(recipe, EncodesText).text_reader(encoder_config, tokenizer).max_positions
+        if tokenizer is not None
+        else None
+    )
     pooling = None if probe.pooling == "own" else probe.pooling
     config = preset.model_copy(
         update={

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.recipes.capabilities import (
+    ConvertsClassifiers,
+    EncodesText,
+    Evaluates,
+    Evaluator,
+    Infers,
+    KeepsTokenizer,
+    ReadsHuggingFace,
+    StandsOnEncoder,
+    TellsIds,
+    TextClassifier,
+    WritesHuggingFace,
+)
 from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.tasks import Kind
-from pretrainkit.recipes.recipe import Evaluator, Recipe, Split, TextClassifier
+from pretrainkit.recipes.recipe import Recipe, Split
+from pretrainkit.recipes.registry import able
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -32,23 +46,24 @@ _HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
 """What the heads of kinds of tasks read that transformers has a class for."""
 
 
-class Glue(Recipe):
+class Glue(
+    Recipe[GlueRun],
+    KeepsTokenizer[GlueRun],
+    Evaluates[GlueRun],
+    Infers[GlueRun],
+    StandsOnEncoder[GlueRun],
+    TellsIds[GlueRun],
+    ReadsHuggingFace[GlueRun],
+    WritesHuggingFace[GlueRun],
+):
     """A text encoder of any recipe under a new head."""
 
     name = "glue"
     summary = "Fine-tuning of text encoders: the tasks of GLUE, tables of your own, labels of words."
 
-    @property
-    def config_class(self) -> type[GlueRun]:
-        return GlueRun
+    config_class = GlueRun
 
-    @property
-    def presets(self) -> Mapping[str, Callable[[], GlueRun]]:
-        return PRESETS
-
-    @property
-    def stands_on_encoder(self) -> bool:
-        return True
+    presets: ClassVar[Mapping[str, Callable[[], GlueRun]]] = PRESETS
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
         """A fine-tuned model lends its encoder, so that tasks can follow one another."""
@@ -79,10 +94,12 @@ class Glue(Recipe):
             return
         reader, own = encoder_of(config.model)
         if recipe != self.name:
-            _copy(reader.build_text_encoder(own, trained).state_dict(), model.encoder, config)
+            _copy(able(reader, EncodesText).build_text_encoder(own, trained).state_dict(), model.encoder, config)
             return
         given = encoder_of(encoder_config.model)[1]
-        state = reader.fitted_text_encoder(own, given, trained.encoder.state_dict(), model.encoder.state_dict())
+        state = able(reader, EncodesText).fitted_text_encoder(
+            own, given, trained.encoder.state_dict(), model.encoder.state_dict()
+        )
         _copy(state, model.encoder, config)
         before, now = encoder_config.model, config.model
         is_alike = task_of(encoder_config.data).kind == task_of(config.data).kind
@@ -148,10 +165,6 @@ class Glue(Recipe):
             may_repeat=True,
         )
 
-    def has_held_out_examples(self, config: GlueRun) -> bool:
-        """Named tasks bring theirs."""
-        return config.has_held_out_data
-
     def build_evaluator(self, config: GlueRun, world: World, precision: Precision) -> Evaluator:
         from pretrainkit.recipes.glue.evaluate import build_evaluator
 
@@ -170,14 +183,11 @@ class Glue(Recipe):
             update={"data": config.data.model_copy(update={"tokenizer": str(Path(tokenizer).resolve())})}
         )
 
-    def trained_length(self, config: GlueRun) -> int:
-        return config.data.max_seq_length
-
     def input_ids(self, config: GlueRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
         from pretrainkit.recipes.glue.model import encoder_of
 
         recipe, encoder_config = encoder_of(config.model)
-        return recipe.input_ids(encoder_config, tokenizer, texts)
+        return able(recipe, TellsIds).input_ids(encoder_config, tokenizer, texts)
 
     def build_model(self, config: GlueRun) -> nn.Module:
         from pretrainkit.recipes.glue.heads.by_kind import build_model
@@ -201,10 +211,6 @@ class Glue(Recipe):
         from pretrainkit.recipes.glue.inference import Answers
 
         return Answers(config, model, self._reader(config), request, precision)
-
-    @property
-    def reads_text_classifiers(self) -> bool:
-        return True
 
     def import_huggingface(self, folder: Path) -> tuple[GlueRun, Mapping[str, Any]]:
         """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`."""
@@ -235,30 +241,25 @@ class Glue(Recipe):
                 "  use --format safetensors, or fine-tune with model.pooling=null"
             )
         trained = TextClassifier(model.encoder, model.head, config.model.classes or (), model.dropout_rate, reads)
-        recipe.export_text_classifier(encoder_config, trained, tokenizer, out)
+        able(recipe, ConvertsClassifiers).export_text_classifier(encoder_config, trained, tokenizer, out)
 
     def carried_weights(self, carried: GlueRun, weights: Mapping[str, Any]) -> Mapping[str, Any]:
         """Encoders have the names here that they have in models of their own."""
         from pretrainkit.recipes.glue.model import encoder_of
 
         recipe, encoder_config = encoder_of(carried.model)
-        return recipe.carried_weights(encoder_config, weights)
+        return able(recipe, ReadsHuggingFace).carried_weights(encoder_config, weights)
 
     def sample(self, config: GlueRun, model: nn.Module, source: Any, num: int) -> list[dict[str, Any]]:
         from pretrainkit.recipes.glue.sample import sample
 
         return sample(config, model, source, num)
 
-    def generate(
-        self, config: GlueRun, model: nn.Module, tokenizer: Path, prompts: list[str], **options: Any
-    ) -> list[dict[str, Any]]:
-        raise InputError("a fine-tuned model answers rows\n  pretrainkit predict RUN --input FILE --out ANSWERS.jsonl")
-
     def _reader(self, config: GlueRun) -> TextReader:
         from pretrainkit.recipes.glue.model import encoder_of
 
         recipe, encoder_config = encoder_of(config.model)
-        return recipe.text_reader(encoder_config, self.tokenizer_folder(config))
+        return able(recipe, EncodesText).text_reader(encoder_config, self.tokenizer_folder(config))
 
 
 def _copy(found: Mapping[str, Tensor], target: nn.Module, config: GlueRun) -> None:

@@ -20,6 +20,7 @@ from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.recipes.capabilities import ImportedTextClassifier, TextClassifier
 from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
 from pretrainkit.recipes.huggingface.convert_slots import slot_classifier, slot_head
 from pretrainkit.recipes.huggingface.encoder import (
@@ -30,7 +31,6 @@ from pretrainkit.recipes.huggingface.encoder import (
     max_positions_of,
 )
 from pretrainkit.recipes.huggingface.reader import read_tokenizer
-from pretrainkit.recipes.recipe import ImportedTextClassifier, TextClassifier
 
 logger = logging.getLogger(__name__)
 

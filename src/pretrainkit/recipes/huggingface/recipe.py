@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pretrainkit.errors import InputError
+from pretrainkit.recipes.capabilities import (
+    ConvertsClassifiers,
+    EncodesText,
+    ImportedTextClassifier,
+    ReadsHuggingFace,
+    TellsIds,
+    TextClassifier,
+)
 from pretrainkit.recipes.huggingface.config import HuggingFaceRun
-from pretrainkit.recipes.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
+from pretrainkit.recipes.recipe import Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,20 +25,22 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.text_reader import TextReader
 
 
-class HuggingFace(Recipe):
+class HuggingFace(
+    Recipe[HuggingFaceRun],
+    EncodesText[HuggingFaceRun],
+    ConvertsClassifiers[HuggingFaceRun],
+    TellsIds[HuggingFaceRun],
+    ReadsHuggingFace[HuggingFaceRun],
+):
     """Encoders of transformers that no recipe of ours has."""
 
     name = "huggingface"
     summary = "Encoders of transformers (RoBERTa, DeBERTa, ELECTRA, ...), to be fine-tuned."
 
-    @property
-    def config_class(self) -> type[HuggingFaceRun]:
-        return HuggingFaceRun
+    config_class = HuggingFaceRun
 
-    @property
-    def presets(self) -> Mapping[str, Callable[[], HuggingFaceRun]]:
-        """None: there is nothing to train from scratch."""
-        return {}
+    presets: ClassVar[Mapping[str, Callable[[], HuggingFaceRun]]] = {}
+    """None: there is nothing to train from scratch."""
 
     def bind(self, config: HuggingFaceRun) -> NoReturn:
         _refuse()
@@ -72,15 +82,11 @@ class HuggingFace(Recipe):
         write_classifier(config.model, model, tokenizer, out)
 
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-        if pooling is not None:
-            return super().import_text_classifier(folder, pooling)
         from pretrainkit.recipes.huggingface.convert import read_classifier
 
         return read_classifier(folder)
 
-    @property
-    def reads_other_huggingface(self) -> bool:
-        return True
+    reads_other_huggingface = True
 
     def import_huggingface(self, folder: Path) -> tuple[HuggingFaceRun, Mapping[str, Any]]:
         """The encoder of the folder, with the layers in front of its classifier."""

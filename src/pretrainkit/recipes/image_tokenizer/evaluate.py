@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from pretrainkit.data.order import Order
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import dealt, evaluate
+from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.model import Pass
 from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
 from pretrainkit.recipes.image_tokenizer.source import open_source
-from pretrainkit.recipes.recipe import Evaluator
 from pretrainkit.training.precision import Precision
 
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pretrainkit.recipes.capabilities import (
+    Evaluates,
+    Evaluator,
+    ImportedModel,
+    KeepsTokenizer,
+    PlansWithoutData,
+    ReadsFiles,
+    WritesFiles,
+)
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
-from pretrainkit.recipes.recipe import Evaluator, ImportedModel, Recipe, Split
+from pretrainkit.recipes.recipe import Recipe, Split
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,19 +29,22 @@ if TYPE_CHECKING:
     from pretrainkit.training.precision import Precision
 
 
-class ImageTokenizer(Recipe):
+class ImageTokenizer(
+    Recipe[ImageTokenizerRun],
+    PlansWithoutData[ImageTokenizerRun],
+    KeepsTokenizer[ImageTokenizerRun],
+    Evaluates[ImageTokenizerRun],
+    ReadsFiles[ImageTokenizerRun],
+    WritesFiles[ImageTokenizerRun],
+):
     """Images as a few discrete tokens each, and back."""
 
     name = "image_tokenizer"
     summary = "VQ-VAE and FSQ, with convolutions, transformers or diffusion: images and maps to tokens and back."
 
-    @property
-    def config_class(self) -> type[ImageTokenizerRun]:
-        return ImageTokenizerRun
+    config_class = ImageTokenizerRun
 
-    @property
-    def presets(self) -> Mapping[str, Callable[[], ImageTokenizerRun]]:
-        return PRESETS
+    presets: ClassVar[Mapping[str, Callable[[], ImageTokenizerRun]]] = PRESETS
 
     def bind(self, config: ImageTokenizerRun) -> ImageTokenizerRun:
         from pretrainkit.recipes.image_tokenizer.source import bind
@@ -59,6 +71,12 @@ class ImageTokenizer(Recipe):
 
         return open_source(config, split)
 
+    def tokenizer_folder(self, config: ImageTokenizerRun) -> None:
+        """The model is one."""
+
+    def with_tokenizer(self, config: ImageTokenizerRun, tokenizer: Path) -> ImageTokenizerRun:
+        return config
+
     def has_own_vocabulary(self, config: ImageTokenizerRun) -> bool:
         return True
 
@@ -83,9 +101,7 @@ class ImageTokenizer(Recipe):
 
         return sample(config, model, source, num)
 
-    @property
-    def file_formats(self) -> tuple[str, ...]:
-        return ("4m-tokenizer",)
+    file_formats = ("4m-tokenizer",)
 
     def import_file(self, path: Path, format: str, config: ImageTokenizerRun | None) -> ImportedModel:
         """The config is `config`, or that of image_tokenizer/rgb with the model of the file; the data is missing."""
@@ -95,9 +111,7 @@ class ImageTokenizer(Recipe):
         base = PRESETS["rgb"]() if config is None else config
         return ImportedModel(base.model_copy(update={"model": model}), state)
 
-    @property
-    def export_formats(self) -> tuple[str, ...]:
-        return ("4m-tokenizer",)
+    export_formats = ("4m-tokenizer",)
 
     def export_file(self, config: ImageTokenizerRun, model: Any, format: str, out: Path) -> None:
         """A .safetensors file by the published names, with the config in its header."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.class_names import class_names, class_settings
+from pretrainkit.recipes.capabilities import TextClassifier
 from pretrainkit.recipes.pixel.config import PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.convert import (
     patch_from_huggingface,
@@ -29,7 +30,6 @@ from pretrainkit.recipes.pixel.convert import (
     write_folder,
 )
 from pretrainkit.recipes.pixel.positions import position_table
-from pretrainkit.recipes.recipe import TextClassifier
 
 Reads = Literal["examples", "words", "spans"]
 _ARCHITECTURES: dict[Reads, str] = {

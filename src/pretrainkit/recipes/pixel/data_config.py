@@ -1,6 +1,6 @@
 """Which rendered text a run is fed, and how it becomes batches. Torch-free."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
@@ -45,6 +45,7 @@ class PixelDataConfig(DataConfig):
     """What the model is fed: text that `pretrainkit render` has drawn or cut into pieces, published rendered sets, or
     plain text that is cut and drawn here."""
 
+    held_out_fields: ClassVar[tuple[str, ...]] = ("valid", "held_out_share")
     train: Sources = ()
     """To train on: one path, several separated by commas, or a list of {path, weight}. A path is a folder of
     `pretrainkit render`, one with parquet files in the layout of the published sets, or text as `pretrainkit corpus`

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import ConfigError
+from pretrainkit.recipes.capabilities import (
+    ComparesWithHuggingFace,
+    ConvertsClassifiers,
+    EncodesText,
+    FitsWeights,
+    ImportedTextClassifier,
+    KeepsTokenizer,
+    PlansWithoutData,
+    ReadsHuggingFace,
+    TextClassifier,
+    WritesHuggingFace,
+)
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.presets import PRESETS, base
-from pretrainkit.recipes.recipe import ImportedTextClassifier, Recipe, Split, TextClassifier
+from pretrainkit.recipes.recipe import Recipe, Split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,19 +35,26 @@ if TYPE_CHECKING:
     from pretrainkit.training.objective import HostBatch
 
 
-class Pixel(Recipe):
+class Pixel(
+    Recipe[PixelRun],
+    PlansWithoutData[PixelRun],
+    KeepsTokenizer[PixelRun],
+    EncodesText[PixelRun],
+    ConvertsClassifiers[PixelRun],
+    FitsWeights[PixelRun],
+    ReadsHuggingFace[PixelRun],
+    WritesHuggingFace[PixelRun],
+    ComparesWithHuggingFace[PixelRun],
+):
     """Hidden patches of rendered text, drawn again by a masked autoencoder."""
 
     name = "pixel"
     summary = "PIXEL: text as pictures, without a tokenizer; hidden patches are drawn again."
 
-    @property
-    def config_class(self) -> type[PixelRun]:
-        return PixelRun
+    config_class = PixelRun
+    chooses_pooling = True
 
-    @property
-    def presets(self) -> Mapping[str, Callable[[], PixelRun]]:
-        return PRESETS
+    presets: ClassVar[Mapping[str, Callable[[], PixelRun]]] = PRESETS
 
     def bind(self, config: PixelRun) -> PixelRun:
         from pretrainkit.recipes.pixel.source import bind
@@ -80,10 +99,6 @@ class Pixel(Recipe):
 
     def has_own_vocabulary(self, config: PixelRun) -> bool:
         return True
-
-    @property
-    def held_out_fields(self) -> tuple[str, ...]:
-        return ("valid", "held_out_share")
 
     def build_model(self, config: PixelRun) -> nn.Module:
         from pretrainkit.recipes.pixel.model import build
@@ -183,9 +198,7 @@ class Pixel(Recipe):
 
         return encoder_flops(config, lengths_B)
 
-    @property
-    def huggingface_types(self) -> tuple[str, ...]:
-        return ("pixel", "vit_mae")
+    huggingface_types = ("pixel", "vit_mae")
 
     def export_huggingface(self, config: PixelRun, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.pixel.convert import write_huggingface

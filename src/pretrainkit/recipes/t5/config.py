@@ -144,6 +144,7 @@ TaskFolders = Annotated[
 class T5DataConfig(DataConfig):
     """How examples become batches."""
 
+    held_out_fields: ClassVar[tuple[str, ...]] = ("valid", "task")
     input_length: PositiveInt = 512
     """Most tokens of an input, with its end mark: the width of the encoder's rows."""
     target_length: PositiveInt = 114
@@ -228,6 +229,10 @@ class T5Run(RunConfig):
     """What the model is fed."""
     evaluate: T5EvaluateConfig = T5EvaluateConfig()
     """Evaluation while training."""
+
+    @property
+    def trained_length(self) -> int:
+        return max(self.data.input_length, self.data.target_length)
 
     @property
     def evaluates_repeatedly(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pretrainkit.data.source import Records
 from pretrainkit.errors import PretrainKitError
-from pretrainkit.recipes.recipe import DataCheck
+from pretrainkit.recipes.capabilities import DataCheck
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import describe
 from pretrainkit.recipes.t5.features import num_packed_rows

@@ -9,7 +9,7 @@ from pretrainkit.data.order import Order
 from pretrainkit.data.source import Records
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import dealt, evaluate
-from pretrainkit.recipes.recipe import Evaluator
+from pretrainkit.recipes.capabilities import Evaluator
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.recipes.t5.source import open_source

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.recipe import (
+from pretrainkit.recipes.capabilities import (
+    ChecksData,
+    ComparesWithHuggingFace,
+    ConvertsClassifiers,
     DataCheck,
+    EncodesText,
+    Evaluates,
     Evaluation,
     Evaluator,
+    Generates,
     ImportedModel,
     ImportedTextClassifier,
-    Recipe,
-    Split,
+    Infers,
+    KeepsTokenizer,
+    PlansWithoutData,
+    ReadsFiles,
+    ReadsHuggingFace,
+    Scores,
+    TellsIds,
     TextClassifier,
+    WritesFiles,
+    WritesHuggingFace,
 )
+from pretrainkit.recipes.recipe import Recipe, Split, tokenizer_beside
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.presets import PRESETS
 
@@ -34,19 +48,32 @@ if TYPE_CHECKING:
     from pretrainkit.training.precision import Precision
 
 
-class T5(Recipe):
+class T5(
+    Recipe[T5Run],
+    PlansWithoutData[T5Run],
+    ChecksData[T5Run],
+    KeepsTokenizer[T5Run],
+    Evaluates[T5Run],
+    Generates[T5Run],
+    Scores[T5Run],
+    Infers[T5Run],
+    EncodesText[T5Run],
+    ConvertsClassifiers[T5Run],
+    TellsIds[T5Run],
+    ReadsHuggingFace[T5Run],
+    WritesHuggingFace[T5Run],
+    ComparesWithHuggingFace[T5Run],
+    ReadsFiles[T5Run],
+    WritesFiles[T5Run],
+):
     """Texts from texts."""
 
     name = "t5"
     summary = "T5, mT5, ByT5 and umT5: text-to-text models from span corruption and from tasks."
 
-    @property
-    def config_class(self) -> type[T5Run]:
-        return T5Run
+    config_class = T5Run
 
-    @property
-    def presets(self) -> Mapping[str, Callable[[], T5Run]]:
-        return PRESETS
+    presets: ClassVar[Mapping[str, Callable[[], T5Run]]] = PRESETS
 
     def bind(self, config: T5Run) -> T5Run:
         from pretrainkit.recipes.t5.source import bind
@@ -97,10 +124,6 @@ class T5(Recipe):
             source.sizes, weights=source.weights, mode=data.order, seed=config.seed, batch_size=data.batch_size
         )
 
-    @property
-    def held_out_fields(self) -> tuple[str, ...]:
-        return ("valid", "task")
-
     def build_evaluator(self, config: T5Run, world: World, precision: Precision) -> Evaluator | None:
         from pretrainkit.recipes.t5.held_out import build_evaluator
 
@@ -119,7 +142,7 @@ class T5(Recipe):
         from pretrainkit.tasks.vocabulary_folder import BYTES, tokenizer_place
 
         if config.data.train:
-            return super().tokenizer_folder(config)
+            return tokenizer_beside(config)
         name = config.data.tokenizer
         return None if name is None or name == BYTES else tokenizer_place(Path(name))
 
@@ -206,9 +229,6 @@ class T5(Recipe):
             encode_with_offsets=vocabulary.encode_with_offsets,
         )
 
-    def trained_length(self, config: T5Run) -> int:
-        return max(config.data.input_length, config.data.target_length)
-
     def input_ids(self, config: T5Run, tokenizer: Path, texts: Sequence[str]) -> list[list[int]]:
         from pretrainkit.recipes.token_reader import ids_of_singles
 
@@ -238,9 +258,7 @@ class T5(Recipe):
         losses = {"unigram_loss": unigram_loss(config), "uniform_loss": uniform_loss(config)}
         return losses | majority_metrics(config)
 
-    @property
-    def huggingface_types(self) -> tuple[str, ...]:
-        return ("t5", "mt5", "umt5")
+    huggingface_types = ("t5", "mt5", "umt5")
 
     def export_huggingface(self, config: T5Run, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
         from pretrainkit.recipes.t5.convert import write_huggingface
@@ -257,8 +275,6 @@ class T5(Recipe):
         write_encoder(model, config.model, out, tokenizer=tokenizer, vocabulary=vocabulary)
 
     def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
-        if pooling is not None:
-            return super().import_text_classifier(folder, pooling)
         from pretrainkit.recipes.t5.convert_encoder import read_encoder
 
         model, encoder, head, classes = read_encoder(folder)
@@ -277,9 +293,7 @@ class T5(Recipe):
 
         return difference_from_huggingface(config.model, model, folder)
 
-    @property
-    def file_formats(self) -> tuple[str, ...]:
-        return ("t5x", "mesh_tf")
+    file_formats = ("t5x", "mesh_tf")
 
     def import_file(self, path: Path, format: str, config: T5Run | None) -> ImportedModel:
         """The config is `config`, or that of t5/1.1-base with the model of the file; the data is missing."""
@@ -291,9 +305,7 @@ class T5(Recipe):
             base.model_copy(update={"model": found.model}), found.state, names=found.names, step=found.step
         )
 
-    @property
-    def export_formats(self) -> tuple[str, ...]:
-        return ("t5x",)
+    export_formats = ("t5x",)
 
     def export_file(self, config: T5Run, model: nn.Module, format: str, out: Path) -> None:
         """T5X's parameter tree with names joined by "/", as .npz or .safetensors."""

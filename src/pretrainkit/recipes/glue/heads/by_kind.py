@@ -6,6 +6,7 @@ import torch
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.heads.spans import SpanHead, SpanObjective
 from pretrainkit.recipes.glue.heads.tags import TagHead, TagObjective
@@ -15,6 +16,7 @@ from pretrainkit.recipes.glue.model import HeadedEncoder, encoder_of
 from pretrainkit.recipes.glue.objective import GlueObjective
 from pretrainkit.recipes.glue.source import task_of
 from pretrainkit.recipes.glue.tasks import Kind
+from pretrainkit.recipes.registry import able
 from pretrainkit.recipes.text_encoder import TextEncoder
 
 _HEADS: Mapping[Kind, Callable[[TextEncoder, int, float], HeadedEncoder]] = {
@@ -36,7 +38,7 @@ _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
 def build_model(config: GlueRun) -> HeadedEncoder:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
     recipe, encoder_config = encoder_of(config.model)
-    encoder = recipe.build_text_encoder(encoder_config, recipe.build_model(encoder_config))
+    encoder = able(recipe, EncodesText).build_text_encoder(encoder_config, recipe.build_model(encoder_config))
     assert config.model.classes is not None  # bound
     task, pooling, num_outputs = task_of(config.data), config.model.pooling, max(1, len(config.model.classes))
     kind = task.kind

@@ -1,0 +1,562 @@
+"""What a recipe may be able to do besides training; the base classes of a recipe say what it is.
+
+Callers ask `registry.able(recipe, Generates)`, which has the one message for recipes that are not. Torch-free to
+import, as `recipe`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
+
+from pretrainkit.recipes.recipe import Run
+from pretrainkit.training.run import RunConfig
+from pretrainkit.training.watch import Evaluation
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+
+    from pretrainkit.data.source import BatchSource, Records
+    from pretrainkit.dist.env import World
+    from pretrainkit.eval.image_encoder import ImageEncoder
+    from pretrainkit.eval.inference import Inference, InferenceRequest
+    from pretrainkit.recipes.text_encoder import TextEncoder
+    from pretrainkit.recipes.text_reader import TextReader
+    from pretrainkit.tasks.sources import TaskSource
+    from pretrainkit.training.objective import HostBatch
+    from pretrainkit.training.precision import Precision
+    from pretrainkit.workers.processes import Progress
+
+Evaluator = Callable[["nn.Module"], dict[str, float]]
+"""Held-out metrics of a model, by name; a collective, the same on all ranks."""
+
+
+class Capability(ABC, Generic[Run]):
+    """Something that only some recipes can do."""
+
+    does: ClassVar[str]
+    """As in: recipe 'bert' cannot DOES."""
+    instead: ClassVar[str] = ""
+    """What to do with a recipe that cannot."""
+
+
+# Data
+
+
+class PlansWithoutData(Capability[Run]):
+    """For `pretrainkit plan` of a preset alone."""
+
+    does = "be planned without data, as its examples say how much a step computes"
+    instead = "give the data, or a sample of them: data.train=FOLDER"
+
+    @abstractmethod
+    def without_data(self, config: Run) -> tuple[Run, str]:
+        """Return the bound config for a plan without data, with usual values where the data would decide, and a text
+        that names what was assumed. Raises ConfigError where there is no usual value."""
+
+    @abstractmethod
+    def assumed_batch(self, config: Run, num_examples: int) -> HostBatch:
+        """Return a batch for a plan without data, its examples as long as the config of `without_data` allows."""
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """What the training data of a run are, before anything is trained."""
+
+    figures: dict[str, Any]
+    """By name, for people and JSON."""
+    notes: list[str]
+    """What may not be meant, each with what to do."""
+    examples: list[dict[str, str]]
+    """The first ones, by name of what is shown."""
+    problems: list[str] = field(default_factory=list)
+    """What cannot be used, of a check of every file; then there is nothing else."""
+
+
+class ChecksData(Capability[Run]):
+    """Has more to say about the training data than every recipe."""
+
+    does = "say more about its data"
+
+    @abstractmethod
+    def check_data(
+        self,
+        config: Run,
+        source: BatchSource,
+        summary: Mapping[str, Any],
+        records: Callable[[int], Records],
+        num: int,
+    ) -> DataCheck:
+        """More about the training data than every recipe has to say.
+
+        Args:
+            config: Bound.
+            source: Of the training examples.
+            summary: Of the source.
+            records: Of the whole batch of a step.
+            num: Examples to show of each component.
+        """
+
+
+class ChecksFiles(Capability[Run]):
+    """Has data of separate files."""
+
+    does = "check every file: it reads no separate ones"
+    instead = "leave out --deep"
+
+    @abstractmethod
+    def check_files(self, config: Run, progress: Progress) -> list[str]:
+        """Read every file of the data, training and held out, and return what cannot be used, each with its file.
+
+        Args:
+            config: Not bound: data that do not fit it are reported, too.
+            progress: Told how far it is.
+
+        Raises:
+            ConfigError: Unless overridden: the recipe has no such check.
+        """
+
+    @abstractmethod
+    def check_new_run(self, config: Run, source: BatchSource) -> None:
+        """Refuse training data that a new run must not be started with, though an older run may be resumed with them.
+
+        Args:
+            config: Bound.
+            source: Of the training examples.
+
+        Raises:
+            ConfigError, DataError: Something is wrong.
+        """
+
+
+class CachesFeatures(Capability[Run]):
+    """Has models with parts that never change."""
+
+    does = "keep features"
+
+    @abstractmethod
+    def with_cached_features(
+        self,
+        config: Run,
+        source: BatchSource,
+        model: Callable[[], nn.Module],
+        cache: Path,
+        world: World,
+        precision: Precision,
+    ) -> BatchSource:
+        """What to train on instead of `source`, where parts of the model never change: a collective, before training.
+
+        Args:
+            config: Bound.
+            source: Of the training examples.
+            model: The model at the start of training, or as it was saved last, on the device.
+            cache: A folder of the run for what is computed; what an earlier start left there may be used.
+            world: The ranks.
+            precision: Of the run.
+        """
+
+
+class KeepsTokenizer(Capability[Run]):
+    """Says itself where its tokenizer lies; of other recipes it lies beside the first component of the data."""
+
+    does = "say where its tokenizer lies"
+
+    @abstractmethod
+    def tokenizer_folder(self, config: Run) -> Path | None:
+        """The tokenizer that the data of a run was made with, which the run keeps a copy of."""
+
+    @abstractmethod
+    def with_tokenizer(self, config: Run, tokenizer: Path) -> Run:
+        """The config for use with the copy of the tokenizer that lies beside a model, wherever the original may be."""
+
+    def has_own_vocabulary(self, config: Run) -> bool:
+        """Whether a model can be used without a tokenizer beside it. Then `tokenizer` may be None in what follows."""
+        return False
+
+
+# Evaluating and answering
+
+
+class Evaluates(Capability[Run]):
+    """Has metrics of its own, besides sums over batches."""
+
+    does = "evaluate by itself"
+
+    def build_evaluator(self, config: Run, world: World, precision: Precision) -> Evaluator | None:
+        """For metrics that are no sums over batches, such as retrieval. Default: none; then those of the
+        objective are added up over `open_data(config, "valid")`."""
+        return None
+
+    def more_evaluations(
+        self, config: Run, world: World, precision: Precision, folder: Path | None
+    ) -> Sequence[Evaluation]:
+        """What is evaluated besides, at times of its own, such as answers by the metrics of tasks. Default: nothing.
+
+        Args:
+            config: Bound.
+            world: The ranks.
+            precision: Of the run.
+            folder: Of the run, for files that people look at; None: there is none to write to.
+        """
+        return ()
+
+
+class Generates(Capability[Run]):
+    """Answers prompts."""
+
+    does = "generate"
+    instead = "load the model in Python: pretrainkit.load_model(RUN)"
+
+    @property
+    def generate_options(self) -> tuple[str, ...]:
+        """The options that `generate` takes, by name."""
+        return ("top",)
+
+    @abstractmethod
+    def generate(
+        self, config: Run, model: nn.Module, tokenizer: Any, prompts: list[str], **options: Any
+    ) -> list[dict[str, Any]]:
+        """One answer per prompt, as plain values for people and JSON; "text" is what people are shown.
+
+        Args:
+            config: Bound.
+            model: In evaluation mode.
+            tokenizer: Folder of its tokenizer; None only where `has_own_vocabulary`.
+            prompts: Texts.
+            options: Those of `generate_options` that were given.
+        """
+
+
+class Scores(Capability[Run]):
+    """Says how likely texts are."""
+
+    does = "score texts"
+
+    @abstractmethod
+    def score(self, config: Run, model: nn.Module, tokenizer: Any, pairs: list[tuple[str, str]]) -> list[float]:
+        """The log-probability of each second text given the first. Arguments are those of `generate`."""
+
+
+class Infers(Capability[Run]):
+    """Answers files of examples."""
+
+    does = "answer files of examples"
+    instead = "try pretrainkit generate"
+
+    def open_rows(self, config: Run, path: str, split: str) -> TaskSource:
+        """A file of examples for `open_inference`, as the only split of a source. Default: a file of rows."""
+        from pretrainkit.tasks.row_files import open_rows
+
+        return open_rows(path, split)
+
+    def tasks_of_mixture(self, config: Run, tokenizer: Any, name: str, split: str) -> tuple[str, ...] | None:
+        """The tasks of a mixture that have the split, for `open_inference` one by one; None where it is no mixture."""
+        return None
+
+    @abstractmethod
+    def open_inference(
+        self,
+        config: Run,
+        model: nn.Module,
+        tokenizer: Any,
+        request: InferenceRequest,
+        precision: Precision,
+    ) -> Inference:
+        """What `pretrainkit infer` asks about.
+
+        Args:
+            config: Bound.
+            model: In evaluation mode, on its device.
+            tokenizer: As for `generate`.
+            request: What is asked.
+            precision: Of forward passes.
+        """
+
+
+# Encoders
+
+
+class EncodesImages(Capability[Run]):
+    """Has a part that turns images into features."""
+
+    does = "encode images"
+
+    @abstractmethod
+    def image_encoder(self, config: Run, model: nn.Module) -> ImageEncoder:
+        """The image tower of a trained model, to be probed."""
+
+
+class EncodesText(Capability[Run]):
+    """Has a part that turns texts into features, on which a model of `StandsOnEncoder` can stand."""
+
+    does = "encode texts"
+
+    @abstractmethod
+    def text_reader(self, config: Run, tokenizer: Path) -> TextReader:
+        """How the encoder of `build_text_encoder` wants its texts; `tokenizer` is the folder of the model's."""
+
+    def as_text_encoder(self, config: Run, tokenizer: Path | None, max_length: int) -> tuple[Run, Path | None]:
+        """The config of an encoder for texts of at most `max_length` slots, and the folder of what its reader needs, as
+        a run that trains it further keeps them. Default: as they are."""
+        return config, tokenizer
+
+    @abstractmethod
+    def build_text_encoder(self, config: Run, model: nn.Module) -> TextEncoder:
+        """The parts of a model of this recipe that turn texts into features; they stay shared with `model`, but for
+        what is trained here alone. What the model lacks, such as a pooler, is drawn from torch's global generator (on
+        "meta": has no values). `config` may be one of `as_text_encoder`, another than the model was built from."""
+
+    def text_encoder_flops(self, config: Run, lengths_B: np.ndarray) -> float:
+        """Matmul FLOPs of a forward and backward pass of the text encoder over examples of so many tokens; 0: they are
+        not counted."""
+        return 0.0
+
+    def fitted_text_encoder(
+        self,
+        config: Run,
+        given: Run,
+        weights: Mapping[str, Tensor],
+        fresh: Mapping[str, Tensor],
+    ) -> Mapping[str, Tensor]:
+        """Weights of a fine-tuned text encoder of config `given` for one of config `config`, whose fresh weights are
+        `fresh`: for texts of another length, or with what is new in it as it was drawn. Default: as they are."""
+        return weights
+
+
+@dataclass(frozen=True)
+class TextClassifier:
+    """A text encoder with a linear head, as it is exported."""
+
+    encoder: TextEncoder
+    head: nn.Linear
+    """From the encoder's width to as many logits as there are classes, or to one number."""
+    classes: tuple[str, ...]
+    """Names by number; empty where the head gives a number."""
+    dropout: float
+    """In front of the head."""
+    reads: Literal["examples", "words", "spans"] = "examples"
+    """What the head reads: the encoder's vector of an example, the features of a word's first slot, or those of every
+    slot, for which it gives scores that an answer begins and ends there."""
+
+
+@dataclass(frozen=True)
+class ImportedTextClassifier:
+    """A text encoder with a linear head, as transformers saved it."""
+
+    config: RunConfig
+    """Of the encoder."""
+    encoder: Mapping[str, Tensor]
+    """The state dict of the text encoder of a model with that config."""
+    head: Mapping[str, Tensor]
+    """weight and bias."""
+    classes: tuple[str, ...]
+    """Names by number; empty where the head gives a number."""
+    max_positions: int | None
+    """Most tokens of an example."""
+    reads: Literal["examples", "words", "spans"] = "examples"
+    """What the head reads."""
+    length: int | None = None
+    """Tokens of an example as it was trained, where that is known."""
+
+
+class ConvertsClassifiers(Capability[Run]):
+    """Exchanges its text encoder with a head on it with transformers."""
+
+    does = "exchange its encoder under a head with transformers"
+    instead = "use --format safetensors"
+    chooses_pooling: ClassVar[bool] = False
+    """Whether files do not always say how a classifier makes one vector of a text."""
+
+    @abstractmethod
+    def export_text_classifier(self, config: Run, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
+        """Write the new folder `out`, complete or absent, for `transformers`: text encoder and head."""
+
+    @abstractmethod
+    def import_text_classifier(self, folder: Path, pooling: str | None = None) -> ImportedTextClassifier:
+        """Read a folder that `export_text_classifier` wrote, or transformers.
+
+        Args:
+            pooling: How it makes one vector of a text, where its files do not say so.
+        """
+
+
+class StandsOnEncoder(Capability[Run]):
+    """Its models are an encoder of another recipe, which `init_from` names, under a new head."""
+
+    does = "stand on an encoder"
+
+    @abstractmethod
+    def with_encoder(self, config: Run, recipe: str, encoder_config: RunConfig, tokenizer: Path | None) -> Run:
+        """The config of a run on top of a model of `recipe` with that config."""
+
+    @abstractmethod
+    def load_encoder(
+        self, config: Run, model: nn.Module, recipe: str, encoder_config: RunConfig, trained: nn.Module
+    ) -> None:
+        """Copy what `model` stands on from the trained model of `with_encoder`."""
+
+    @abstractmethod
+    def import_classifier(self, folder: Path, pooling: str) -> tuple[Run, Mapping[str, Tensor]]:
+        """As `import_huggingface`, of a classifier whose files do not say how it makes one vector of a text."""
+
+
+class FitsWeights(Capability[Run]):
+    """Can start from weights of another length or form."""
+
+    does = "fit weights"
+
+    @abstractmethod
+    def fitted_weights(
+        self, config: Run, given: Run, weights: Mapping[str, Tensor]
+    ) -> tuple[Run, Mapping[str, Tensor]]:
+        """Config and weights of a checkpoint of this recipe, as a run of `config` starts from them: for texts of
+        another length, where nothing has to be trained for it.
+
+        Raises:
+            ConfigError: They are not for each other, and a setting would mend that.
+        """
+
+
+class TellsIds(Capability[Run]):
+    """Reads ids of texts."""
+
+    does = "tell the ids of texts"
+
+    @abstractmethod
+    def input_ids(self, config: Run, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
+        """What the model reads of each text, control tokens included, to be compared with what transformers makes of
+        an export; None: it does not read ids of texts."""
+
+
+# Other people's files
+
+
+@dataclass(frozen=True)
+class ImportedConfig:
+    """A config file of another system in our terms: a run, or a command where no run is meant."""
+
+    config: RunConfig | None
+    notes: list[str]
+    """What someone who uses it should know."""
+    command: tuple[str, ...] = ()
+    """Words of a command line; empty where there is a config."""
+    without_effect: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the file that change nothing here, and why."""
+    weights_command: tuple[str, ...] = ()
+    """Words of the command line that reads the weights which the run starts from, or `command` is about; empty where
+    there are none. Of a config it wants `--config` with the file that the config is written to."""
+
+
+class ReadsConfigs(Capability[Run]):
+    """Reads config files of another system."""
+
+    does = "read config files of other systems"
+    reads_configs_of: ClassVar[str]
+    """The system."""
+
+    @property
+    @abstractmethod
+    def keys_of_other_configs(self) -> frozenset[str]:
+        """Top-level keys of those files, by which they are recognised."""
+
+    @abstractmethod
+    def import_config(self, path: Path, settings: Iterable[str], nproc: int) -> ImportedConfig:
+        """A config file of another system as ours."""
+
+
+class ReadsHuggingFace(Capability[Run]):
+    """Reads folders that transformers wrote."""
+
+    does = "read folders of transformers"
+    huggingface_types: ClassVar[tuple[str, ...]] = ()
+    """The values of `model_type` in config.json that it reads."""
+    reads_other_huggingface: ClassVar[bool] = False
+    """Whether it reads folders of a `model_type` that no recipe names."""
+    reads_unnamed_huggingface: ClassVar[bool] = False
+    """Whether it reads folders whose config.json names no `model_type`."""
+
+    @abstractmethod
+    def import_huggingface(self, folder: Path) -> tuple[Run, Mapping[str, Tensor]]:
+        """Read a folder written by `transformers`: a complete config and the state dict of `build_model(config)`."""
+
+    def carried_weights(self, carried: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What `import_huggingface` read from an export, as the model of the `carried` config of the run has it.
+        Default: as they are; a recipe that writes something in another form turns it back."""
+        return weights
+
+
+class WritesHuggingFace(Capability[Run]):
+    """Writes folders for transformers."""
+
+    does = "write a folder for transformers"
+    instead = "use --format safetensors"
+
+    @abstractmethod
+    def export_huggingface(self, config: Run, model: nn.Module, tokenizer: Path | None, out: Path) -> None:
+        """Write the new folder `out`, complete or absent, for `transformers`: weights, config, tokenizer."""
+
+    def own_tokenizer(self, config: Run, out: Path) -> bool:
+        """Write the tokenizer of a model that was trained with none beside it, such as one of bytes, to the new folder
+        `out`; returns False where there is none to write. Default: there is none."""
+        return False
+
+
+class ComparesWithHuggingFace(Capability[Run]):
+    """Can be held against transformers."""
+
+    does = "be compared with transformers"
+    instead = "leave --check out"
+
+    @abstractmethod
+    def difference_from_huggingface(self, config: Run, model: nn.Module, folder: Path) -> float:
+        """The largest difference between the model's outputs on random inputs and those of transformers for `folder`,
+        which `export_huggingface` wrote."""
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of another system in our terms."""
+
+    config: RunConfig
+    """Complete but for its data."""
+    state: Mapping[str, Tensor]
+    """The state dict of `build_model(config)`."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Our name of each tensor to that in the file, where they are one by one the same."""
+    step: int | None = None
+    """Updates it was trained for, where the file says."""
+    trained_length: int | None = None
+    """Most tokens of an example in training, where that is known."""
+
+
+class ReadsFiles(Capability[Run]):
+    """Reads weight files of other systems."""
+
+    does = "read weight files of other systems"
+    file_formats: ClassVar[tuple[str, ...]]
+    """By the name of the system."""
+
+    @abstractmethod
+    def import_file(self, path: Path, format: str, config: Run | None) -> ImportedModel:
+        """Read a file or folder of one of `file_formats`.
+
+        Args:
+            config: Says the architecture; None: the one that the file is of, or the usual one.
+        """
+
+
+class WritesFiles(Capability[Run]):
+    """Writes weight files for other systems."""
+
+    does = "write weight files for other systems"
+    instead = "use --format safetensors"
+    export_formats: ClassVar[tuple[str, ...]]
+    """By the name of the system."""
+
+    @abstractmethod
+    def export_file(self, config: Run, model: nn.Module, format: str, out: Path) -> None:
+        """Write the new file `out` in one of `export_formats`."""
