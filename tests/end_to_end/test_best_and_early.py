@@ -10,6 +10,7 @@ import sixth_recipe
 
 import pretrainkit as pk
 from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.recipes.capabilities import Evaluates
 from pretrainkit.training.checkpoints.files import PINNED, step_folders
 from pretrainkit.training.watch import Evaluation
 
@@ -17,7 +18,7 @@ SCORES = {0: 0.0, 2: 0.3, 4: 0.9, 6: 0.5, 8: 0.6, 10: 0.2, 12: 0.1, 14: 0.1, 16:
 CONFIG = "test_best_and_early:SCRIPTED/small"
 
 
-class Scripted(sixth_recipe.Toy):
+class Scripted(sixth_recipe.Toy, Evaluates):
     """Evaluates to a number that the step decides."""
 
     def build_evaluator(self, config: Any, world: Any, precision: Any) -> Any:

@@ -207,7 +207,8 @@ def test_a_recipe_of_ones_own_learns_alike_in_microbatches(preset: str, size: in
 def test_what_a_recipe_cannot_do_is_said(tmp_path: Path) -> None:
     run = tmp_path / "run"
     succeed("train", SORTING, "--out", run)
-    assert "no Hugging Face form" in refused("export", run, "--out", tmp_path / "export")
+    message = refused("export", run, "--out", tmp_path / "export")
+    assert "use --format safetensors; recipes that can: bert," in message
     succeed("export", run, "--format", "safetensors", "--out", tmp_path / "export")
     assert pk.load_model(tmp_path / "export").state_dict().keys() == pk.load_model(run).state_dict().keys()
 

@@ -10,7 +10,8 @@ from probed_bert import NO_DROPOUT, PROBES, pretrain, write_shards
 from pretrainkit import api
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.eval.linear_fit import fit_linear
-from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.recipes.capabilities import EncodesText
+from pretrainkit.recipes.registry import able, find_recipe
 from two_processes import run_two
 
 
@@ -74,9 +75,8 @@ def test_what_cannot_be_probed_is_refused_before_training(shards, glue, tmp_path
     for probe, message in (("ax", "no training data"), ("nothing", "no task of GLUE")):
         with pytest.raises(ConfigError, match=message):
             pretrain(shards, glue, tmp_path / "run", [probe])
-    config = api.load_config("clip/tiny")
     with pytest.raises(InputError, match="cannot encode texts"):
-        find_recipe("clip").text_reader(config, tmp_path)
+        able(find_recipe("clip"), EncodesText)
 
 
 def test_the_linear_fit_is_that_of_scikit_learn():

@@ -156,11 +156,8 @@ def open_probe(
             "cannot share\n  give another batch_size"
         )
     preset = PRESETS[probe.task]()
-    positions = (
-        able(recipe, EncodesText).text_reader(encoder_config, tokenizer).max_positions
-        if tokenizer is not None
-        else None
-    )
+    reader = able(recipe, EncodesText)
+    positions = None if tokenizer is None else reader.text_reader(encoder_config, tokenizer).max_positions
     pooling = None if probe.pooling == "own" else probe.pooling
     config = preset.model_copy(
         update={
