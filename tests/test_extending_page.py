@@ -2,12 +2,15 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pretrainkit
+from pretrainkit.api import make_plan
+from pretrainkit.errors import InputError
 from pretrainkit.recipes import registry
 from pretrainkit.tokenizers.shard_writer import write_shards
 from pretrainkit.tokenizers.special import SpecialIds
@@ -62,3 +65,18 @@ def test_the_recipe_of_the_page_learns_resumes_and_adds_up(settings, tmp_path):
     pretrainkit.train(started, tmp_path / "resumed", device="cpu")
     pretrainkit.resume(tmp_path / "resumed", ["num_steps=40"], device="cpu")
     assert losses(tmp_path / "resumed") == losses(tmp_path / "constant")
+
+
+def test_the_capability_of_the_page_is_asked_for_and_then_there(settings, tmp_path):
+    config = pretrainkit.load_config("bigram/tiny")
+    with pytest.raises(InputError, match="cannot be planned without data") as error:
+        make_plan(config)
+    assert "recipes that can: bert," in str(error.value)
+    more = re.search(r"^```python\n# added to bigram.py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    with open(tmp_path / "bigram.py", "a", encoding="utf-8") as file:
+        file.write(more[1])
+    del sys.modules["bigram"]
+    registry.entries.cache_clear()
+    plan = make_plan(pretrainkit.load_config("bigram/tiny"))
+    assert plan.num_parameters == 2 * 32_000 * 64 + 32_000
+    assert plan.assumed == "32,000 pieces"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
-from pretrainkit.recipes.capabilities import ChecksData, ChecksFiles, DataCheck, EncodesImages, Infers
-from pretrainkit.recipes.registry import able, find_recipe
+from pretrainkit.recipes.capabilities import ChecksData, ChecksFiles, DataCheck, EncodesImages, Infers, StandsOnEncoder
+from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import check_config, load_config, recorded_config, resolve_config
 from pretrainkit.running.doctor import diagnose
 from pretrainkit.running.exchange import (
@@ -407,7 +407,7 @@ def infer(
 def predict(
     path: str | Path, out: str | Path, *, input: str | Path | None = None, task: str | None = None, **options: Any
 ) -> Path:
-    """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` for recipe glue.
+    """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` of such models.
 
     Args:
         path: A run, checkpoint or export.
@@ -420,7 +420,7 @@ def predict(
         InputError: The model is not fine-tuned, or there is neither an input nor a task.
     """
     config = read_model(existing_folder(path), None, None, False)[0]
-    if config.recipe != "glue":
+    if not isinstance(find_recipe(config.recipe), StandsOnEncoder):
         raise InputError(
             f"{path} is a model of recipe {config.recipe!r}, not a fine-tuned one\n"
             "  train it further: pretrainkit finetune TASK --from RUN; or ask it with pretrainkit infer"
@@ -466,11 +466,9 @@ def probe(
     try:
         if world.world_size > 1:
             raise InputError("probing runs in one process\n  start it without a launcher")
-        if path.startswith("timm:"):
-            from pretrainkit.recipes.clip.image_encoder import timm_encoder
-
-            encoder = timm_encoder(path.removeprefix("timm:"))
-        else:
+        recipes = [] if Path(path).exists() else recipes_able(EncodesImages).values()
+        encoder = next((found for one in recipes if (found := one.published_image_encoder(path))), None)
+        if encoder is None:
             opened = open_model(path)
             encoder = able(opened.recipe, EncodesImages).image_encoder(opened.config, opened.model)
         encoder.module.to(world.device)

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol
 
-from pretrainkit.recipes.recipe import Run
+from pretrainkit.recipes.recipe import Recipe, Run
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.watch import Evaluation
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.text_encoder import TextEncoder
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
+    from pretrainkit.training.evaluate_config import TaskProbeConfig
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
     from pretrainkit.workers.processes import Progress
@@ -289,6 +290,10 @@ class EncodesImages(Capability[Run]):
     def image_encoder(self, config: Run, model: nn.Module) -> ImageEncoder:
         """The image tower of a trained model, to be probed."""
 
+    def published_image_encoder(self, name: str) -> ImageEncoder | None:
+        """An encoder of a library with its published weights, such as timm:NAME; None: not one that is known here."""
+        return None
+
 
 class EncodesText(Capability[Run]):
     """Has a part that turns texts into features, on which a model of `StandsOnEncoder` can stand."""
@@ -384,6 +389,14 @@ class ConvertsClassifiers(Capability[Run]):
         """
 
 
+class TaskProbe(Protocol):
+    """A task that is asked of one encoder after another."""
+
+    def run(self, trained: nn.Module) -> dict[str, float]:
+        """Held-out metrics in percent, the same on all ranks; a collective. The encoder of `trained` may change."""
+        ...
+
+
 class StandsOnEncoder(Capability[Run]):
     """Its models are an encoder of another recipe, which `init_from` names, under a new head."""
 
@@ -402,6 +415,24 @@ class StandsOnEncoder(Capability[Run]):
     @abstractmethod
     def import_classifier(self, folder: Path, pooling: str) -> tuple[Run, Mapping[str, Tensor]]:
         """As `import_huggingface`, of a classifier whose files do not say how it makes one vector of a text."""
+
+    @abstractmethod
+    def open_probe(
+        self,
+        probe: TaskProbeConfig,
+        folders: Mapping[str, str],
+        recipe: Recipe[Any],
+        encoder_config: RunConfig,
+        tokenizer: Path | None,
+        world: World,
+        precision: Precision,
+    ) -> TaskProbe:
+        """A task with its rows read for the encoder of models of `recipe` with that config.
+
+        Raises:
+            ConfigError, DataError: There is no such task, or its data are not there.
+            InputError: The recipe has no text encoder.
+        """
 
 
 class FitsWeights(Capability[Run]):

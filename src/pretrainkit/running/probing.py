@@ -1,21 +1,26 @@
-"""Tasks of recipe glue as periodic evaluations of a pretraining, which stays what it is without them.
+"""Tasks of fine-tuning as periodic evaluations of a pretraining, which stays what it is without them.
 
 A copy of the model is asked, and random numbers are drawn from generators that are put back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretrainkit.recipes.capabilities import StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
+from pretrainkit.recipes.registry import recipes_able
 from pretrainkit.training.watch import Evaluation
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.dist.env import World
-    from pretrainkit.recipes.glue.probing import TaskProbe
+    from pretrainkit.recipes.capabilities import TaskProbe
+    from pretrainkit.training.evaluate_config import TaskProbeConfig
     from pretrainkit.training.precision import Precision
 
 
@@ -37,36 +42,38 @@ def build_probes(
     """
     if not config.evaluate.probes:
         return []
-    from pretrainkit.recipes.glue.probing import open_probe
-
+    tasks = next(iter(recipes_able(StandsOnEncoder).values()))
     folders = config.evaluate.probe_folders
-    return [
-        _evaluation(open_probe(probe, folders, recipe, config, tokenizer, world, precision))
-        for probe in config.evaluate.probes
-    ]
+    found = []
+    for probe in config.evaluate.probes:
+        opened = tasks.open_probe(probe, folders, recipe, config, tokenizer, world, precision)
+        copy = partial(_copied, recipe, config, world)
+        found.append(Evaluation(partial(_run, probe, opened, copy, world), probe.every_steps))
+    return found
 
 
-def _evaluation(probe: TaskProbe) -> Evaluation:
-    def run(model: nn.Module, tag: str) -> dict[str, float]:
-        found = _isolated(probe, model)
-        return {f"probe_{probe.probe.task}/{name}": value for name, value in found.items()}
-
-    return Evaluation(run, probe.probe.every_steps)
-
-
-def _isolated(probe: TaskProbe, model: nn.Module) -> dict[str, float]:
+def _run(
+    probe: TaskProbeConfig,
+    opened: TaskProbe,
+    copy: Callable[[nn.Module], nn.Module],
+    world: World,
+    model: nn.Module,
+    tag: str,
+) -> dict[str, float]:
+    """Metrics of a copy of the model, by name; random numbers are drawn from generators that are put back."""
     import torch
 
     from pretrainkit.rng import stream_key
 
-    device = probe.world.device
+    device = world.device
     is_gpu = device.type != "cpu"
     with torch.random.fork_rng([device.index or 0] if is_gpu else [], device_type=device.type if is_gpu else "cuda"):
-        torch.manual_seed(stream_key(0, "probe", probe.probe.task))
-        return probe.run(_copied(probe, model))
+        torch.manual_seed(stream_key(0, "probe", probe.task))
+        found = opened.run(copy(model))
+    return {f"probe_{probe.task}/{name}": value for name, value in found.items()}
 
 
-def _copied(probe: TaskProbe, model: nn.Module) -> nn.Module:
+def _copied(recipe: Recipe, config: Any, world: World, model: nn.Module) -> nn.Module:
     """A model of its own with the weights of `model`, whole on this rank's device; a collective."""
     import torch
 
@@ -74,7 +81,7 @@ def _copied(probe: TaskProbe, model: nn.Module) -> nn.Module:
 
     weights = full_state_dict(model)
     with torch.device("meta"):
-        copy = probe.recipe.build_model(probe.encoder_config)
-    allocate(copy, str(probe.world.device))
+        copy = recipe.build_model(config)
+    allocate(copy, str(world.device))
     load_full_state_dict(copy, weights)
     return copy

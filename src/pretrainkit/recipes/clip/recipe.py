@@ -173,6 +173,11 @@ class Clip(
 
         return image_encoder(config, model)
 
+    def published_image_encoder(self, name: str) -> ImageEncoder | None:
+        from pretrainkit.recipes.clip.image_encoder import timm_encoder
+
+        return timm_encoder(name.removeprefix("timm:")) if name.startswith("timm:") else None
+
     def generate(
         self, config: ClipRun, model: Any, tokenizer: Path, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:

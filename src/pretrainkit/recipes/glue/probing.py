@@ -25,7 +25,6 @@ from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.evaluate import spread
 from pretrainkit.recipes.glue.heads.texts import TextHead
 from pretrainkit.recipes.glue.presets import PRESETS
-from pretrainkit.recipes.glue.recipe import RECIPE
 from pretrainkit.recipes.glue.source import TextSource
 from pretrainkit.recipes.glue.tasks import named_task
 from pretrainkit.recipes.recipe import Recipe
@@ -50,6 +49,8 @@ class TaskProbe:
     probe: TaskProbeConfig
     config: GlueRun
     """Bound."""
+    glue: Any
+    """The recipe of the task."""
     recipe: Recipe
     """Of the encoder."""
     encoder_config: Any
@@ -66,8 +67,8 @@ class TaskProbe:
             trained: A model of `recipe` on the device, of which nobody else has need: its encoder may change. Draws
                 from torch's global generators.
         """
-        model = cast(TextHead, RECIPE.build_model(self.config)).to(self.world.device)
-        RECIPE.load_encoder(self.config, model, self.recipe.name, self.encoder_config, trained)
+        model = cast(TextHead, self.glue.build_model(self.config)).to(self.world.device)
+        self.glue.load_encoder(self.config, model, self.recipe.name, self.encoder_config, trained)
         if self.probe.method == "linear":
             self._fit(model)
         else:
@@ -106,7 +107,7 @@ class TaskProbe:
         probe, config, world = self.probe, self.config, self.world
         wrapped = parallelize(model, ParallelConfig(strategy="ddp", compile="off"), world, self.precision.compute_dtype)
         optimizer = build_optimizer(wrapped, config.optimizer)
-        objective = RECIPE.build_objective(config)
+        objective = self.glue.build_objective(config)
         order = Order(self.source.sizes, seed=config.seed, batch_size=probe.batch_size, may_repeat=True)
         loader = Loader(
             self.source, order, batch_size=probe.batch_size, rank=world.rank, world_size=world.world_size, prefetch=0
@@ -133,6 +134,7 @@ class TaskProbe:
 
 
 def open_probe(
+    glue: Any,
     probe: TaskProbeConfig,
     folders: Mapping[str, str],
     recipe: Recipe,
@@ -174,14 +176,15 @@ def open_probe(
             "evaluate": preset.evaluate.model_copy(update={"num_examples": probe.num_examples}),
         }
     )
-    config = RECIPE.bind(RECIPE.with_encoder(config, recipe.name, encoder_config, tokenizer))
+    config = glue.bind(glue.with_encoder(config, recipe.name, encoder_config, tokenizer))
     return TaskProbe(
         probe,
         config,
+        glue,
         recipe,
         encoder_config,
-        RECIPE.open_data(config, "train"),
-        RECIPE.build_evaluator(config, world, precision),
+        glue.open_data(config, "train"),
+        glue.build_evaluator(config, world, precision),
         world,
         precision,
     )

@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 
     from pretrainkit.dist.env import World
     from pretrainkit.eval.inference import Inference, InferenceRequest
+    from pretrainkit.recipes.capabilities import TaskProbe
     from pretrainkit.recipes.glue.objective import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
+    from pretrainkit.training.evaluate_config import TaskProbeConfig
     from pretrainkit.training.precision import Precision
+    from pretrainkit.training.run import RunConfig
 
 _HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
     "classes": "examples",
@@ -211,6 +214,20 @@ class Glue(
         from pretrainkit.recipes.glue.inference import Answers
 
         return Answers(config, model, self._reader(config), request, precision)
+
+    def open_probe(
+        self,
+        probe: TaskProbeConfig,
+        folders: Mapping[str, str],
+        recipe: Recipe[Any],
+        encoder_config: RunConfig,
+        tokenizer: Path | None,
+        world: World,
+        precision: Precision,
+    ) -> TaskProbe:
+        from pretrainkit.recipes.glue.probing import open_probe
+
+        return open_probe(self, probe, folders, recipe, encoder_config, tokenizer, world, precision)
 
     def import_huggingface(self, folder: Path) -> tuple[GlueRun, Mapping[str, Any]]:
         """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`."""
