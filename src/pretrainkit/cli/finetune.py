@@ -61,14 +61,17 @@ def finetune(
 ) -> None:
     """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
     from pretrainkit.cli.train import train
+    from pretrainkit.recipes.capabilities import StandsOnEncoder
+    from pretrainkit.recipes.registry import recipes_able
     from pretrainkit.tasks.named_data import task_folders
 
+    recipe = next(iter(recipes_able(StandsOnEncoder)))
     words = [f"init_from={origin}"]
     if data:
         words.append(f"data.task_folders={dumps(task_folders(data))}")
     out = out or Path("runs") / f"{task}-{time.strftime('%Y%m%d-%H%M%S')}"
     train(
-        f"glue/{task}",
+        f"{recipe}/{task}",
         [*words, *(settings or [])],
         out=out,
         device=device,

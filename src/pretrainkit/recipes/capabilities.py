@@ -18,6 +18,8 @@ from pretrainkit.training.watch import Evaluation
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from pretrainkit.data.source import BatchSource, Records
@@ -293,6 +295,43 @@ class EncodesImages(Capability[Run]):
     def published_image_encoder(self, name: str) -> ImageEncoder | None:
         """An encoder of a library with its published weights, such as timm:NAME; None: not one that is known here."""
         return None
+
+
+class ImageCodec(Protocol):
+    """An image tokenizer in use. NumPy in and out."""
+
+    def encode(self, images: NDArray[Any], /) -> NDArray[np.integer]:
+        """Ids, integers (B, tokens), row by row, of images as their files hold them."""
+        ...
+
+    def decode(self, ids: NDArray[np.integer], /, **options: Any) -> NDArray[Any]:
+        """Images of ids; see `pretrainkit.decode_tokens`."""
+        ...
+
+
+class TokenizesImages(Capability[Run]):
+    """Turns images into tokens, and back."""
+
+    does = "turn images into tokens"
+    instead = "train one that can: pretrainkit train image_tokenizer/tiny data.train=FOLDER --out RUN"
+
+    @abstractmethod
+    def image_codec(self, model: nn.Module, device: torch.device, batch_size: int) -> ImageCodec:
+        """A model of this recipe in use, with so many images per forward pass."""
+
+    @abstractmethod
+    def write_image_tokens(
+        self, codec: Any, place: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None
+    ) -> dict[str, Any]:
+        """Write the tokens of images beside them; returns the manifest.
+
+        Args:
+            codec: Of `image_codec`.
+            place: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
+            fingerprint: Of the model's weights.
+            settings: By name.
+            progress: Told how far the work is.
+        """
 
 
 class EncodesText(Capability[Run]):

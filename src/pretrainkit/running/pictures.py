@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretrainkit.errors import InputError
+from pretrainkit.recipes.capabilities import ImageCodec, TokenizesImages
+from pretrainkit.recipes.registry import able
 from pretrainkit.running.opened import open_model
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
     from pretrainkit.rendering import Renderer
     from pretrainkit.rendering.prerender import RenderSettings
     from pretrainkit.workers.processes import Progress
@@ -92,7 +93,7 @@ def open_image_tokenizer(
     """A trained image tokenizer: `codec.encode(images)` gives ids, `codec.decode(ids)` images.
 
     Args:
-        path: A run, checkpoint or export of the recipe image_tokenizer.
+        path: A run, checkpoint or export of a recipe that turns images into tokens.
         device: Such as "cpu" or "cuda"; None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps.
         batch_size: Images per forward pass.
@@ -100,7 +101,7 @@ def open_image_tokenizer(
     Raises:
         InputError: It is a model of another recipe.
     """
-    return _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)[0]
+    return _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)[1]
 
 
 def decode_tokens(
@@ -132,7 +133,7 @@ def tokenize_images(
     progress: Progress | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Write the tokens of a data set's images beside them, as the recipe fourm reads them. The same call goes on where
+    """Write the tokens of a data set's images beside them. The same call goes on where
     an interrupted one stopped.
 
     Args:
@@ -142,7 +143,7 @@ def tokenize_images(
         averaged: The average of the weights that `ema_decay` keeps.
         batch_size: Images per forward pass.
         progress: Told how far the work is.
-        settings: Fields of `pretrainkit.recipes.image_tokenizer.token_files.TokenSettings`, such as num_parts.
+        settings: Of the recipe, such as num_parts.
 
     Returns:
         The manifest, with `written` and `kept`, numbers of files.
@@ -150,31 +151,23 @@ def tokenize_images(
     Raises:
         DataError: Images are missing or broken, or tokens there were made otherwise.
     """
-    from pretrainkit.recipes.image_tokenizer.token_files import TokenSettings, write_tokens
-
-    codec, fingerprint = _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)
-    return write_tokens(codec, str(folder_or_tars), fingerprint, TokenSettings(**settings), progress)
+    recipe, codec, fingerprint = _image_tokenizer(path, device=device, averaged=averaged, batch_size=batch_size)
+    return recipe.write_image_tokens(codec, str(folder_or_tars), fingerprint, settings, progress)
 
 
 def _image_tokenizer(
     path: str | Path, *, device: str | None, averaged: bool, batch_size: int
-) -> tuple[ImageCodec, str]:
-    """The tokenizer, and the fingerprint of its weights."""
+) -> tuple[TokenizesImages[Any], ImageCodec, str]:
+    """The recipe, the tokenizer, and the fingerprint of its weights."""
     from pretrainkit.dist.env import init_world
     from pretrainkit.dist.weights import weights_fingerprint
 
     opened = open_model(path, averaged=averaged)
-    if opened.config.recipe != "image_tokenizer":
-        raise InputError(
-            f"{path} is a model of recipe {opened.config.recipe!r}, no image tokenizer\n"
-            "  train one: pretrainkit train image_tokenizer/tiny data.train=FOLDER --out RUN"
-        )
-    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
-
-    model: Any = opened.model
+    recipe = able(opened.recipe, TokenizesImages)
     world = init_world(device)
     try:
-        return ImageCodec(model, world.device, batch_size), weights_fingerprint(opened.model)
+        codec = recipe.image_codec(opened.model, world.device, batch_size)
+        return recipe, codec, weights_fingerprint(opened.model)
     finally:
         world.close()
 

@@ -59,7 +59,7 @@ class ImageCodec:
             found.append(self._model.encode(values).ids.flatten(1).cpu())
         return torch.cat(found).numpy() if found else np.zeros((0, self.num_tokens), np.int64)
 
-    def decode(self, ids_BN: NDArray[np.integer], **options: Any) -> NDArray[Any]:
+    def decode(self, ids_BN: NDArray[np.integer], /, **options: Any) -> NDArray[Any]:
         """Images as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0 and
         255) and classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
 

@@ -13,6 +13,7 @@ from pretrainkit.recipes.capabilities import (
     KeepsTokenizer,
     PlansWithoutData,
     ReadsFiles,
+    TokenizesImages,
     WritesFiles,
 )
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
@@ -20,13 +21,16 @@ from pretrainkit.recipes.image_tokenizer.presets import PRESETS
 from pretrainkit.recipes.recipe import Recipe, Split
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from pretrainkit.data.source import BatchSource
     from pretrainkit.dist.env import World
+    from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
     from pretrainkit.recipes.image_tokenizer.objective import ImageTokenizerObjective
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
+    from pretrainkit.workers.processes import Progress
 
 
 class ImageTokenizer(
@@ -35,6 +39,7 @@ class ImageTokenizer(
     KeepsTokenizer[ImageTokenizerRun],
     Evaluates[ImageTokenizerRun],
     ReadsFiles[ImageTokenizerRun],
+    TokenizesImages[ImageTokenizerRun],
     WritesFiles[ImageTokenizerRun],
 ):
     """Images as a few discrete tokens each, and back."""
@@ -118,6 +123,19 @@ class ImageTokenizer(
         from pretrainkit.recipes.image_tokenizer.original import write_original
 
         write_original(out, model)
+
+    def image_codec(self, model: Any, device: torch.device, batch_size: int) -> ImageCodec:
+        from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
+
+        return ImageCodec(model, device, batch_size)
+
+    def write_image_tokens(
+        self, codec: Any, place: str, fingerprint: str, settings: Mapping[str, Any], progress: Progress | None
+    ) -> dict[str, Any]:
+        """The settings are those of `token_files.TokenSettings`, such as num_parts."""
+        from pretrainkit.recipes.image_tokenizer.token_files import TokenSettings, write_tokens
+
+        return write_tokens(codec, place, fingerprint, TokenSettings(**settings), progress)
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
         """What is lost where every image is the mean of the training images."""
