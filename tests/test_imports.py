@@ -102,6 +102,23 @@ def test_imports_point_downwards(path):
         assert not others, f"recipe {mine} must not import {others}"
 
 
+NAMELESS = ("api", "running", "sweep", "cli", "eval", "report")
+NAMES_OF_OTHER_THINGS = {"cli/tokenizer.py": {"bert", "t5"}, "cli/demo.py": {"bert", "clip", "t5", "pixel", "fourm"}}
+"""Layouts of control pieces, and demos."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_nothing_above_the_recipes_names_one(path):
+    if room_of(path) not in NAMELESS:
+        return
+    name = path.relative_to(SOURCE).as_posix()
+    named = {one.split(".")[2] for one in imports(path, with_types=True) if one.startswith("pretrainkit.recipes.")}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named.add(node.value.split("/")[0])
+    assert not named & RECIPES - {"huggingface"} - NAMES_OF_OTHER_THINGS.get(name, set())  # which is a format, too
+
+
 def test_files_do_not_import_each_other_in_circles():
     """Also not by imports inside functions or for types alone: what needs each other is one thing, or has a third."""
     files = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in FILES}

@@ -46,14 +46,14 @@ def test_every_learning_rate_has_every_seed():
 
 
 def test_small_tasks_wait_for_mnli_where_they_start_from_it():
-    plan = Plan(origin="run", tasks=("rte", "mnli", "cola"), has_intermediate_mnli=True)
+    plan = Plan(origin="run", tasks=("rte", "mnli", "cola"), has_intermediate=True)
     assert plan.stages == [("mnli", "cola"), ("rte",)]
     assert "--from other" in " ".join(plan.words(next(plan.cells("rte")), Path("out"), "other"))
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"tasks": ("ax",)}, {"tasks": ()}, {"lrs": (1e-5, 1e-5)}, {"tasks": ("rte",), "has_intermediate_mnli": True}],
+    [{"tasks": ("ax",)}, {"tasks": ()}, {"lrs": (1e-5, 1e-5)}, {"tasks": ("rte",), "has_intermediate": True}],
 )
 def test_plans_that_cannot_be_carried_out_are_refused(settings):
     with pytest.raises(ConfigError):

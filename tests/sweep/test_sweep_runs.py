@@ -59,7 +59,7 @@ def plan_of(toys, **more):
 
 
 def test_a_killed_sweep_goes_on_and_ends_in_a_submission(toys, tmp_path):
-    plan, first, second = plan_of(toys, has_intermediate_mnli=True), Here(limit=3), Here()
+    plan, first, second = plan_of(toys, has_intermediate=True), Here(limit=3), Here()
     with pytest.raises(KeyboardInterrupt):
         Sweep(plan, tmp_path / "out", worker=first).run()
     sweep = Sweep(plan, tmp_path / "out", worker=second, num_rows=ROWS)
@@ -111,7 +111,7 @@ def test_a_run_that_was_discarded_is_trained_again_when_it_becomes_the_best(toys
 
 
 def test_runs_from_an_mnli_that_is_no_longer_chosen_are_trained_again(toys, tmp_path):
-    plan, out = plan_of(toys, tasks=("mnli", "rte", "sst2"), has_intermediate_mnli=True), tmp_path / "out"
+    plan, out = plan_of(toys, tasks=("mnli", "rte", "sst2"), has_intermediate=True), tmp_path / "out"
     Sweep(plan, out, worker=Here()).run()
     more, worker, said = replace(plan, lrs=(1e-3, 2e-3)), Here(), []
     path = out / "lr0.002" / "mnli" / "seed-0"

@@ -2,8 +2,9 @@
 
 import json
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +12,8 @@ from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import DataError
 
 if TYPE_CHECKING:
-    from pretrainkit.recipes.clip.pairs import Pairs
+    from pretrainkit.recipes.capabilities import PairSet, ReadsPairs
+    from pretrainkit.recipes.recipe import Split
 
 app = typer.Typer(
     help="Check sets of image-text pairs, pack them into tars, take their captions out.",
@@ -105,21 +107,17 @@ def check(
     if _is_config(sets[0]):
         _check_config(sets[0], sets[1:], num, json_output, deep)
         return
-    from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
-    from pretrainkit.recipes.clip.checks import check_held_out
-    from pretrainkit.recipes.clip.scan import scan
-
     opened = [_open(path, split, format, image_key, caption_key) for path in sets]
-    loaded = None if tokenizer is None else CaptionTokenizer(find_folder(tokenizer))
+    reader = _reader()
     results = []
     with shown_stages() as progress:
         for parts in opened:
             for part, pairs in parts.items():
-                found = scan(
+                found = reader.scan_pairs(
                     pairs,
                     size=size,
                     batch_size=batch_size,
-                    tokenizer=loaded,
+                    tokenizer=tokenizer,
                     max_length=max_length,
                     workers=workers,
                     progress=progress,
@@ -127,7 +125,7 @@ def check(
                 results.append({"split": part, **found})
     held_out = None
     try:
-        check_held_out(
+        reader.require_held_out(
             [parts["train"] for parts in opened if "train" in parts],
             [parts["valid"] for parts in opened if "valid" in parts],
         )
@@ -142,6 +140,14 @@ def check(
             typer.echo(f"held out: {held_out}")
     if held_out is not None or any(result["bad"] for result in results):
         raise typer.Exit(2)
+
+
+def _reader() -> "ReadsPairs[Any]":
+    """What reads pairs."""
+    from pretrainkit.recipes.capabilities import ReadsPairs
+    from pretrainkit.recipes.registry import recipes_able
+
+    return next(iter(recipes_able(ReadsPairs).values()))
 
 
 def _is_config(name: str) -> bool:
@@ -200,12 +206,13 @@ def pack(
     json_output: Json = False,
 ) -> None:
     """Write a set as tars (webdataset) with a manifest: OUT/train and OUT/valid, whole or not at all."""
-    from pretrainkit.recipes.clip.pack import pack as pack_set
     from pretrainkit.workers.processes import parse_bytes
 
     parts = _open(set_path, split, format, image_key, caption_key)
     with shown_stages() as progress:
-        manifests = pack_set(parts, out, shard_bytes=parse_bytes(shard_size), max_bad=max_bad, progress=progress)
+        manifests = _reader().pack_pairs(
+            parts, out, shard_bytes=parse_bytes(shard_size), max_bad=max_bad, progress=progress
+        )
     if json_output:
         typer.echo(json.dumps(manifests, ensure_ascii=False))
         return
@@ -229,30 +236,25 @@ def captions(
     caption_key: CaptionKey = None,
 ) -> None:
     """Write captions as documents, for pretrainkit corpus count-words and then tokenizer train."""
-    from pretrainkit.recipes.clip.pack import write_captions
-
     parts = [pairs for path in sets for pairs in _open(path, split, format, None, caption_key).values()]
-    number = write_captions(parts, out)
+    number = _reader().write_captions(parts, out)
     typer.echo(f"{out}: {number:,} captions\n  next: pretrainkit corpus count-words {out} --out words.tsv")
 
 
 def _open(
     path: str, split: SplitName, format: PairFormat, image_key: str | None, caption_key: str | None
-) -> "dict[Literal['train', 'valid'], Pairs]":
+) -> "dict[Split, PairSet]":
     """The splits asked for; of both, those that are there."""
-    from pretrainkit.recipes.clip.config import ClipSourceConfig
-    from pretrainkit.recipes.clip.open_pairs import open_pairs
-
-    source = ClipSourceConfig(path=path, format=format.value, image_key=image_key, caption_key=caption_key)
+    open_pairs = partial(_reader().open_pairs, path, format=format.value, image_key=image_key, caption_key=caption_key)
     if split is not SplitName.both:
-        part: Literal["train", "valid"] = "train" if split is SplitName.train else "valid"
-        return {part: open_pairs(source, part)}
-    found: dict[Literal["train", "valid"], Pairs] = {}
+        part: Split = "train" if split is SplitName.train else "valid"
+        return {part: open_pairs(split=part)}
+    found: dict[Split, PairSet] = {}
     failures = []
-    parts: tuple[Literal["train", "valid"], ...] = ("train", "valid")
+    parts: tuple[Split, ...] = ("train", "valid")
     for part in parts:
         try:
-            pairs = open_pairs(source, part)
+            pairs = open_pairs(split=part)
         except DataError as error:
             failures.append(error)
             continue

@@ -86,15 +86,15 @@ def sweep(
     one stopped."""
     import signal
 
-    from pretrainkit.sweep.plan import DEFAULT_TASKS, OWN, Plan
+    from pretrainkit.sweep.plan import BENCHMARK, Plan
     from pretrainkit.sweep.runs import Sweep
     from pretrainkit.sweep.tables import as_markdown
 
-    if what not in ("glue", *OWN):
-        raise InputError(f"there is no sweep over {what!r}\n  there are: glue, {', '.join(OWN)}")
-    if what in OWN and (tasks is not None or from_mnli):
+    if what not in (BENCHMARK.name, *BENCHMARK.own):
+        raise InputError(f"there is no sweep over {what!r}\n  there are: {BENCHMARK.name}, {', '.join(BENCHMARK.own)}")
+    if what in BENCHMARK.own and (tasks is not None or from_mnli):
         raise InputError(f"--tasks and --from-mnli are for GLUE, not for {what}\n  leave them out")
-    all_tasks = DEFAULT_TASKS if what == "glue" else (what,)
+    all_tasks = BENCHMARK.usual if what == BENCHMARK.name else (what,)
     plan = Plan(
         origin=str(origin.resolve()),
         tasks=all_tasks if tasks is None else tuple(name.strip() for name in tasks.split(",")),
@@ -102,7 +102,7 @@ def sweep(
         num_seeds=seeds,
         folders=tuple(data or ()),
         settings=tuple(settings or ()),
-        has_intermediate_mnli=from_mnli,
+        has_intermediate=from_mnli,
         device=device,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the runs save and end before this does
@@ -112,7 +112,7 @@ def sweep(
     except KeyboardInterrupt as error:
         raise Interrupted("stopped\n  finished runs are kept: the same command goes on from here") from error
     typer.echo(as_markdown(choices), nl=False)
-    if submission and what == "glue":
+    if submission and what == BENCHMARK.name:
         path, missing = runs.submit(choices, device)
         typer.echo(str(path))
         for one in missing:

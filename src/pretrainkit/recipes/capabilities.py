@@ -7,12 +7,12 @@ import, as `recipe`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol
 
-from pretrainkit.recipes.recipe import Recipe, Run
+from pretrainkit.recipes.recipe import Recipe, Run, Split
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.watch import Evaluation
 
@@ -334,6 +334,43 @@ class TokenizesImages(Capability[Run]):
         """
 
 
+class PairSet(Protocol):
+    """One split of a set of image-text pairs."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class ReadsPairs(Capability[Run]):
+    """Has sets of image-text pairs as data: `pretrainkit data`."""
+
+    does = "read image-text pairs"
+
+    @abstractmethod
+    def open_pairs(
+        self, path: str, split: Split, *, format: str, image_key: str | None, caption_key: str | None
+    ) -> PairSet:
+        """A split of a set. Raises DataError where it has none."""
+
+    @abstractmethod
+    def scan_pairs(self, pairs: Any, *, tokenizer: str | None, **settings: Any) -> dict[str, Any]:
+        """Decode every image and read every caption; returns what there is and what is bad."""
+
+    @abstractmethod
+    def require_held_out(self, train: Sequence[Any], valid: Sequence[Any]) -> None:
+        """Raises DataError where held-out images are in the training data."""
+
+    @abstractmethod
+    def pack_pairs(
+        self, parts: Mapping[Split, Any], out: Path, *, shard_bytes: int, max_bad: int, progress: Progress
+    ) -> dict[str, dict[str, Any]]:
+        """Write a set as tars, whole or not at all; returns the manifest of each split."""
+
+    @abstractmethod
+    def write_captions(self, sets: Sequence[Any], out: Path) -> int:
+        """Write captions as JSON lines; returns how many."""
+
+
 class EncodesText(Capability[Run]):
     """Has a part that turns texts into features, on which a model of `StandsOnEncoder` can stand."""
 
@@ -428,12 +465,38 @@ class ConvertsClassifiers(Capability[Run]):
         """
 
 
+Answers = Callable[[str, str, str, str], list[dict[str, Any]]]
+"""Task that was trained on, task that is asked, split and file to the answers, each with its index."""
+
+
 class TaskProbe(Protocol):
     """A task that is asked of one encoder after another."""
 
     def run(self, trained: nn.Module) -> dict[str, float]:
         """Held-out metrics in percent, the same on all ranks; a collective. The encoder of `trained` may change."""
         ...
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The tasks that a sweep of fine-tunings goes over."""
+
+    name: str
+    tasks: tuple[str, ...]
+    """Those that can be trained on."""
+    usual: tuple[str, ...]
+    """Of these, those that a sweep goes over unless others are named."""
+    own: tuple[str, ...]
+    """Fine-tunings on files of one's own, which settings name."""
+    intermediate: str
+    """A large task whose model small ones may start from."""
+    after_it: tuple[str, ...]
+    """The small ones."""
+    num_rows: Mapping[str, int]
+    """Answers of each file of a submission to the leaderboard."""
+    submit: Callable[[Path, Container[str], Answers, Mapping[str, int]], tuple[Path, list[str]]]
+    """Write the zip of a submission into a folder, given the tasks that were trained on, what answers a file, and how
+    many rows files should have; returns the zip, and what the leaderboard would refuse."""
 
 
 class StandsOnEncoder(Capability[Run]):
@@ -472,6 +535,11 @@ class StandsOnEncoder(Capability[Run]):
             ConfigError, DataError: There is no such task, or its data are not there.
             InputError: The recipe has no text encoder.
         """
+
+    @property
+    @abstractmethod
+    def benchmark(self) -> Benchmark:
+        """What sweeps go over."""
 
 
 class FitsWeights(Capability[Run]):

@@ -5,15 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.glue.presets import PRESETS
-from pretrainkit.recipes.glue.tasks import TASKS
+from pretrainkit.recipes.capabilities import StandsOnEncoder
+from pretrainkit.recipes.registry import recipes_able
 
-TRAINABLE = tuple(name for name, task in TASKS.items() if task.valid_splits)
-DEFAULT_TASKS = tuple(name for name in TRAINABLE if name != "wnli")
-OWN = tuple(name for name in PRESETS if name not in TASKS)
-"""Fine-tunings on files of one's own, which settings name."""
-AFTER_MNLI = ("rte", "mrpc", "stsb")
-"""Small tasks that gain from an encoder that was trained on MNLI before."""
+BENCHMARK = next(iter(recipes_able(StandsOnEncoder).values())).benchmark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +32,7 @@ class Plan:
 
     origin: str
     """The encoder: a run, a checkpoint or an export."""
-    tasks: tuple[str, ...] = DEFAULT_TASKS
+    tasks: tuple[str, ...] = BENCHMARK.usual
     lrs: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
     num_seeds: int = 3
     """Seeds 0, 1, ..."""
@@ -45,15 +40,14 @@ class Plan:
     """`NAME=DIR`: where the data of named tasks lie."""
     settings: tuple[str, ...] = ()
     """Others of every run, such as data.num_epochs=10."""
-    has_intermediate_mnli: bool = False
-    """RTE, MRPC and STS-B start from the chosen run of MNLI."""
+    has_intermediate: bool = False
+    """Small tasks start from the chosen run of a large one."""
     device: str | None = None
     """None: the best there is."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{task} is no task to train on\n  there are: {', '.join((*TRAINABLE, *OWN))}" for task in self._unknown
-        ]
+        known = ", ".join((*BENCHMARK.tasks, *BENCHMARK.own))
+        problems = [f"{task} is no task to train on\n  there are: {known}" for task in self._unknown]
         if not self.tasks or not self.lrs or self.num_seeds < 1:
             problems.append("a sweep needs at least one task, one learning rate and one seed")
         if len(set(self.tasks)) < len(self.tasks) or len({f"{lr:g}" for lr in self.lrs}) < len(self.lrs):
@@ -61,14 +55,14 @@ class Plan:
                 "a task or a learning rate is named twice (rates that agree in six digits count as one)\n"
                 "  name each once"
             )
-        if self.has_intermediate_mnli and "mnli" not in self.tasks:
-            problems.append("an intermediate MNLI start needs the task mnli\n  add it to --tasks")
+        if self.has_intermediate and BENCHMARK.intermediate not in self.tasks:
+            problems.append(f"an intermediate start needs the task {BENCHMARK.intermediate}\n  add it to --tasks")
         if problems:
             raise ConfigError(problems)
 
     @property
     def _unknown(self) -> list[str]:
-        return [task for task in self.tasks if task not in (*TRAINABLE, *OWN)]
+        return [task for task in self.tasks if task not in (*BENCHMARK.tasks, *BENCHMARK.own)]
 
     def cells(self, task: str) -> Iterator[Cell]:
         """Of a task: learning rates in their order, and of each all seeds."""
@@ -79,9 +73,9 @@ class Plan:
     @property
     def stages(self) -> list[tuple[str, ...]]:
         """Tasks that may run at a time; those of a stage need what came out of the one before."""
-        if not self.has_intermediate_mnli:
+        if not self.has_intermediate:
             return [self.tasks]
-        later = tuple(task for task in self.tasks if task in AFTER_MNLI)
+        later = tuple(task for task in self.tasks if task in BENCHMARK.after_it)
         return [tuple(task for task in self.tasks if task not in later), later]
 
     def words(self, cell: Cell, out: Path, origin: str) -> list[str]:

@@ -21,20 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
-from pretrainkit.errors import DataError, InputError, RunError
+from pretrainkit.errors import InputError, RunError
 from pretrainkit.files.manifest import atomic_file
-from pretrainkit.recipes.glue.leaderboard import (
-    NUM_ROWS,
-    answers_as_tsv,
-    file_of,
-    majority_wnli,
-    problems_of,
-    write_submission,
-)
 from pretrainkit.sweep.choice import Choice, Metrics, choose
 from pretrainkit.sweep.lock import only_one
 from pretrainkit.sweep.memory import Machine, gpu_of
-from pretrainkit.sweep.plan import AFTER_MNLI, Cell, Plan
+from pretrainkit.sweep.plan import BENCHMARK, Cell, Plan
 from pretrainkit.sweep.room import Room
 from pretrainkit.sweep.tables import as_html, as_json, as_markdown
 
@@ -89,7 +81,7 @@ class Sweep:
     say: Callable[[str], None] = field(default=lambda text: None)
     """Told of every run that ended."""
     worker: Worker = field(default_factory=Worker)
-    num_rows: Mapping[str, int] = field(default_factory=lambda: NUM_ROWS)
+    num_rows: Mapping[str, int] = field(default_factory=lambda: BENCHMARK.num_rows)
     """Of the test sets, by file of the submission."""
     machine: Machine | None = None
     """Whose memory the runs share; None: this one."""
@@ -110,8 +102,8 @@ class Sweep:
         room = Room(self.machine or Machine(gpu_of(self.plan.device)), self.say, self.num_jobs)
         for stage in self.plan.stages:
             cells = [cell for task in stage for cell in self.plan.cells(task)]
-            if "mnli" in chosen:
-                self._remove_other_starts(cells, chosen["mnli"].cell)
+            if BENCHMARK.intermediate in chosen:
+                self._remove_other_starts(cells, chosen[BENCHMARK.intermediate].cell)
             self._train([cell for cell in cells if not self._is_finished(cell)], chosen, room)
             for task in stage:
                 chosen[task] = choose(task, {cell: self._metrics(cell) for cell in self.plan.cells(task)})
@@ -132,29 +124,14 @@ class Sweep:
             files that are wrong, such as of a test set that is not whole.
         """
         by_task = {one.task: one for one in choices}
-        files, missing = {"WNLI.tsv": majority_wnli()}, []
-        for name in NUM_ROWS:
-            task, split = file_of(name)
-            trained = "mnli" if task.name == "ax" else task.name
-            run = by_task.get(trained)
-            if name == "WNLI.tsv" and run is None:
-                continue
-            if run is None:
-                missing.append(f"{name}: {trained} was not trained on")
-                continue
-            try:
-                lines = self._answers(run.cell, task.name, split, name, device)
-            except DataError as error:
-                missing.append(f"{name}: {str(error).splitlines()[0]}")
-                continue
-            files[name] = answers_as_tsv(task, lines)
-        whole, incomplete = self.out / "submission.zip", self.out / "incomplete-submission.zip"
-        whole.unlink(missing_ok=True)
-        path = write_submission(files, incomplete)
-        refused = missing + problems_of(path, {name: num for name, num in self.num_rows.items() if name in files})
-        return (path if refused else path.replace(whole)), refused
+        return BENCHMARK.submit(
+            self.out,
+            by_task,
+            lambda trained, *asked: self._answers(by_task[trained].cell, *asked, device=device),
+            self.num_rows,
+        )
 
-    def _answers(self, cell: Cell, task: str, split: str, name: str, device: str | None) -> list[dict[str, Any]]:
+    def _answers(self, cell: Cell, task: str, split: str, name: str, *, device: str | None) -> list[dict[str, Any]]:
         from pretrainkit import api
         from pretrainkit.tasks.named_data import task_folders
 
@@ -174,7 +151,7 @@ class Sweep:
         shared = {
             "from": origin,
             "settings": list(self.plan.settings),
-            "intermediate_mnli": self.plan.has_intermediate_mnli,
+            "intermediate_mnli": self.plan.has_intermediate,
         }
         if path.is_file():
             earlier = json.loads(path.read_bytes())
@@ -193,8 +170,8 @@ class Sweep:
             folder = self.out / cell.name
             folder.parent.mkdir(parents=True, exist_ok=True)
             origin = self.plan.origin
-            if self.plan.has_intermediate_mnli and cell.task in AFTER_MNLI:
-                origin = str(self.out / chosen["mnli"].cell.name)
+            if self.plan.has_intermediate and cell.task in BENCHMARK.after_it:
+                origin = str(self.out / chosen[BENCHMARK.intermediate].cell.name)
             return self.worker.run(self.plan.words(cell, self.out, origin), Path(f"{folder}.log"))
 
         failed = []
@@ -235,18 +212,18 @@ class Sweep:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.worker.stop()
 
-    def _remove_other_starts(self, cells: Iterable[Cell], mnli: Cell) -> None:
-        """Remove runs that began from an MNLI run that is no longer the chosen one, as when learning rates were added:
-        a table must not mix starts."""
+    def _remove_other_starts(self, cells: Iterable[Cell], right: Cell) -> None:
+        """Remove runs that began from an intermediate run that is no longer the chosen one, as when learning rates were
+        added: a table must not mix starts."""
         for cell in cells:
             folder = self.out / cell.name
             config = folder / "config.yaml"
-            if cell.task not in AFTER_MNLI or not config.is_file():
+            if cell.task not in BENCHMARK.after_it or not config.is_file():
                 continue
             values = parse_yaml(config.read_text("utf-8"), str(config))
-            start = Path(values["init_from"]).parts[-len(Path(mnli.name).parts) :]
-            if start != Path(mnli.name).parts:
-                self.say(f"{cell.name} began from {'/'.join(start)}, {mnli.name} is chosen now: it is trained again")
+            start = Path(values["init_from"]).parts[-len(Path(right.name).parts) :]
+            if start != Path(right.name).parts:
+                self.say(f"{cell.name} began from {'/'.join(start)}, {right.name} is chosen now: it is trained again")
                 shutil.rmtree(folder)
 
     def _is_finished(self, cell: Cell) -> bool:

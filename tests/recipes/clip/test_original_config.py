@@ -15,11 +15,12 @@ from pretrainkit.api import load_config, train
 from pretrainkit.cli.main import app
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
+from pretrainkit.recipes.capabilities import ReadsConfigs
 from pretrainkit.recipes.clip import presets
 from pretrainkit.recipes.clip.config import ClipRun, TemperatureConfig
 from pretrainkit.recipes.clip.original import to_original
 from pretrainkit.recipes.clip.original_config import DEFAULTS, MUST_STAY, WITHOUT_EFFECT, import_config
-from pretrainkit.recipes.registry import entries
+from pretrainkit.recipes.registry import recipes_able
 from pretrainkit.running.initial import load_initial
 
 DGA = Path(__file__).with_name("zerovl_yaml") / "zerovl_dga.yaml"
@@ -217,7 +218,7 @@ def test_a_file_of_nobody_is_refused_with_those_that_are_read(tmp_path):
 
 def test_the_help_names_every_system_whose_files_are_read():
     shown = " ".join(command("config", "import", "--help").output.replace("│", " ").split())
-    systems = [recipe.reads_configs_of for entry in entries().values() if (recipe := entry.load()).reads_configs_of]
+    systems = [recipe.reads_configs_of for recipe in recipes_able(ReadsConfigs).values()]
     assert len(systems) == 2
     assert all(system in shown for system in systems)
 

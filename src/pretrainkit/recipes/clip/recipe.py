@@ -20,6 +20,7 @@ from pretrainkit.recipes.capabilities import (
     ReadsConfigs,
     ReadsFiles,
     ReadsHuggingFace,
+    ReadsPairs,
     TellsIds,
     WritesHuggingFace,
 )
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from pretrainkit.dist.env import World
     from pretrainkit.eval.image_encoder import ImageEncoder
     from pretrainkit.recipes.clip.objective import ClipObjective
+    from pretrainkit.recipes.clip.pairs import Pairs
     from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
+    from pretrainkit.workers.processes import Progress
 
 
 class Clip(
@@ -51,6 +54,7 @@ class Clip(
     TellsIds[ClipRun],
     ReadsConfigs[ClipRun],
     ReadsHuggingFace[ClipRun],
+    ReadsPairs[ClipRun],
     WritesHuggingFace[ClipRun],
     ReadsFiles[ClipRun],
 ):
@@ -187,6 +191,43 @@ class Clip(
         return find_images(config, model, tokenizer, prompts, **options)
 
     reads_configs_of = "ZeroVL"
+
+    def open_pairs(
+        self, path: str, split: Split, *, format: str, image_key: str | None, caption_key: str | None
+    ) -> Pairs:
+        from pretrainkit.recipes.clip.config import ClipSourceConfig
+        from pretrainkit.recipes.clip.open_pairs import open_pairs
+
+        return open_pairs(
+            ClipSourceConfig.model_validate(
+                {"path": path, "format": format, "image_key": image_key, "caption_key": caption_key}
+            ),
+            split,
+        )
+
+    def scan_pairs(self, pairs: Pairs, *, tokenizer: str | None, **settings: Any) -> dict[str, Any]:
+        from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
+        from pretrainkit.recipes.clip.scan import scan
+
+        words = None if tokenizer is None else CaptionTokenizer(find_folder(tokenizer))
+        return scan(pairs, tokenizer=words, **settings)
+
+    def require_held_out(self, train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
+        from pretrainkit.recipes.clip.checks import check_held_out
+
+        check_held_out(train, valid)
+
+    def pack_pairs(
+        self, parts: Mapping[Split, Pairs], out: Path, *, shard_bytes: int, max_bad: int, progress: Progress
+    ) -> dict[str, dict[str, Any]]:
+        from pretrainkit.recipes.clip.pack import pack
+
+        return pack(parts, out, shard_bytes=shard_bytes, max_bad=max_bad, progress=progress)
+
+    def write_captions(self, sets: Sequence[Pairs], out: Path) -> int:
+        from pretrainkit.recipes.clip.pack import write_captions
+
+        return write_captions(sets, out)
 
     @property
     def keys_of_other_configs(self) -> frozenset[str]:

@@ -5,12 +5,13 @@ order. Source: https://gluebenchmark.com/faq.
 """
 
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.manifest import atomic_file
+from pretrainkit.recipes.capabilities import Answers
 from pretrainkit.recipes.glue.tasks import TASKS, TextTask
 
 HEADER = "index\tprediction"
@@ -66,6 +67,30 @@ def write_submission(files: Mapping[str, str], out: Path) -> Path:
         for name, text in sorted(files.items()):
             archive.writestr(zipfile.ZipInfo(name), text)
     return out
+
+
+def submit(out: Path, trained: Container[str], answers: Answers, num_rows: Mapping[str, int]) -> tuple[Path, list[str]]:
+    """Write the zip of a submission into `out`: see `capabilities.Benchmark`.
+
+    Files are missing for want of data or of a run, and wrong, such as of a test set that is not whole.
+    """
+    files, missing = {"WNLI.tsv": majority_wnli()}, []
+    for name in NUM_ROWS:
+        task, split = file_of(name)
+        source = "mnli" if task.name == "ax" else task.name
+        if source not in trained:
+            if name != "WNLI.tsv":
+                missing.append(f"{name}: {source} was not trained on")
+            continue
+        try:
+            files[name] = answers_as_tsv(task, answers(source, task.name, split, name))
+        except DataError as error:
+            missing.append(f"{name}: {str(error).splitlines()[0]}")
+    whole, incomplete = out / "submission.zip", out / "incomplete-submission.zip"
+    whole.unlink(missing_ok=True)
+    path = write_submission(files, incomplete)
+    refused = missing + problems_of(path, {name: num for name, num in num_rows.items() if name in files})
+    return (path if refused else path.replace(whole)), refused
 
 
 def problems_of(path: Path, num_rows: Mapping[str, int] = NUM_ROWS) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.capabilities import (
+    Benchmark,
     ConvertsClassifiers,
     EncodesText,
     Evaluates,
@@ -228,6 +229,23 @@ class Glue(
         from pretrainkit.recipes.glue.probing import open_probe
 
         return open_probe(self, probe, folders, recipe, encoder_config, tokenizer, world, precision)
+
+    @property
+    def benchmark(self) -> Benchmark:
+        from pretrainkit.recipes.glue.leaderboard import NUM_ROWS, submit
+        from pretrainkit.recipes.glue.tasks import TASKS
+
+        tasks = tuple(name for name, task in TASKS.items() if task.valid_splits)
+        return Benchmark(
+            name=self.name,
+            tasks=tasks,
+            usual=tuple(name for name in tasks if name != "wnli"),
+            own=tuple(name for name in PRESETS if name not in TASKS),
+            intermediate="mnli",
+            after_it=("rte", "mrpc", "stsb"),  # they gain from it, see Devlin et al. 2018 and Lan et al. 2019
+            num_rows=NUM_ROWS,
+            submit=submit,
+        )
 
     def import_huggingface(self, folder: Path) -> tuple[GlueRun, Mapping[str, Any]]:
         """A classifier on an encoder of any recipe, such as `BertForSequenceClassification`."""
