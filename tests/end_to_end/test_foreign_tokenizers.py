@@ -10,9 +10,13 @@ import torch
 from command_line import refused, succeed
 
 import pretrainkit as pk
+from pretrainkit.data.vocabulary_folder import open_vocabulary
 from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.convert import write_huggingface
 from pretrainkit.recipes.bert.model import build
+from pretrainkit.recipes.t5.config import T5ModelConfig
+from pretrainkit.recipes.t5.convert import write_huggingface as write_t5
+from pretrainkit.recipes.t5.model import T5
 from pretrainkit.tokenizers.load import load_tokenizer
 
 TEXTS = [
@@ -136,3 +140,34 @@ def test_a_model_without_a_vocabulary_asks_for_the_one_it_was_trained_with(tmp_p
     words = wordpiece(tmp_path)
     succeed("import", folder, "--tokenizer", words, "--out", tmp_path / "again")
     assert succeed("generate", tmp_path / "again", "the cat <mask> here").startswith("the cat")
+
+
+def text_to_text(folder: Path, num_sentinels: int | None = None) -> Path:
+    """A tiny T5 with spiece.model alone, as T5 and umT5 were published: their sentinels are in no file of pieces."""
+    import sentencepiece
+
+    sizes = {"hidden_size": 16, "head_size": 8, "num_heads": 2, "intermediate_size": 16}
+    config = T5ModelConfig(vocab_size=512, num_encoder_layers=1, num_decoder_layers=1, **sizes)
+    write_t5(T5(config).state_dict(), config, folder)
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"}
+    with (folder / "spiece.model").open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXTS * 9), model_writer=file, vocab_size=60, minloglevel=2, **ids
+        )
+    if num_sentinels is not None:
+        about = {"tokenizer_class": "T5Tokenizer", "extra_ids": num_sentinels}
+        (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.mark.parametrize("num_sentinels", [None, 100, 300])
+def test_sentinels_of_text_to_text_models_are_those_of_transformers(num_sentinels, tmp_path, transformers) -> None:
+    folder = text_to_text(tmp_path / "there", num_sentinels)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    own = open_vocabulary(pk.import_model(folder, None, tmp_path / "here") / "tokenizer")
+    for text in [*TEXTS, "the cat <extra_id_0> here <extra_id_1>"]:
+        assert own.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
+    assert len(own.sentinel_ids) == (num_sentinels or 100)
+    exported = pk.export(tmp_path / "here", "huggingface", tmp_path / "again")
+    again = transformers.AutoTokenizer.from_pretrained(exported)
+    assert again.convert_tokens_to_ids("<extra_id_0>") == own.sentinel_ids[0]
