@@ -171,3 +171,22 @@ def test_sentinels_of_text_to_text_models_are_those_of_transformers(num_sentinel
     exported = pk.export(tmp_path / "here", "huggingface", tmp_path / "again")
     again = transformers.AutoTokenizer.from_pretrained(exported)
     assert again.convert_tokens_to_ids("<extra_id_0>") == own.sentinel_ids[0]
+
+
+def test_two_towers_without_a_vocabulary_ask_for_theirs(tmp_path: Path, transformers) -> None:
+    """`export a run`, as was advised, is no way on with a model of others, and a new vocabulary gives wrong ids."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    words = {**sizes, "vocab_size": 180, "max_position_embeddings": 16, "eos_token_id": 3}
+    pictures = {**sizes, "image_size": 16, "patch_size": 8}
+    config = transformers.CLIPConfig(text_config=words, vision_config=pictures, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(tmp_path / "there")
+    succeed("import", tmp_path / "there", "--out", tmp_path / "here")
+    message = refused("evaluate", tmp_path / "here", "--data", tmp_path)
+    assert "a trained model needs the one it was trained with" in message
+    export = ("--format", "huggingface", "--out", tmp_path / "exported")
+    message = refused("export", tmp_path / "here", *export)
+    assert (
+        "import the model with the one that it was trained with: pretrainkit import ... --tokenizer FOLDER" in message
+    )
+    succeed("import", tmp_path / "there", "--tokenizer", wordpiece(tmp_path), "--out", tmp_path / "again")
+    succeed("export", tmp_path / "again", *export)
