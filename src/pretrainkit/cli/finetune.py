@@ -62,7 +62,14 @@ def finetune(
     """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
     from pretrainkit.cli.train import train
     from pretrainkit.data.named_data import task_folders
+    from pretrainkit.errors import InputError
 
+    task = task.removeprefix("glue/")
+    if "/" in task or task.endswith((".yaml", ".yml")):
+        raise InputError(
+            f"{task} is no task of glue\n  name one, as in finetune cola; "
+            f"of a config file: pretrainkit train {task} init_from={origin}"
+        )
     words = [f"init_from={origin}"]
     if data:
         words.append(f"data.task_folders={dumps(task_folders(data))}")
