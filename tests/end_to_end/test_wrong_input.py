@@ -218,6 +218,15 @@ def test_a_run_folder_that_cannot_be_written(settings: list[str], tmp_path: Path
     assert files_below(tmp_path) == ["file", "full", "full/precious"]
 
 
+def test_finetuning_of_a_preset_that_is_no_task_says_how_to_train_it(
+    settings: list[str], finished: Path, tmp_path: Path
+) -> None:
+    message = refused("finetune", settings[0], "--from", finished)
+    advice = followed(message, "cli/finetune.py: … is no task of glue")
+    words = advice.partition("pretrainkit ")[2].split()
+    succeed(*words, *settings[1:], "num_steps=1", "schedule.num_warmup_steps=1", "--out", tmp_path / "run")
+
+
 # ---- a full disk ----
 
 
