@@ -6,11 +6,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from pretrainkit.running.doctor import finding_of
+from pretrainkit.running.doctor import EXTRAS, finding_of
 from pretrainkit.running.exercises import Outcome, exercise
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +35,11 @@ for word in "$@"; do
 done
 exec cc "$@"
 """
+
+
+def test_every_extra_of_a_user_is_looked_at() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS) == set(project["optional-dependencies"]) - {"dev", "bench"}
 
 
 def test_a_package_that_fails_or_ends_the_process_is_named_and_the_others_are_tried(

@@ -4,6 +4,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from lowest_versions import lowest_versions
 
@@ -13,6 +15,23 @@ def test_every_dependency_and_extra_has_its_lowest_version() -> None:
     found = dict(one.split("==") for one in lowest_versions(project))
     assert {"torch", "transformers", "datasets", "torchvision", "pytest"} <= found.keys()
     assert project["name"] not in found
+
+
+def test_what_the_tests_need_is_among_the_versions_that_were_tested() -> None:
+    """constraints.txt pins whatever `make` installs; a package that it lacks comes in whichever version is newest."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    left, needed = [*project["dependencies"], *extras["dev"]], set()
+    while left:
+        one = Requirement(left.pop())
+        if one.name == project["name"]:
+            left += [more for extra in one.extras for more in extras[extra]]
+        else:
+            needed.add(canonicalize_name(one.name))
+    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    assert needed - pinned == set()
 
 
 def test_without_a_bound_it_is_refused() -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pretrainkit.cli.main import VERBS
+from pretrainkit.cli.main import VERBS, main
 
 HELP_OF_ALL = """
 import contextlib, io, json, sys
@@ -129,3 +129,22 @@ def test_module_and_command_are_the_same():
     done = subprocess.run([sys.executable, "-m", "pretrainkit", "nosuch"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Usage: pretrainkit" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("cola", ": there is no such folder"),
+        ("glue/cola", ": there is no such folder"),
+        (
+            "bert/tiny",
+            "bert/tiny is no task of glue\n  name one, as in finetune cola; of a config file: pretrainkit train ",
+        ),
+    ],
+)
+def test_finetune_takes_a_task_or_the_preset_of_one(task, said, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pretrainkit", "finetune", task, "--from", str(tmp_path / "none")])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert said in capfd.readouterr().err

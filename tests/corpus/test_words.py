@@ -12,7 +12,7 @@ from pretrainkit.corpus import word_tables, words
 from pretrainkit.corpus.readers import read_documents
 from pretrainkit.corpus.word_tables import PythonTable, order_key
 from pretrainkit.corpus.words import SABERTOOTH_PILE_SETS, count_words
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, RunError
 from pretrainkit.files.manifest import verify
 from pretrainkit.files.sources import find_sources
 from pretrainkit.workers.engine import Crew, LocalEngine
@@ -277,7 +277,7 @@ def test_a_disk_too_full_for_the_manifest_leaves_no_table_without_one(tmp_path):
     out, limits = tmp_path / "out" / "words.tsv", resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # enough for the table, not for a list of 100 files
     try:
-        with pytest.raises(DataError, match=r"no space left to write .*manifest"):
+        with pytest.raises(RunError, match=r"no space left to write .*manifest"):
             count_words(sources, out)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

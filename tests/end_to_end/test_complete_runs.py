@@ -41,6 +41,16 @@ def test_what_is_missing_at_the_end_is_done_on_resuming(
     assert events[-2:] == ["resumed", "finished"]
 
 
+def test_a_torn_checkpoint_is_warned_of_once(finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (part,) = (run / "checkpoints" / "step-00000012").glob("*.safetensors")
+    part.write_bytes(part.read_bytes()[:-9])
+    succeed("resume", run)
+    assert [line for line in caplog.messages if "skipping checkpoint" in line][1:] == []
+    assert "step-00000012" in caplog.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["checkpoint", "finished"])
 def test_a_run_killed_after_its_last_checkpoint_is_completed(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import pretrainkit, refused, succeed
+from command_line import NO_DROPOUT, TINY, pretrainkit, refused, succeed
 
 import pretrainkit as pk
 from pretrainkit.tokenizers.load import load_tokenizer
@@ -127,6 +127,25 @@ def test_an_export_of_another_objective_is_the_run(
     expected = [[own.special.cls, *own.encode(text), own.special.sep] for text in texts]
     assert [theirs(text)["input_ids"] for text in texts] == expected
     assert theirs.model_max_length == 32
+
+
+@pytest.mark.parametrize("kind", [("wordpiece", "--lowercase"), ("wordpiece",), ("bpe",)], ids=" ".join)
+def test_an_export_with_another_vocabulary_is_the_run(
+    made: Path, tmp_path: Path, kind: tuple[str, ...], transformers
+) -> None:
+    """BERT's with and without case, and RoBERTa's: ids and what is filled in are those of the run."""
+    data, short = made / "data", ["num_steps=2", "evaluate.every_steps=null", "checkpoint.asynchronous=false"]
+    sizes = ("--vocab-size", 500, "--sentences-from", data / "corpus" / "train" / "*.jsonl")
+    succeed("tokenizer", "train", data / "words.tsv", "--kind", *kind, *sizes, "--out", tmp_path / "words")
+    succeed("tokenizer", "encode", data / "corpus", "--tokenizer", tmp_path / "words", "--out", tmp_path / "tokens")
+    tokens = [f"data.{split}={tmp_path}/tokens/{split}" for split in ("train", "valid")]
+    pk.train(pk.load_config("bert/tiny", [*tokens, *TINY, *NO_DROPOUT, *short]), tmp_path / "run")
+    exported = assert_exports_are_the_run(tmp_path / "run", tmp_path, "bert")
+    theirs, own = transformers.AutoTokenizer.from_pretrained(exported), load_tokenizer(tmp_path / "words")
+    for text in ("Bada koli, bada.", "Über naïve  東京 🙂", "tab\tand\nnew"):
+        assert theirs(text)["input_ids"] == [own.special.cls, *own.encode(text), own.special.sep]
+    texts = [pk.open_model(path).generate(["Bada <mask> bada."]) for path in (tmp_path / "run", exported)]
+    assert texts[0] == texts[1]
 
 
 def test_an_export_says_which_positions_were_trained(

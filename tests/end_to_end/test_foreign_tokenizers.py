@@ -13,7 +13,12 @@ import pretrainkit as pk
 from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.convert import write_huggingface
 from pretrainkit.recipes.bert.model import build
+from pretrainkit.recipes.t5.config import T5ModelConfig
+from pretrainkit.recipes.t5.convert import write_huggingface as write_t5
+from pretrainkit.recipes.t5.model import T5
+from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 from pretrainkit.tokenizers.load import load_tokenizer
+from remedies import followed
 
 TEXTS = [
     "The cat is walking here, and the dog was walking there (really)!",
@@ -136,3 +141,51 @@ def test_a_model_without_a_vocabulary_asks_for_the_one_it_was_trained_with(tmp_p
     words = wordpiece(tmp_path)
     succeed("import", folder, "--tokenizer", words, "--out", tmp_path / "again")
     assert succeed("generate", tmp_path / "again", "the cat <mask> here").startswith("the cat")
+
+
+def text_to_text(folder: Path, num_sentinels: int | None = None) -> Path:
+    """A tiny T5 with spiece.model alone, as T5 and umT5 were published: their sentinels are in no file of pieces."""
+    import sentencepiece
+
+    sizes = {"hidden_size": 16, "head_size": 8, "num_heads": 2, "intermediate_size": 16}
+    config = T5ModelConfig(vocab_size=512, num_encoder_layers=1, num_decoder_layers=1, **sizes)
+    write_t5(T5(config).state_dict(), config, folder)
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"}
+    with (folder / "spiece.model").open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(TEXTS * 9), model_writer=file, vocab_size=60, minloglevel=2, **ids
+        )
+    if num_sentinels is not None:
+        about = {"tokenizer_class": "T5Tokenizer", "extra_ids": num_sentinels}
+        (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.mark.parametrize("num_sentinels", [None, 100, 300])
+def test_sentinels_of_text_to_text_models_are_those_of_transformers(num_sentinels, tmp_path, transformers) -> None:
+    folder = text_to_text(tmp_path / "there", num_sentinels)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    own = open_vocabulary(pk.import_model(folder, None, tmp_path / "here") / "tokenizer")
+    for text in [*TEXTS, "the cat <extra_id_0> here <extra_id_1>"]:
+        assert own.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
+    assert len(own.sentinel_ids) == (num_sentinels or 100)
+    exported = pk.export(tmp_path / "here", "huggingface", tmp_path / "again")
+    again = transformers.AutoTokenizer.from_pretrained(exported)
+    assert again.convert_tokens_to_ids("<extra_id_0>") == own.sentinel_ids[0]
+
+
+def test_two_towers_without_a_vocabulary_ask_for_theirs(tmp_path: Path, transformers) -> None:
+    """`export a run`, as was advised, is no way on with a model of others, and a new vocabulary gives wrong ids."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    words = {**sizes, "vocab_size": 180, "max_position_embeddings": 16, "eos_token_id": 3}
+    pictures = {**sizes, "image_size": 16, "patch_size": 8}
+    config = transformers.CLIPConfig(text_config=words, vision_config=pictures, projection_dim=8)
+    transformers.CLIPModel(config).save_pretrained(tmp_path / "there")
+    succeed("import", tmp_path / "there", "--out", tmp_path / "here")
+    message = refused("evaluate", tmp_path / "here", "--data", tmp_path)
+    assert "a trained model needs the one it was trained with" in message
+    export = ("--format", "huggingface", "--out", tmp_path / "exported")
+    message = refused("export", tmp_path / "here", *export)
+    assert "import ... --tokenizer FOLDER" in followed(message, "recipes/clip/convert.py: there is no tokenizer")
+    succeed("import", tmp_path / "there", "--tokenizer", wordpiece(tmp_path), "--out", tmp_path / "again")
+    succeed("export", tmp_path / "again", *export)

@@ -218,6 +218,15 @@ def test_a_run_folder_that_cannot_be_written(settings: list[str], tmp_path: Path
     assert files_below(tmp_path) == ["file", "full", "full/precious"]
 
 
+def test_finetuning_of_a_preset_that_is_no_task_says_how_to_train_it(
+    settings: list[str], finished: Path, tmp_path: Path
+) -> None:
+    message = refused("finetune", settings[0], "--from", finished)
+    advice = followed(message, "cli/finetune.py: … is no task of glue")
+    words = advice.partition("pretrainkit ")[2].split()
+    succeed(*words, *settings[1:], "num_steps=1", "schedule.num_warmup_steps=1", "--out", tmp_path / "run")
+
+
 # ---- a full disk ----
 
 
@@ -235,7 +244,8 @@ def files_of_at_most(num_bytes: int) -> Iterator[None]:
 @pytest.mark.parametrize("format", ["huggingface", "safetensors"])
 def test_an_export_that_the_disk_has_no_room_for_leaves_nothing(finished: Path, empty: Path, format: str) -> None:
     with files_of_at_most(50_000):
-        message = refused("export", finished, "--format", format, "--out", empty / "export")
+        message = refused("export", finished, "--format", format, "--out", empty / "export", code=1)
+    assert f"error: cannot write {empty}/export: " in message
     assert "make room" in message
 
 
@@ -307,9 +317,19 @@ def test_metrics_that_cannot_be_written_are_one_message(settings: list[str], tmp
 
 def test_a_tokenizer_that_cannot_be_copied_into_the_run(settings: list[str], tmp_path: Path) -> None:
     with files_of_at_most(20_000):
-        assert "make room" in refused("train", *settings, "--out", tmp_path / "run")
+        assert "make room" in refused("train", *settings, "--out", tmp_path / "run", code=1)
     assert not list(tmp_path.rglob("tokenizer*"))
     succeed("train", *settings, "num_steps=1", "schedule.num_warmup_steps=1", "--out", tmp_path / "run")
+
+
+def test_a_run_that_ended_before_it_was_recorded_is_started_again(settings: list[str], tmp_path: Path) -> None:
+    """On a disk without room for a byte, as after kill -9 at that moment, `checkpoints` with its lock is all there is,
+    which is not "something else than a run"."""
+    short = (*settings, "num_steps=1", "schedule.num_warmup_steps=1", "--out", tmp_path / "run")
+    with files_of_at_most(0):
+        refused("train", *short, code=1)
+    assert files_below(tmp_path) == ["run", "run/checkpoints", "run/checkpoints/.lock"]
+    succeed("train", *short)
 
 
 def test_a_disk_too_small_for_any_checkpoint_is_told_before_the_first_step(

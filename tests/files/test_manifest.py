@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, RunError
 from pretrainkit.files.manifest import (
     atomic_file,
     explained_write_errors,
@@ -39,16 +39,16 @@ def test_a_failure_leaves_the_old_file_and_no_new_one(tmp_path, failure):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_a_data_error_that_says_what_to_do(tmp_path, number):
-    with pytest.raises(DataError, match="no space left") as caught, explained_write_errors(tmp_path / "file"):
+def test_a_full_disk_is_a_failure_that_says_what_to_do(tmp_path, number):
+    with pytest.raises(RunError, match="no space left") as caught, explained_write_errors(tmp_path / "file"):
         raise OSError(number, os.strerror(number))
     assert "free some space" in str(caught.value)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == 1
 
 
 def test_a_full_device_is_reported_when_the_bytes_are_synced(tmp_path):
     with (
-        pytest.raises(DataError, match="no space left"),
+        pytest.raises(RunError, match="no space left"),
         explained_write_errors(Path("/dev/full")),
         open("/dev/full", "wb", buffering=0) as file,
     ):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pretrainkit.cli.report import app
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, RunError
 from pretrainkit.report.curve import loss_curves, other_curves, write_curve
 from pretrainkit.report.page import render, write_report
 from pretrainkit.report.run_folder import read_run
@@ -345,7 +345,7 @@ def test_a_failed_write_leaves_the_old_report_and_no_scraps(run, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DataError, match="no space left to write"):
+    with pytest.raises(RunError, match="no space left to write"):
         write_report(run)
     assert (run / "report.html").read_text() == "old"
     assert not [path for path in run.iterdir() if path.name.startswith(".")]

@@ -14,6 +14,7 @@ from pretrainkit.tasks.vocabulary import (
     TokenizerJsonVocabulary,
     check_equal,
 )
+from pretrainkit.tasks.vocabulary_folder import open_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,20 @@ def test_sentencepiece_sentinels_count_down_from_the_last_id(model):
     assert extended.sentinel_ids == tuple(range(extended.size - 1, plain.size - 1, -1))
     assert plain.sentinel_ids == ()
     assert (extended.pad_id, extended.eos_id, extended.unk_id) == (0, 1, 2)
+
+
+def test_sentinels_that_a_model_has_as_its_own_symbols_are_used_wherever_they_are(model, tmp_path):
+    """Symbols defined in training stand before all other pieces."""
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the quick brown fox jumps"] * 9), model_prefix=str(tmp_path / "spiece"), vocab_size=30,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, hard_vocab_limit=False, minloglevel=2,
+        user_defined_symbols=["<extra_id_0>", "<extra_id_1>"],
+    )  # fmt: skip
+    vocabulary = open_vocabulary(tmp_path)
+    assert vocabulary.sentinel_ids == (3, 4)
+    assert 4 in vocabulary.encode("fox <extra_id_1> jumps")
 
 
 def test_a_sentinel_in_text_is_found_at_the_start_of_a_word_only(model):

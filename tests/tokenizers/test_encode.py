@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pretrainkit.corpus.readers import text_hash
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, RunError
 from pretrainkit.tokenizers import encode as encode_module
 from pretrainkit.tokenizers import shard_encoder
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus, shard_groups
@@ -267,7 +267,7 @@ def test_a_disk_that_is_full_at_the_end_keeps_the_shards_for_the_next_attempt(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max(limit, 2000), limits[1]))
     try:
-        with pytest.raises(DataError, match=rf"no space left to write .*{re.escape(name)}"):
+        with pytest.raises(RunError, match=rf"no space left to write .*{re.escape(name)}"):
             encode_corpus([texts], wordpiece, out, SPLITTER, workers=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -61,11 +61,18 @@ def finetune(
 ) -> None:
     """Train a text encoder further: `pretrainkit train glue/TASK init_from=RUN`, with everything that train can do."""
     from pretrainkit.cli.train import train
+    from pretrainkit.errors import InputError
     from pretrainkit.recipes.capabilities import StandsOnEncoder
     from pretrainkit.recipes.registry import recipes_able
     from pretrainkit.tasks.named_data import task_folders
 
     recipe = next(iter(recipes_able(StandsOnEncoder)))
+    task = task.removeprefix(f"{recipe}/")
+    if "/" in task or task.endswith((".yaml", ".yml")):
+        raise InputError(
+            f"{task} is no task of {recipe}\n  name one, as in finetune cola; "
+            f"of a config file: pretrainkit train {task} init_from={origin}"
+        )
     words = [f"init_from={origin}"]
     if data:
         words.append(f"data.task_folders={dumps(task_folders(data))}")

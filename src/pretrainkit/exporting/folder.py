@@ -1,5 +1,6 @@
 """Output folders and files that are complete or absent."""
 
+import os
 import secrets
 import shutil
 import stat
@@ -7,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pretrainkit.errors import InputError
-from pretrainkit.files.manifest import sync
+from pretrainkit.errors import InputError, RunError
+from pretrainkit.files.manifest import NO_SPACE, sync
 
 
 @contextmanager
@@ -17,15 +18,11 @@ def new_folder(out: Path) -> Iterator[Path]:
 
     Raises:
         InputError: `out` exists and is not an empty folder, or cannot be written.
+        RunError: The disk is full.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is not an empty folder\n  give another place, or remove it first")
-    try:
-        aside = _folder_beside(out)
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
-        ) from None
+    aside = _folder_beside(out)
     try:
         mode = stat.S_IMODE(aside.stat().st_mode)
         yield aside
@@ -38,10 +35,11 @@ def new_folder(out: Path) -> Iterator[Path]:
         sync(out.parent)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
-        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
-        raise InputError(
-            f"cannot write {out}: {reason}\n  make room, or give another place; nothing was left behind"
-        ) from None
+        raise _unwritable(out, error) from None
+    except (InputError, RunError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        error.args = (str(error).replace(str(aside), str(out)),)  # of folders made in this one
+        raise
     except BaseException:  # also Ctrl-C and what the caller raises: half a folder is never left; it is raised on
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -53,15 +51,11 @@ def new_file(out: Path) -> Iterator[Path]:
 
     Raises:
         InputError: `out` exists or cannot be written.
+        RunError: The disk is full.
     """
     if out.exists():
         raise InputError(f"{out} exists\n  give another place, or remove it first")
-    try:
-        aside = _folder_beside(out)
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
-        ) from None
+    aside = _folder_beside(out)
     try:
         yield aside / out.name
         _follow_umask(aside / out.name, stat.S_IMODE(aside.stat().st_mode))
@@ -69,16 +63,33 @@ def new_file(out: Path) -> Iterator[Path]:
         (aside / out.name).rename(out)
         sync(out.parent)
     except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror or error}\n  make room, or give another place") from None
+        raise _unwritable(out, error) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def _unwritable(out: Path, error: OSError) -> InputError | RunError:
+    """What to say of a folder or file that is absent now."""
+    number, reason = error.errno, error.strerror or str(error)
+    if isinstance(error, shutil.Error):  # of several files: what was said of the first
+        reason = error.args[0][0][2]
+        number = next((one for one in NO_SPACE if os.strerror(one) in reason), None)
+    message = f"cannot write {out}: {reason}\n  make room, or give another place; nothing was left behind"
+    return RunError(message) if number in NO_SPACE else InputError(message)
+
+
 def _folder_beside(out: Path) -> Path:
     """A new folder of a name of its own in that of `out`, with the mode that the umask gives to folders."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f".{out.name}-{secrets.token_hex(4)}")
-    aside.mkdir()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        aside.mkdir()
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise _unwritable(out, error) from None
+        raise InputError(
+            f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
+        ) from None
     return aside
 
 

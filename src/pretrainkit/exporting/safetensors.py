@@ -1,6 +1,8 @@
 """Tensors in safetensors files: read without running any code that others wrote."""
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +24,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     try:
         save_file(found, path, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:  # tells of a full disk in its own way
-        raise OSError(str(error)) from error
+        number = re.search(r"os error (\d+)", str(error))
+        raise (OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))) from error
 
 
 def read_tensors(folder: Path, stem: str = "model") -> dict[str, Tensor]:

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from pretrainkit.errors import DataError
+from pretrainkit.errors import DataError, RunError
 
 MANIFEST_NAME = "manifest.json"
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What the system says where there is no room to write."""
 _NOT_ALLOWED = {
     errno.EACCES,
     errno.ENOENT,
@@ -33,12 +34,13 @@ _NOT_ALLOWED = {
 
 @contextmanager
 def explained_write_errors(path: Path) -> Iterator[None]:
-    """Turns the operating system's refusals to write at `path` into a DataError that says what to do."""
+    """Turns the operating system's refusals to write at `path` into an error that says what to do: a RunError where the
+    disk is full, a DataError where the place is at fault."""
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise DataError(
+        if error.errno in NO_SPACE:
+            raise RunError(
                 f"no space left to write {path}\n"
                 f"  the system says: {error.strerror}\n"
                 "  free some space, then run the same command again (finished files are kept), or name another folder"
@@ -60,7 +62,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     overwritten by the next attempt. Missing parent folders are made.
 
     Raises:
-        DataError: The disk is full or the folder cannot be written.
+        RunError: The disk is full.
+        DataError: The folder cannot be written.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")

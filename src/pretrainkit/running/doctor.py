@@ -29,9 +29,14 @@ NEEDED = ("transformers", "tokenizers", "sentencepiece", "safetensors", "pyarrow
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "vision": ("pillow", "simplejpeg", "timm", "torchvision"),
+    "lpips": ("lpips",),
     "rendering": ("freetype-py",),
     "demo": ("matplotlib",),
     "hub": ("datasets",),
+    "languages": ("py3langid",),
+    "s3": ("s3fs",),
+    "gcs": ("gcsfs",),
+    "http": ("aiohttp",),
     "text-metrics": ("sacrebleu", "rouge-score"),
     "wandb": ("wandb",),
     "slurm": ("submitit",),

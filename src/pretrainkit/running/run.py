@@ -23,7 +23,7 @@ from pretrainkit.running.kept_tokenizer import keep_tokenizer, tokenizer_folder,
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_first_step, with_num_steps
 from pretrainkit.running.opened import checkpoint_of, load_model
 from pretrainkit.running.probing import build_probes
-from pretrainkit.training.checkpoints.files import newest_valid, read_checkpoint
+from pretrainkit.training.checkpoints.files import problem, step_folders
 from pretrainkit.training.folder import SUMMARY, RunFolder, environment, json_value
 from pretrainkit.training.run import RunConfig
 from pretrainkit.training.samples import Sample
@@ -143,8 +143,9 @@ def _complete(folder: RunFolder, config: RunConfig, watcher: Watcher) -> dict[st
     summary = folder.summary()
     if not summary or _changes(folder, config):
         return None
-    newest = newest_valid(folder.checkpoints)
-    if newest is None or read_checkpoint(newest).step != summary["steps"]:
+    checkpoints = step_folders(folder.checkpoints)
+    last = max(checkpoints, default=None)
+    if last is None or last != summary["steps"] or problem(checkpoints[last]) is not None:  # resuming says what is torn
         return None
     more = "evaluate.early_stopping=null" if "stopped_early" in summary else f"num_steps={2 * summary['steps']}"
     text = f"nothing is left to do; to train longer: pretrainkit resume {quote(str(folder.path))} {more}"

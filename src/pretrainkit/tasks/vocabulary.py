@@ -52,7 +52,7 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def sentinel_ids(self) -> tuple[int, ...]:
-        """Ids that stand for hidden runs, in the order they are used: from the last id of the vocabulary downwards."""
+        """Ids that stand for hidden runs, in the order they are used: as a rule from the last id downwards."""
 
     @property
     @abstractmethod
@@ -118,15 +118,15 @@ class _Loaded(Vocabulary):
 class SentencePieceVocabulary(_Loaded):
     """A SentencePiece model, with `extra_ids` sentinels behind its pieces.
 
-    The pieces are `▁<extra_id_N>`, in reverse: the last id of the vocabulary is `<extra_id_0>`. In text they are found
-    at the start of a word only.
+    Those added are `▁<extra_id_N>`, in reverse: the last id of the vocabulary is `<extra_id_0>`. In text they are found
+    at the start of a word only. A model's own have these names, with or without `▁`, and any ids.
     """
 
     def __init__(self, path: str | Path, extra_ids: int = 0) -> None:
         """
         Args:
             path: A SentencePiece model or a folder with one, such as `pretrainkit tokenizer train` makes.
-            extra_ids: Sentinels to add. A model that already ends in `<extra_id_0>` needs none.
+            extra_ids: Sentinels to add. A model that already has `<extra_id_0>` needs none.
         """
         _check_extra_ids(extra_ids)
         self.path, self.extra_ids = Path(path), extra_ids
@@ -184,8 +184,10 @@ class SentencePieceVocabulary(_Loaded):
     @cached_property
     def sentinel_ids(self) -> tuple[int, ...]:
         found: list[int] = []
-        for index in reversed(range(self.size)):
-            if self._model.id_to_piece(index).lstrip("▁") != f"<extra_id_{len(found)}>":
+        for number in range(self.size):
+            ids = (self._model.piece_to_id(f"{prefix}<extra_id_{number}>") for prefix in ("▁", ""))
+            index = next((index for index in ids if index != self.unk_id), None)
+            if index is None:
                 break
             found.append(index)
         return tuple(found)

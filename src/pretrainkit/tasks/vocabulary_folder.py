@@ -25,7 +25,8 @@ def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Voca
         place: A tokenizer folder (ours, or a Hugging Face one with spiece.model or tokenizer.json), a run or export
             that has one in `tokenizer/`, a SentencePiece model, a tokenizer.json, or `bytes`.
         num_sentinels: Ids behind the vocabulary for sentinels; None: the tokenizer's own where it has pieces named
-            `<extra_id_0>` and so on, else 100 (of bytes: the 11 that text never uses).
+            `<extra_id_0>` and so on (also where a tokenizer.json adds them to a SentencePiece model), else 100 (of
+            bytes: the 11 that text never uses).
 
     Raises:
         DataError: There is nothing of the kind.
@@ -39,10 +40,19 @@ def open_vocabulary(place: str | Path, num_sentinels: int | None = None) -> Voca
     kind = TokenizerJsonVocabulary if is_json else SentencePieceVocabulary
     plain = kind(path)
     if num_sentinels is None:
-        return plain if plain.sentinel_ids else kind(path, NUM_SENTINELS)
+        return plain if plain.sentinel_ids else _with_sentinels(plain)
     if is_json and plain.sentinel_ids == tuple(range(plain.size - 1, plain.size - 1 - num_sentinels, -1)):
         return plain  # an export has them in its file
     return kind(path, num_sentinels)
+
+
+def _with_sentinels(plain: SentencePieceVocabulary | TokenizerJsonVocabulary) -> Vocabulary:
+    """With those that the tokenizer.json beside a SentencePiece model adds to it, else 100."""
+    added = TokenizerJsonVocabulary(plain.path)
+    if isinstance(plain, TokenizerJsonVocabulary) or not (plain.path / _JSON).is_file() or not added.sentinel_ids:
+        return type(plain)(plain.path, NUM_SENTINELS)
+    behind = SentencePieceVocabulary(plain.path, len(added.sentinel_ids))
+    return behind if behind.sentinel_ids == added.sentinel_ids else added
 
 
 def tokenizer_place(path: Path) -> Path:

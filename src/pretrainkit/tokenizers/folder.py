@@ -69,7 +69,8 @@ def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None
     Other files, such as the weights in the folder of a model, stay behind.
 
     Raises:
-        DataError: The disk is full or the folder cannot be written.
+        RunError: The disk is full.
+        DataError: The folder cannot be written.
     """
     aside = out.with_name(f".{out.name}.partial")
     with explained_write_errors(out):

@@ -58,11 +58,9 @@ class RunFolder:
                 f"{self.path} already holds a run\n  go on with it: pretrainkit resume {quote(str(self.path))}\n"
                 "  or give another place: --out FOLDER"
             )
-        if (
-            self.path.is_dir()
-            and not self.exists
-            and any(entry.name not in ("logs", "cache", "launch") for entry in self.path.iterdir())
-        ):
+        has_only_lock = self.checkpoints.is_dir() and {entry.name for entry in self.checkpoints.iterdir()} <= {".lock"}
+        of_unstarted = {"logs", "cache", "launch", *(["checkpoints"] if has_only_lock else [])}
+        if self.path.is_dir() and not self.exists and not {entry.name for entry in self.path.iterdir()} <= of_unstarted:
             raise InputError(f"{self.path} holds something else than a run\n  give a new folder: --out FOLDER")
 
     def prepare(self) -> None:

@@ -118,6 +118,7 @@ FOREIGN = [
     *("checkpoint.asynchronous=false", "log.every_steps=1"),
 ]
 QUICK = ["num_steps=1", "schedule.num_warmup_steps=0", "evaluate.every_steps=null", "precision.compute=float32"]
+PUBLISHED = ["data.num_epochs=null", "schedule.warmup_share=null", "model.image.patch_size=8"]
 ONE_LAYER = ["model.image.num_layers=1", "model.text.num_layers=1"]
 
 
@@ -162,6 +163,20 @@ def test_an_export_of_mixed_towers_is_the_run(pair, small_runs, bert, timm, tmp_
     tower, of_ours = (RESNET, "model.image.") if pair == "convolutions and own" else (bert, "model.text.")
     kept = [word for word in [*SETTINGS, *ONE_LAYER] if not word.startswith(of_ours)]
     assert_exports_are_the_run(small_runs("clip/tiny", tower, *kept), tmp_path, "clip")
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        *("vit-b-32", "vit-b-16"),
+        *(pytest.param(f"zerovl{name}", marks=pytest.mark.slow) for name in ("", "-100m")),
+    ],
+)
+def test_an_export_of_a_published_preset_is_the_run(preset, small_runs, bert, timm, tmp_path):
+    """Their activations, pixels, temperatures and losses, in small."""
+    own = [word for word in [*SETTINGS, *ONE_LAYER] if not word.startswith(("objective.mixup", "num_steps"))]
+    run = small_runs(f"clip/{preset}", *([TIMM, bert, *FOREIGN] if "zerovl" in preset else [*own, *PUBLISHED]))
+    assert_exports_are_the_run(run, tmp_path, "clip")
 
 
 REFUSED = {

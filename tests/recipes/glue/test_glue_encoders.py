@@ -110,6 +110,16 @@ def test_an_export_is_the_run(family, format, glue, tmp_path, request):
     assert_exports_are_the_run(tmp_path / "run", tmp_path, "glue", format)
 
 
+@pytest.mark.parametrize("task", ["stsb", "sst2", "mnli"])
+def test_an_export_of_another_kind_of_task_is_the_run(task, glue, tmp_path):
+    """Scores, single texts, several held-out sets."""
+    folders = json.dumps({"glue": str(glue)})
+    encoder = write_encoder(tmp_path / "encoder")
+    words = [f"init_from={encoder}", f"data.task_folders={folders}", *QUICK, "num_steps=2", "data.num_epochs=null"]
+    api.train(api.load_config(f"glue/{task}", words), tmp_path / "run", device="cpu")
+    assert_exports_are_the_run(tmp_path / "run", tmp_path, "glue")
+
+
 def test_examples_of_a_t5_do_not_see_each_other(t5, glue, tmp_path):
     _, opened = finetuned(t5, glue, tmp_path / "run")
     together = first_batch(opened, 3)

@@ -8,6 +8,7 @@ from glue_toys import QUICK, SPECIAL, WORDS, write_encoder, write_tokenizer
 
 from pretrainkit import api
 from pretrainkit.errors import CheckpointError
+from whole_runs import assert_exports_are_the_run
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 FAMILIES = {
@@ -53,6 +54,12 @@ def finetune(task, encoder, glue, out, *more):
     folders = json.dumps({"glue": str(glue)})
     words = [f"init_from={encoder}", f"data.task_folders={folders}", *QUICK, "num_steps=2", "data.num_epochs=null"]
     return api.train(api.load_config(f"glue/{task}", [*words, *more]), out, device="cpu")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_is_the_run(family, glue, tmp_path, transformers):
+    finetune("rte", write_foreign(transformers, tmp_path / "encoder", family), glue, tmp_path / "run")
+    assert_exports_are_the_run(tmp_path / "run", tmp_path, "glue")
 
 
 def pairs_of_rte(glue):

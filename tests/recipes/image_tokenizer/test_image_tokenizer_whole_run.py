@@ -141,6 +141,27 @@ def test_other_domains_quantizers_and_decoders_train_and_resume(images: Path, tm
     assert json.loads((whole / "samples.json").read_text())
 
 
+_CONV = "{kind: conv, width: 8, multipliers: [1, 1, 1, 2], num_blocks: 1, has_attention: false}"
+_UVIT = (
+    "{kind: uvit, hidden_size: 16, patch_size: 4, num_layers: 1, num_heads: 2, widths: [8], num_blocks: 1}",
+    "objective.reconstruction=mse",
+    "model.num_sampling_steps=2",
+)
+KINDS = {
+    **MORE,
+    "convolutions": (f"model.encoder={_CONV}", f"model.decoder={_CONV}"),
+    "transformer that takes noise away": (f"model.decoder={_UVIT[0]}", *_UVIT[1:]),
+    "average": ("ema_decay=0.9",),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_of_another_kind_is_the_run(images: Path, tmp_path: Path, kind: str) -> None:
+    short = ("num_steps=2", "data.batch_size=4", "data.microbatch_size=null", "evaluate.every_steps=null")
+    run = train(images, tmp_path / "run", *KINDS[kind], *short)
+    assert_exports_are_the_run(run, tmp_path, "image_tokenizer", "safetensors")
+
+
 def test_sizes_differ_from_step_to_step_and_never_between_ranks(images: Path) -> None:
     config = pretrainkit.load_config(
         "image_tokenizer/tiny",

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import pretrainkit
+from pretrainkit.errors import InputError
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.report.page import write_report
 from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, weights
@@ -52,6 +53,9 @@ SETTINGS = (
 )
 
 
+DATA = {"train": "train.txt", "valid": "valid.txt", "renderer": "latin.ttf"}
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a run that was never interrupted."""
@@ -62,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for split, num in (("train", 12), ("valid", 3)):
         texts = [" ".join(rng.choice(["word", "sea", "tilt", "a", "moon", "long"], 120)) for _ in range(num)]
         (folder / f"{split}.txt").write_text("\n\n".join(texts), "utf-8")
-    data = [f"data.train={folder}/train.txt", f"data.valid={folder}/valid.txt", f"data.renderer={folder}/latin.ttf"]
+    data = [f"data.{name}={folder}/{file}" for name, file in DATA.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRETRAINKIT_CACHE", str(folder / "cache"))
         pretrainkit.train(pretrainkit.load_config("pixel/tiny", [*data, *SETTINGS]), folder / "whole")
@@ -85,6 +89,26 @@ def test_an_export_of_a_run_with_white_zeros_is_that_run(run: Path, tmp_path: Pa
     )
     assert_exports_are_the_run(tmp_path / "white", tmp_path, "pixel")
     assert pretrainkit.open_model(tmp_path / "export").config.model.pixel_zero == "white"
+
+
+@pytest.mark.parametrize("preset", ["pixel/tiny", "pixel/small", "pixel/base"])
+def test_an_export_of_another_preset_is_the_run(run: Path, tmp_path: Path, preset: str) -> None:
+    """pixel/tiny has rotary positions, which are exported as the message of the other format says."""
+    data = [f"data.{name}={run.parent}/{file}" for name, file in DATA.items()]
+    grid = ("model.positions=grid", "model.rotary_theta=10000") if preset == "pixel/tiny" else ()
+    own = [
+        *(word for word in SETTINGS if word not in grid),
+        "model.num_heads=2",
+        "model.decoder_num_heads=2",
+        "num_steps=1",
+    ]
+    pretrainkit.train(pretrainkit.load_config(preset, [*data, *own, "evaluate.every_steps=null"]), tmp_path / "run")
+    if preset == "pixel/tiny":
+        with pytest.raises(InputError, match="--format safetensors"):
+            pretrainkit.export(tmp_path / "run", "huggingface", tmp_path / "none")
+    assert_exports_are_the_run(
+        tmp_path / "run", tmp_path, "pixel", "safetensors" if preset == "pixel/tiny" else "huggingface"
+    )
 
 
 def test_positions_stay_as_they_are_and_all_else_is_trained(run: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import pretrainkit
+from pretrainkit.errors import InputError
 from pretrainkit.recipes.t5.recipe import RECIPE
 from pretrainkit.recipes.t5.texts import encode
 from pretrainkit.tasks.vocabulary import ByteVocabulary
@@ -70,6 +71,27 @@ def test_files_of_the_original_and_of_ours_are_the_run(tokens: Path, tmp_path: P
     data = [f"data.train={tokens}/train", f"data.valid={tokens}/valid", "model.vocab_size=512"]
     pretrainkit.train(pretrainkit.load_config("t5/1.1-small", [*SHAPE, *data]), tmp_path / "run")
     assert_exports_are_the_run(tmp_path / "run", tmp_path, "t5", format, name="export.npz")
+
+
+ONE_STACK = ("model.kind=decoder_only", "model.num_encoder_layers=null", "data.target_length=64")
+
+
+@pytest.mark.parametrize("denoising", ["full_lm", "prefix_lm"])
+def test_a_model_of_one_stack_is_exported_as_the_message_says(tokens: Path, tmp_path: Path, denoising: str) -> None:
+    """transformers has no such T5."""
+    data = [f"data.train={tokens}/train", f"data.valid={tokens}/valid", "model.vocab_size=512"]
+    words = [*SHAPE, *data, *ONE_STACK, f"data.denoising.name={denoising}"]
+    pretrainkit.train(pretrainkit.load_config("t5/1.1-small", words), tmp_path / "run")
+    with pytest.raises(InputError, match="use --format safetensors"):
+        pretrainkit.export(tmp_path / "run", "huggingface", tmp_path / "none")
+    assert_exports_are_the_run(tmp_path / "run", tmp_path, "t5", "safetensors")
+
+
+def test_an_export_of_a_mixture_of_denoisers_is_the_run(tokens: Path, tmp_path: Path, transformers) -> None:
+    data = [f"data.train={tokens}/train", f"data.valid={tokens}/valid", "model.vocab_size=512"]
+    words = [*SHAPE, *data, "data.denoising.name=ul2", "data.target_length=64", "data.packing=true"]
+    pretrainkit.train(pretrainkit.load_config("t5/1.1-small", words), tmp_path / "run")
+    assert_exports_are_the_run(tmp_path / "run", tmp_path, "t5")
 
 
 def test_a_run_on_tasks_of_bytes_is_exported_with_the_tokenizer_of_bytes(

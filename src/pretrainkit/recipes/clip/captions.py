@@ -158,8 +158,8 @@ def tokenizer_folder(config: ClipRun) -> Path:
     if name is None:
         raise ConfigError(
             "data.tokenizer is not set, and our own text transformer brings none\n"
-            "  give the folder of a tokenizer: data.tokenizer=FOLDER; one is made from captions by pretrainkit data "
-            "captions, corpus count-words and tokenizer train"
+            "  give the folder of a tokenizer: data.tokenizer=FOLDER; a trained model needs the one it was trained "
+            "with, for a new model it is made by pretrainkit data captions, corpus count-words and tokenizer train"
         )
     return find_folder(name)
 

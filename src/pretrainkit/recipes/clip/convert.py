@@ -58,7 +58,10 @@ def write_huggingface(config: ClipRun, model: nn.Module, tokenizer: Path | None,
     """
     _refuse(config)
     if tokenizer is None:
-        raise InputError("there is no tokenizer beside the model, which says where captions end\n  export a run")
+        raise InputError(
+            "there is no tokenizer beside the model, which says where captions end\n"
+            "  import the model with the one that it was trained with: pretrainkit import ... --tokenizer FOLDER"
+        )
     words = CaptionTokenizer(tokenizer)
     dual_encoder = cast(DualEncoder, model)
     is_clip = isinstance(config.model.image, VitConfig) and isinstance(config.model.text, TextTransformerConfig)

@@ -413,8 +413,8 @@ def open_vocabulary(data: FourMDataConfig, modalities: Sequence[Modality]) -> Te
     if data.tokenizer is None:
         raise DataError(
             f"{', '.join(modality.name for modality in sequences)}: sequences need a text tokenizer\n"
-            "  give one as data.tokenizer=FOLDER; make it with: "
-            "pretrainkit tokenizer train words.tsv --kind multimodal --out FOLDER"
+            "  give one as data.tokenizer=FOLDER: a trained model needs the one it was trained with, for a new model "
+            "make it with: pretrainkit tokenizer train words.tsv --kind multimodal --out FOLDER"
         )
     vocabulary = TextVocabulary(data.tokenizer)
     longest = max(modality.max_tokens for modality in sequences)

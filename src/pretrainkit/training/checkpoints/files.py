@@ -20,6 +20,7 @@ import re
 import shutil
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -244,9 +245,9 @@ def lock(folder: Path) -> IO[str] | None:
                 "  wait until it ends, stop it, or choose another run folder"
             ) from None
         return None
-    file.truncate(0)
-    file.write(f"{os.getpid()} on {os.uname().nodename}\n")
-    file.flush()
+    with suppress(OSError):  # a full disk: who holds the lock is told in messages alone
+        file.truncate(0)
+        os.write(file.fileno(), f"{os.getpid()} on {os.uname().nodename}\n".encode())
     return file
 
 
