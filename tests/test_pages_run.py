@@ -263,6 +263,7 @@ WALKS = [
         smaller={"--nproc 8": "--nproc 1"},
         behind={"^pretrainkit (train|plan)": f"{BERT} {QUICK} data.batch_size=64"},
         not_here={
+            "^pretrainkit doctor": "tests/end_to_end/test_killed_rank.py runs it",
             r"--launch slurm": OTHER_MACHINES,
             r"--launch cloud(?!.*--dry-run)": OTHER_MACHINES,
         },
@@ -299,7 +300,7 @@ WALKS = [
             "num_steps=12000": "num_steps=3",
             "num_extra_steps=20000": "num_extra_steps=1",
             "step-00001000": "step-00000002",
-            "--nproc [48]": "--nproc 1",
+            "--launch local --nproc [48]": "",  # docs/launching.md starts ranks
         },
         behind={
             r"^pretrainkit train bert": f"{BERT} {QUICK}",
