@@ -206,7 +206,7 @@ def t5(folder: Path) -> None:
 
 UVIT = (
     "model.image_size=64 model.patch_size=8 model.quantizer.size=512 model.quantizer.width=16 "
-    "model.decoder.hidden_size=16 model.decoder.num_heads=2"
+    "model.decoder.hidden_size=16 model.decoder.num_heads=2 model.decoder.num_layers=2 model.decoder.widths=[32,64]"
 )
 """As the small model whose encoder goes on."""
 FIVE_COMMANDS = {"--vocab-size 8192": "--vocab-size 500"}
