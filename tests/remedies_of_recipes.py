@@ -1,11 +1,13 @@
 """Remedies in messages of the recipes, of rendering, images and formats; `prepare` puts what their commands read."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import page_data as data
 from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, put
+from pretrainkit.exporting.torchvision_shim import import_transformers
 from remedies import Case
 
 SMALL_CLIP = """\
@@ -37,9 +39,30 @@ T5_TASK = (
     "data.tokenizer=t5/tokenizer --out {out}"
 )
 CLASSES = "'{name: semseg, folder: seg, kind: classes, num_classes: 3}'"
+LONG = "data.max_patches=400 model.max_patches=400"
+FOURMS = f"train fourm/tiny {FOURM} {QUICK} data.tokenizer=words --out {{out}}"
+SHAPE_FOLDERS = {
+    "caption": "words",
+    "rgb@64": "photos",
+    "colors@64": "photos",
+    "depth@64": "deep",
+    "det": "boxes",
+    "seg@64": "parts",
+}
+SHAPES = {
+    "...": "renamed",
+    "MODALITY: FOLDER": ", ".join(f"{name}: {folder}" for name, folder in SHAPE_FOLDERS.items()),
+}
+WHOLE_NAME = (r"--tokenizer \S+=RUN", {"RUN": "tok-64"})
+LEFT_OUT = ("leave --tokenizer out", {"leave --tokenizer out": "leave out --tokenizer"})
 DRAWN = "data.train=rendered/train data.max_patches=529 model.max_patches=529"
 TASK = f"{GLUE} {QUICK_TASK} --out {{out}}"
 CLAIMS = "data.train=claims.jsonl data.valid=claims.jsonl"
+WORDS = "text: {kind: huggingface, name: distil}"
+PATCHES = (
+    "image: {kind: timm, name: vit_tiny_patch16_224, pretrained: false, image_size: 16, options: {patch_size: 8, "
+    "embed_dim: 24, depth: 1, num_heads: 3, global_pool: ''}}"
+)
 TO_16 = "data.train_transforms=[{op: resize, size: 16}]"
 TO_20 = TO_16.replace("16", "20")
 
@@ -75,7 +98,7 @@ CASES = [
         {"{path: ..., name: ...}, ...": "{path: pairs, name: a}, {path: more/pairs, name: b}"},
     ),
     Case(f"{PAIRS} data.valid=[torn]", "pretrainkit data check .*", ends=2),
-    Case(f"{PAIRS} data.valid=[torn]", "pretrainkit data pack .*", {"PACKED": "{out}"}),
+    Case(f"{PAIRS} data.valid=[torn]", ("pretrainkit data pack .*", "data.valid=PACKED"), {"PACKED": "{out}"}),
     Case(f"{PAIRS} data.valid=[silent]", "pretrainkit data check .*", ends=2),
     Case(
         "config check clip.yaml model.image.trainable=false model.text.trainable=false "
@@ -120,13 +143,27 @@ CASES = [
     Case(f"{CLIP} data.train=all-bad data.max_bad_fraction=1", r"pretrainkit data check \S+", ends=2),
     *(
         Case(f"export {run} --out {{out}}", "--format safetensors")
-        for run in ("clip-mean", "clip-open", "clip-longer", "clip-endless", "clip-early")
+        for run in (
+            "clip-mean",
+            "clip-open",
+            "clip-longer",
+            "clip-endless",
+            "clip-early",
+            "clip-distil",
+            "clip-patches",
+        )
     ),
+    Case(f"{PAIRS} data.tokenizer=wrapped data.max_length=3", r"data.max_length=\d+"),
+    Case("evaluate clip --data silent", "pretrainkit data check", {"check": "check silent"}, ends=2),
     Case("config import zerovl.yaml --recipe clip --out {out}", r"epoch=\d+"),
     # bert
     Case(f"{BERTS} data.train=wordless objective.mask_unit=whole_word", "objective.mask_unit=token"),
     Case("config check bert/tiny objective.max_predictions=300", r"objective.max_predictions=\d+"),
     # 4M
+    Case(f"{FOURMS} data.train=renamed", "data.train='.*'", SHAPES),
+    Case(f"{FOURMS} data.train=rooms", r"data.train=\S+"),
+    Case("generate fourm --from-data 1 --to depth --tokenizer tok_depth=tok-64 --out {out}", *WHOLE_NAME),
+    Case("generate fourm --from-data 1 --to caption --tokenizer tok_depth=tok-64 --out {out}", *LEFT_OUT),
     *(
         Case("config check fourm/tiny model.num_registers=2 masking.unused=pack", remedy)
         for remedy in ("masking.unused=pad", "model.num_registers=0")
@@ -222,6 +259,23 @@ CASES = [
         f"{PIXELS} {TEXTS} init_from=grid model.positions=grid model.max_patches=100 data.max_patches=100",
         r"model.grid_width=\d+",
     ),
+    Case("export rotary --out {out}", "--format safetensors"),
+    Case(
+        "export rotary --out {out}",
+        "pixel/tiny-grid",
+        {"pixel/tiny-grid": f"pretrainkit train pixel/tiny-grid {PIXEL} {QUICK} {TEXTS} --out {{out}}"},
+    ),
+    Case(
+        f"{PIXELS} data.renderer=renderer data.train=text {LONG}",
+        ("pretrainkit render .*--out FOLDER", "data.train=FOLDER/train"),
+        {"data.train=FOLDER/train": "data.train={out}/train --out {out}-run", "FOLDER": "{out}"},
+        code=0,
+    ),
+    Case(
+        f"{PIXELS} data.renderer=renderer data.train=text {LONG}", r"data.max_patches=\d+", {"+": "--out {out}"}, code=0
+    ),
+    Case("render one.txt --renderer renderer --heldout 0.0001 --out {out}", "--heldout 0"),
+    Case("corpus tokenize-images tok-features featured --crops 2 --out {out}", "leave out --crops"),
     # T5
     Case(
         "config check t5/mini model.kind=encoder_only data.denoising.name=prefix_lm", "data.denoising.name=mass_style"
@@ -325,11 +379,18 @@ def prepare(folder: Path) -> None:
     whole = (folder / "short" / "00000.tar").read_bytes()
     put(folder / "short" / "00000.tar", whole[: len(whole) * 2 // 3])
     sets.make_tokenizer(folder / "pieces")
-    for name, change in {"endless": without_end, "early": early_end}.items():
+    put_distilbert(folder / "distil")
+    for name, change in {"endless": without_end, "early": early_end, "wrapped": two_ends}.items():
         shutil.copytree(folder / "pieces", folder / name)
         change(folder / name / "tokenizer.json")
+    for name, theirs in SHAPE_FOLDERS.items():
+        ours = "rgb" if theirs == "photos" else name.partition("@")[0]
+        shutil.copytree(folder / "rooms" / "train" / ours, folder / "renamed" / theirs, dirs_exist_ok=True)
+    shutil.copytree(folder / "words", folder / "unordered")
+    swapped_sentinels(folder / "unordered" / "tokenizer.json")
     for name in ("tokens-made", "cropped"):
         shutil.copytree(folder / "rooms" / "train", folder / name)
+    put(folder / "one.txt", data.texts(1)[0])
     shutil.copytree(folder / "tokens" / "train", folder / "wordless")
     shutil.rmtree(folder / "wordless" / "tokenizer")
     for split in ("train", "validation"):
@@ -361,24 +422,52 @@ def prepare(folder: Path) -> None:
             "clip-early": "data.tokenizer=early",
         }.items():
             data.must(*f"{run} {more} --out {name}".split())
+        for name, tower in {"distil": WORDS, "patches": PATCHES}.items():
+            part = tower.partition(":")[0]
+            put(folder / f"{name}.yaml", re.sub(rf"^  {part}: .*$", f"  {tower}", SMALL_CLIP, flags=re.MULTILINE))
+            data.must(*f"train {name}.yaml {QUICK} data.train=pairs data.valid=pairs --out clip-{name}".split())
         data.must(*["corpus", "tokenize-images", "tokenizer-run", "tokens-made"])
         data.must(*["corpus", "tokenize-images", "tokenizer-run", "cropped", "--crops", "2"])
         for preset, more in {
             "tiny-conv --out tok-conv": "",
             "tiny --out tok-fsq": "model.quantizer.kind=fsq model.quantizer.levels=[4,4]",
+            "tiny --out tok-64": "model.quantizer.size=64",
         }.items():
             coder = "model.image_size=32 precision.compute=float32 data.batch_size=2 data.num_workers=0"
             data.must(*f"train image_tokenizer/{preset} {coder} {QUICK} data.train=rooms/train {more}".split())
         data.must(*f"finetune mnli --from bert --data glue=glue {GLUE} {QUICK_TASK} --out mnli".split())
         claims = f"{CLAIMS} data.texts=[claim] data.label=verdict model.pooling=mean"
         data.must(*f"train glue/own init_from=bert {claims} {GLUE} {QUICK_TASK} --out pooled".split())
-        data.must(*f"train pixel/tiny {PIXEL} {QUICK} {TEXTS} model.positions=grid --out grid".split())
+        for positions in ("grid", "rotary"):
+            settings = f"{TEXTS} model.positions={positions} --out {positions}"
+            data.must(*f"train pixel/tiny {PIXEL} {QUICK} {settings}".split())
 
 
 def without_end(path: Path) -> None:
     """A tokenizer that puts nothing behind a text."""
     content = json.loads(path.read_text("utf-8"))
     put(path, json.dumps(content | {"post_processor": None}))
+
+
+def two_ends(path: Path) -> None:
+    """A tokenizer that puts a control token before a text and two behind it."""
+    content = json.loads(path.read_text("utf-8"))
+    content["post_processor"]["single"].append(content["post_processor"]["single"][-1])
+    put(path, json.dumps(content))
+
+
+def swapped_sentinels(path: Path) -> None:
+    """A tokenizer whose sentinels are not in order."""
+    text = path.read_text("utf-8")
+    put(path, text.replace("[S_1]", "[S_]").replace("[S_2]", "[S_1]").replace("[S_]", "[S_2]"))
+
+
+def put_distilbert(folder: Path) -> None:
+    import_transformers()
+    import transformers
+
+    config = transformers.DistilBertConfig(vocab_size=100, dim=16, n_layers=1, n_heads=2, hidden_dim=24)
+    transformers.DistilBertModel(config).save_pretrained(folder)
 
 
 def early_end(path: Path) -> None:

@@ -14,6 +14,8 @@ TRAIN = f"train bert/tiny {BERT} {QUICK} --out {{out}}"
 SHARDS = "data.train=tokens/train data.valid=tokens/valid"
 T5_TASK = f"config check t5/mini {T5} {T5_DATA} {QUICK} data.target_length=64"
 CLOUD = f"{TRAIN} data.train=/bucket/tokens --launch cloud --cloud bucket=s3://mine --dry-run"
+T5_TRAIN = f"train t5/mini {T5} {T5_DATA} {QUICK} data.train=t5_tokens/train --out {{out}}"
+CLAIMED = "data.texts=[claim] data.label=verdict"
 SWEEP = f"{GLUE} {QUICK_TASK} --data glue=glue --lr 1e-4 --seeds 1 --no-submission"
 
 MODULE = """
@@ -129,7 +131,24 @@ CASES = [
     Case("corpus hub hub-set --column number --out {out} --heldout 0", "--column", {"--column": "text"}),
     Case("corpus hub hub-set --meta picture --out {out} --heldout 0", "leave out --meta"),
     Case("corpus hub hub-set --split test --out {out} --heldout 0", "--split", {"--split": "train"}),
+    Case("corpus hub hub-empty --split train --out {out} --heldout 0", "--split", {"--split": "test"}),
     # tokenizers
+    Case(
+        "tokenizer encode corpus --tokenizer tokenizer --language de --out {out}",
+        "leave it out",
+        {"leave it out": "leave out --language"},
+    ),
+    Case(
+        "tokenizer encode corpus --tokenizer tokenizer --language de --out {out}",
+        "pretrainkit tokenizer train --sentences-from",
+        {"+": "corpus/valid --language de words.tsv --vocab-size 500 --out {out}"},
+    ),
+    Case("tokenizer encode corpus --tokenizer spm --control-pieces ids --out {out}", "leave out --control-pieces"),
+    Case(
+        "tokenizer encode corpus --tokenizer spm --control-pieces ids --out {out}",
+        "pretrainkit tokenizer train",
+        {"+": "words.tsv --vocab-size 500 --out {out}"},
+    ),
     Case("tokenizer train words.tsv --layout t5 --vocab-size 90000 --out {out}", r"--vocab-size \d+"),
     Case("tokenizer train words.tsv --layout t5 --vocab-size 262 --out {out}", r"--vocab-size \d+"),
     Case("tokenizer encode rows.jsonl --tokenizer tokenizer --out words.tsv", "--out", {"--out": "{out}"}),
@@ -213,7 +232,37 @@ CASES = [
         "pretrainkit train [^\n]*",
         {"FOLDER": "rooms/train", "RUN": "{out}", "+": f"{TOKENIZER} {QUICK}"},
     ),
+    Case("train bert/tiny --outt {out}", "pretrainkit train --help"),
+    Case("data check bert/tiny data.train=tokens/train --deep", "leave out --deep"),
+    Case(f"{TRAIN} {SHARDS} schedule.name=factors", r"schedule.factors=\S+\]"),
+    Case(
+        "config check bert/tiny schedule.name=wsd schedule.num_decay_steps=0 num_steps=null data.num_epochs=1",
+        r"schedule.num_decay_steps=\d+",
+    ),
+    Case(f"{TRAIN} {SHARDS} schedule.num_warmup_steps=20", r"schedule.num_warmup_steps=\d+"),
+    Case(
+        f"{TRAIN} {SHARDS} num_steps=10 schedule.name=wsd schedule.num_warmup_steps=6 schedule.num_decay_steps=6",
+        r"schedule.num_warmup_steps=\d+ schedule.num_decay_steps=\d+",
+    ),
+    Case(f"{TRAIN} {SHARDS} init_from=nothing", "give a run", {"give a run": "init_from=bert"}),
+    Case(
+        f"{T5_TRAIN} init_from=foreign/tree.npz",
+        (r"pretrainkit import [^\n]+", "init_from=WEIGHTS"),
+        {"WEIGHTS": "{out}"},
+    ),
+    Case("config import clip.yaml --out {out}", "pretrainkit config check .*"),
+    Case(
+        "import foreign/tree.npz --recipe t5 --format t5x --pooling mean --out {out}",
+        "leave --pooling out",
+        {"leave --pooling out": "leave out --pooling"},
+    ),
+    Case(
+        "generate no-words 'A <mask>.'",
+        "pretrainkit import EXPORT .*",
+        {"EXPORT": "no-words-export", "TOKENIZER": "tokenizer", "FOLDER": "{out}"},
+    ),
     # plans and sweeps
+    Case("plan glue/own init_from=bert", "data.train=PATH", {"PATH": "claims.jsonl", "+": f"{CLAIMED} {GLUE}"}),
     Case(f"plan bert/tiny {BERT} --price -1 --no-dry-run", "--price 3.5"),
     Case(
         f"plan bert/tiny {BERT} parallel.strategy=hsdp --gpus 3 --gpus-per-node 2 --no-dry-run",
@@ -251,6 +300,8 @@ def prepare(folder: Path) -> None:
     texts = data.texts(6)
     columns = {"text": texts, "number": [*range(6)], "picture": [b"\xff"] * 6}
     data.put_parquet(folder / "hub-set" / "train.parquet", columns)
+    put(folder / "hub-empty" / "train.csv", "text\n")
+    put(folder / "hub-empty" / "test.csv", "text\nA text.\n")
     put(folder / "other-sweep" / "sweep.json", json.dumps({"from": "another", "settings": []}))
     for name in ("to-change", "launched", "damaged"):
         copy("bert", folder / name)
@@ -258,6 +309,8 @@ def prepare(folder: Path) -> None:
     LaunchFolder(folder / "launched").add(Launch("local", ("train",), ("train", "--resume"), job_ids=("1",)))
     put(folder / "begun" / "answers.jsonl.chunks" / "request.json", "{}")
     put(folder / "begun" / "answers.jsonl.chunks" / "chunk-00000.jsonl", "{}\n")
+    copy("tokenizer", folder / "spm")
+    (folder / "spm" / "tokenizer.json").unlink()
     with within(folder):
         for name in ("stale", "torn", "gone"):
             data.must(*f"tasks cache good {TASKS} --workers 1 --out {name}".split())
@@ -265,6 +318,7 @@ def prepare(folder: Path) -> None:
         put(info, info.read_text("utf-8").replace('"fingerprint": "', '"fingerprint": "0'))
         put(Path("torn/good/info.train.json"), "{")
         Path("gone/good/train/extras-00000-of-00001.ends").unlink()
+        data.must(*["export", "no-words", "--out", "no-words-export"])
         stateless = "optimizer.name=sgd optimizer.momentum=0"
         data.must(*f"train bert/tiny {BERT} {QUICK} {SHARDS} {stateless} --out stateless".split())
         words = "tokenizer train counted.tsv --vocab-size 500 --out other"

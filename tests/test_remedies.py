@@ -367,13 +367,17 @@ def tried(number: int, folder: Path) -> Tried:
         message = printed[max(0, printed.find("error: ")) :]
         assert refused.code == case.code, f"{given} ended with {refused.code}\n{refused.err}"
         advice = remedies.advice(message)
-        found = re.search(case.remedy, advice) or re.search(
-            case.remedy, re.sub(r"leave out .*?(--)", r"leave out \1", advice)
-        )
-        assert found, f"{case.remedy!r} is not in the advice:\n{message}"
+        shortened = re.sub(r"leave out .*?(--)", r"leave out \1", advice)
         own = {name: value.replace("{out}", f"out-{number}-mended") for name, value in case.own.items()}
-        words = follow(given, found[0], own)
-        return Tried(message, shlex.join(words), run_here(words))
+        steps = [case.remedy] if isinstance(case.remedy, str) else case.remedy
+        for at, step in enumerate(steps, start=1):
+            found = re.search(step, advice) or re.search(step, shortened)
+            assert found, f"{step!r} is not in the advice:\n{message}"
+            words = follow(given, found[0], own)
+            ended = run_here(words)
+            if at < len(steps):
+                assert ended.code == 0, f"{message}\nfollowed: {words}\n{ended.err}"
+        return Tried(message, shlex.join(words), ended)
 
 
 def follow(given: list[str], remedy: str, own: Mapping[str, str]) -> list[str]:
@@ -396,7 +400,7 @@ def follow(given: list[str], remedy: str, own: Mapping[str, str]) -> list[str]:
             at = given.index(words[0])
             given = given[:at] + given[at + 2 :]
         return given + words + more
-    new = {word.partition("=")[0] for word in words}
+    new = {word.partition("=")[0] for word in words if "=" in word}
     return [word for word in given if word.partition("=")[0] not in new] + words + more
 
 

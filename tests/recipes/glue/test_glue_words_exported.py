@@ -13,6 +13,7 @@ from pretrainkit import api
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.registry import find_recipe
+from remedies import followed
 from whole_runs import assert_exports_are_the_run
 
 
@@ -139,7 +140,8 @@ def test_a_head_of_several_layers_is_refused_and_its_encoder_is_read_as_the_mess
     settings = [*rows, "optimizer.peak_lr=1e-12", f"init_from={tmp_path}/hf", "init.recipe=huggingface"]
     with pytest.raises(CheckpointError, match="not one linear layer") as caught:
         find_recipe("huggingface").import_text_classifier(tmp_path / "hf")
-    assert str(caught.value).endswith(settings[-1])
+    advice = followed(caught.value, "recipes/huggingface/convert_slots.py: the head of …, a …, is not")
+    assert advice.endswith(settings[-1])
     api.train(api.load_config("glue/tags", settings), tmp_path / "on", device="cpu")
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").state_dict()
     ours = api.load_model(tmp_path / "on").state_dict()
