@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -53,11 +54,20 @@ SHAPES = {
     "...": "renamed",
     "MODALITY: FOLDER": ", ".join(f"{name}: {folder}" for name, folder in SHAPE_FOLDERS.items()),
 }
+WORDLESS = "data.train=wordless data.target_length=64 data.denoising.name=ul2 'data.denoising.modes={R: hello}'"
+PIXEL_TASK = f"{QUICK_TASK} data.max_seq_length=36 data.batch_size=4 precision.compute=float32"
+SEEN = (
+    "model.domain='{name: seen, kind: features, num_channels: 6}' "
+    "model.encoder='{kind: mlp, width: 12, num_blocks: 2}' "
+    "model.decoder='{kind: mlp, width: 12, num_blocks: 2}' model.quantizer='{kind: fsq, levels: [4, 3]}' "
+    "model.image_size=8 model.patch_size=8 data.batch_size=4 data.num_workers=0 precision.compute=float32"
+)
 WHOLE_NAME = (r"--tokenizer \S+=RUN", {"RUN": "tok-64"})
 LEFT_OUT = ("leave --tokenizer out", {"leave --tokenizer out": "leave out --tokenizer"})
 DRAWN = "data.train=rendered/train data.max_patches=529 model.max_patches=529"
 TASK = f"{GLUE} {QUICK_TASK} --out {{out}}"
 CLAIMS = "data.train=claims.jsonl data.valid=claims.jsonl"
+OWN = f"train glue/own {CLAIMS} data.texts=[claim] data.label=verdict {GLUE} {QUICK_TASK}"
 WORDS = "text: {kind: huggingface, name: distil}"
 PATCHES = (
     "image: {kind: timm, name: vit_tiny_patch16_224, pretrained: false, image_size: 16, options: {patch_size: 8, "
@@ -276,6 +286,8 @@ CASES = [
     ),
     Case("render one.txt --renderer renderer --heldout 0.0001 --out {out}", "--heldout 0"),
     Case("corpus tokenize-images tok-features featured --crops 2 --out {out}", "leave out --crops"),
+    Case("export tok-features --format 4m-tokenizer --out {out}.safetensors", "--format safetensors"),
+    Case("export fourm-odd --format 4m --out {out}.safetensors", "--format safetensors"),
     # T5
     Case(
         "config check t5/mini model.kind=encoder_only data.denoising.name=prefix_lm", "data.denoising.name=mass_style"
@@ -315,6 +327,44 @@ CASES = [
         "config check t5/mini data.denoising.name=packed_prefix_lm data.input_length=64 data.target_length=32",
         r"data.target_length=\d+",
         {"+": "data.packing=false"},
+    ),
+    Case(f"{T5S} {WORDLESS}", "leave the modes out", {"leave the modes out": "data.denoising.modes={}"}),
+    Case(
+        f"{T5S} {WORDLESS}",
+        "pretrainkit tokenizer encode",
+        {"+": "corpus --tokenizer t5/tokenizer --splitter none --out {out}"},
+    ),
+    Case(
+        "import flax --recipe t5 --format t5x --out {out}", "another --format", {"another --format": "--format mesh_tf"}
+    ),
+    # encoders of transformers
+    Case(f"{OWN} init_from=modern --out {{out}}", "init.recipe=huggingface"),
+    Case(f"{OWN} init_from=electra data.tokenizer=empty --out {{out}}", "data.tokenizer=FOLDER", {"FOLDER": "electra"}),
+    Case(
+        f"{OWN} init_from=t5-classifier data.tokenizer=t5/tokenizer --out {{out}}",
+        "init_from=FOLDER init.recipe=t5",
+        {"FOLDER": "t5-hf"},
+    ),
+    Case(
+        "train electra-ours/config.yaml num_steps=2 --out {out}",
+        "pretrainkit finetune TASK --from FOLDER",
+        {"TASK": "rte", "FOLDER": "electra-ours", "+": f"--data glue=glue {TASK}"},
+    ),
+    Case(
+        "import mnli-hf --recipe glue --pooling mean --out {out}",
+        "leave --pooling out",
+        {"leave --pooling out": "leave out --pooling"},
+    ),
+    Case(
+        "import pma --recipe glue --out {out}",
+        "pretrainkit finetune TASK --from PRETRAINED '.*'",
+        {"TASK": "rte", "PRETRAINED": "grid", "+": f"--data glue=glue {PIXEL_TASK} --out {{out}}"},
+    ),
+    Case("import torn-words --out {out}", "--tokenizer FOLDER", {"FOLDER": "tokenizer"}),
+    Case(
+        "tokenizer encode corpus --tokenizer maskless --out {out}",
+        "pretrainkit tokenizer train",
+        {"+": "words.tsv --vocab-size 500 --out {out}"},
     ),
     # GLUE
     Case(f"config check glue/rte data.task=rte {CLAIMS} data.texts=[claim] data.label=verdict", "data.task=null"),
@@ -380,6 +430,9 @@ def prepare(folder: Path) -> None:
     put(folder / "short" / "00000.tar", whole[: len(whole) * 2 // 3])
     sets.make_tokenizer(folder / "pieces")
     put_distilbert(folder / "distil")
+    put_encoders(folder)
+    put_attention_pooling(folder / "pma")
+    put_features(folder / "featured" / "seen")
     for name, change in {"endless": without_end, "early": early_end, "wrapped": two_ends}.items():
         shutil.copytree(folder / "pieces", folder / name)
         change(folder / name / "tokenizer.json")
@@ -396,6 +449,8 @@ def prepare(folder: Path) -> None:
     for split in ("train", "validation"):
         data.put_jsonl(folder / "c4" / "en" / f"{split}.jsonl", [{"text": text} for text in data.texts(30)])
     data.put_t5x(folder / "foreign")
+    shutil.copytree(folder / "foreign" / "t5-small", folder / "flax")
+    put(folder / "flax" / "checkpoint", data.toys("recipes/t5/t5_foreign_files.py").packed({"params": {}}))
     shutil.copy(data.HERE / "recipes" / "clip" / "zerovl_yaml" / "zerovl_dga.yaml", folder / "zerovl.yaml")
     text = (folder / "zerovl.yaml").read_text("utf-8")
     put(folder / "zerovl.yaml", "".join(line for line in text.splitlines(True) if not line.startswith("epoch")))
@@ -435,7 +490,14 @@ def prepare(folder: Path) -> None:
         }.items():
             coder = "model.image_size=32 precision.compute=float32 data.batch_size=2 data.num_workers=0"
             data.must(*f"train image_tokenizer/{preset} {coder} {QUICK} data.train=rooms/train {more}".split())
+        data.must(*shlex.split(f"train image_tokenizer/tiny {SEEN} {QUICK} data.train=featured --out tok-features"))
+        odd = "data.tokenizer=words data.train=rooms/train model.intermediate_size=23 --out fourm-odd"
+        data.must(*f"train fourm/tiny {FOURM} {QUICK} {odd}".split())
         data.must(*f"finetune mnli --from bert --data glue=glue {GLUE} {QUICK_TASK} --out mnli".split())
+        for run in ("mnli", "t5"):
+            data.must("export", run, "--out", f"{run}-hf")
+        data.must("import", "electra", "--out", "electra-ours")
+        put_torn_words(folder / "torn-words")
         claims = f"{CLAIMS} data.texts=[claim] data.label=verdict model.pooling=mean"
         data.must(*f"train glue/own init_from=bert {claims} {GLUE} {QUICK_TASK} --out pooled".split())
         for positions in ("grid", "rotary"):
@@ -460,6 +522,55 @@ def swapped_sentinels(path: Path) -> None:
     """A tokenizer whose sentinels are not in order."""
     text = path.read_text("utf-8")
     put(path, text.replace("[S_1]", "[S_]").replace("[S_2]", "[S_1]").replace("[S_]", "[S_2]"))
+
+
+def put_torn_words(folder: Path) -> None:
+    """A model whose SentencePiece file is damaged."""
+    shutil.copytree(folder.with_name("mnli-hf"), folder)
+    for file in [*folder.glob("*token*"), *folder.glob("sentencepiece.*")]:
+        file.unlink()
+    put(folder / "spiece.model", b"torn")
+
+
+def put_encoders(folder: Path) -> None:
+    """Encoders as transformers saves them: an ELECTRA, and classifiers of ModernBERT and T5."""
+    import_transformers()
+    import transformers
+
+    toys = data.toys("recipes/glue/glue_toys.py")
+    sizes = {"vocab_size": len(toys.WORDS), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes["intermediate_size"] = 16
+    transformers.ElectraModel(transformers.ElectraConfig(**sizes, embedding_size=16)).save_pretrained(
+        folder / "electra"
+    )
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    modern = transformers.ModernBertConfig(**sizes, **ids, classifier_pooling="mean")
+    transformers.ModernBertForSequenceClassification(modern).save_pretrained(folder / "modern")
+    t5 = transformers.T5Config(vocab_size=600, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    transformers.T5ForSequenceClassification(t5).save_pretrained(folder / "t5-classifier")
+    for name in ("electra", "modern", "maskless"):
+        toys.write_tokenizer(folder / name)
+    (folder / "maskless" / "tokenizer_config.json").unlink()
+    path = folder / "maskless" / "tokenizer.json"
+    put(path, path.read_text("utf-8").replace("[MASK]", "<<hide>>"))
+
+
+def put_attention_pooling(folder: Path) -> None:
+    """The config and one tensor of a classifier of PIXEL that pools by attention."""
+    from safetensors.torch import save_file
+
+    theirs = data.toys("recipes/pixel/test_pixel_classifiers.py")
+    theirs.as_original(folder, "mean")
+    state = theirs.read_tensors(folder) | {"pooler.pooling.pooler.S": theirs.torch.zeros(1, 1, 16)}
+    save_file(state, folder / "model.safetensors")
+
+
+def put_features(folder: Path) -> None:
+    import numpy as np
+
+    folder.mkdir(parents=True)
+    for number in range(6):
+        np.save(folder / f"{number:05d}.npy", np.random.default_rng(number).normal(size=(6, 1, 1)).astype(np.float32))
 
 
 def put_distilbert(folder: Path) -> None:

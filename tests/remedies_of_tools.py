@@ -28,6 +28,7 @@ from pretrainkit.data.supply import RunVocabulary
 from pretrainkit.data.task_sources import Tsv
 from pretrainkit.data.task_steps import CacheMarker
 from pretrainkit.data.vocabulary import ByteVocabulary
+from pretrainkit.recipes.t5.catalogue.sentinels import AddSentinels
 
 HERE = Path(__file__).parent
 SOURCE = Tsv({"train": HERE / "pairs.tsv"})
@@ -44,6 +45,7 @@ put_task("good", FORMAT, tokenize(), CacheMarker())
 put_task("cached", FORMAT, tokenize(), CacheMarker(required=True))
 put_task("second", FORMAT, tokenize())
 put_task("open", FORMAT, tokenize(), features=dict.fromkeys(FEATURES, Feature(RunVocabulary())))
+put_task("marked", FORMAT, tokenize(), AddSentinels(2), features=dict.fromkeys(FEATURES, Feature(RunVocabulary())))
 put_task("lost", FORMAT, tokenize(), source=NamedData("lost"))
 RAGGED = {"train": HERE / "ragged.tsv"}
 put_task("ragged", FORMAT, tokenize(), source=Tsv(RAGGED))
@@ -207,6 +209,12 @@ CASES = [
         "mend the step or the data; --debug",
         {"mend the step or the data; --debug": f"pretrainkit --debug tasks show failing {TASKS}"},
         ends=2,
+    ),
+    Case(f"tasks show marked {TASKS} --tokenizer tokenizer --sentinels 1", "--sentinels 100"),
+    Case(
+        f"train t5/mini {T5} {T5_DATA} {QUICK} data.modules=[my_tasks.py] data.task=marked data.valid_split=null data.tokenizer=tokenizer "
+        "data.denoising.num_sentinels=0 --out {out}",
+        "data.denoising.num_sentinels=100",
     ),
     # training
     Case(

@@ -29,7 +29,9 @@ from page_runner import ROOT, Ended, run_here, run_warm_verb, within
 from pretrainkit.api import load_config
 from pretrainkit.cli import main
 from pretrainkit.data.task import REGISTRY
-from remedies import Case
+from pretrainkit.recipes.registry import find_recipe
+from pretrainkit.training.recipe import Recipe
+from remedies import Case, followed
 
 pytestmark = pytest.mark.slow
 PRESETS = (
@@ -412,6 +414,42 @@ def test_the_remedy_works(number: int, lab: Path) -> None:
     assert ended.code == CASES[number].ends, (
         f"{message}\nfollowed: {followed}\nended with {ended.code}\n{ended.out}{ended.err}"
     )
+
+
+def test_text_becomes_token_shards_by_the_commands_of_the_message(tmp_path: Path) -> None:
+    data.put_texts(tmp_path / "text", 2, 160)
+    with within(tmp_path):
+        command = f"train bert/tiny {BERT} {QUICK} --out run".split()
+        refused = run_here([*command, "data.train=text"])
+        advice = followed(refused.err.partition("error: ")[2], "tokenizers/shards.py: … is text, not token shards")
+        for words in map(shlex.split, re.findall(r"pretrainkit (.+)", advice)):
+            data.must(*words, *(["--vocab-size", 500] if words[:2] == ["tokenizer", "train"] else []))
+        (setting,) = re.findall(r"data.train=[^\s:]+", advice)
+        data.must(*command, setting)
+
+
+def test_a_tokenizer_that_a_run_lost_is_put_back_as_advised(lab: Path, tmp_path: Path) -> None:
+    shutil.copytree(lab / "no-words", tmp_path / "RUN")
+    command = ["generate", str(tmp_path / "RUN"), "A <mask>."]
+    refused = run_here(command)
+    advice = followed(refused.err.partition("error: ")[2], "running/opened.py: there is no tokenizer beside the model")
+    shutil.copytree(lab / "tokenizer", tmp_path / re.search(r"RUN/\w+", advice)[0])
+    data.must(*command)
+
+
+def test_an_export_that_cannot_come_back_is_one_of_ours_as_advised(
+    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recipe of one's own may write files for transformers that it cannot read."""
+    monkeypatch.setattr(type(find_recipe("bert")), "import_huggingface", Recipe.import_huggingface)
+    warned = run_here(["export", str(lab / "bert"), "--out", str(tmp_path / "theirs")])
+    assert warned.code == 0
+    message = warned.err[warned.err.index("the export cannot") :]
+    advice = followed(message, "running/exchange.py: the export cannot be imported again")
+    option = re.search(r"--format \w+", advice)[0].split()
+    data.must("export", lab / "bert", *option, "--out", tmp_path / "ours")
+    with within(lab):
+        data.must(*f"train bert/tiny {BERT} {QUICK} {SHARDS} init_from={tmp_path}/ours --out {tmp_path}/on".split())
 
 
 def test_every_remedy_is_followed_or_listed(lab: Path) -> None:
