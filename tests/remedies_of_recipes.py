@@ -360,6 +360,12 @@ CASES = [
         "pretrainkit finetune TASK --from PRETRAINED '.*'",
         {"TASK": "rte", "PRETRAINED": "grid", "+": f"--data glue=glue {PIXEL_TASK} --out {{out}}"},
     ),
+    Case(
+        "import pixel-cls --recipe pixel --out {out}",
+        "pretrainkit import FOLDER --recipe glue",
+        {"FOLDER": "pixel-cls", "+": "--out {out}"},
+    ),
+    Case("export attending --out {out}", "--format safetensors"),
     Case("import torn-words --out {out}", "--tokenizer FOLDER", {"FOLDER": "tokenizer"}),
     Case(
         "tokenizer encode corpus --tokenizer maskless --out {out}",
@@ -431,7 +437,7 @@ def prepare(folder: Path) -> None:
     sets.make_tokenizer(folder / "pieces")
     put_distilbert(folder / "distil")
     put_encoders(folder)
-    put_attention_pooling(folder / "pma")
+    put_classifiers_of_pixel(folder)
     put_features(folder / "featured" / "seen")
     for name, change in {"endless": without_end, "early": early_end, "wrapped": two_ends}.items():
         shutil.copytree(folder / "pieces", folder / name)
@@ -503,6 +509,8 @@ def prepare(folder: Path) -> None:
         for positions in ("grid", "rotary"):
             settings = f"{TEXTS} model.positions={positions} --out {positions}"
             data.must(*f"train pixel/tiny {PIXEL} {QUICK} {settings}".split())
+        attention = "'model.encoder_settings={text: {pooling: pma:2}}' --out attending"
+        data.must(*shlex.split(f"finetune rte --from grid --data glue=glue {PIXEL_TASK} {attention}"))
 
 
 def without_end(path: Path) -> None:
@@ -555,14 +563,15 @@ def put_encoders(folder: Path) -> None:
     put(path, path.read_text("utf-8").replace("[MASK]", "<<hide>>"))
 
 
-def put_attention_pooling(folder: Path) -> None:
-    """The config and one tensor of a classifier of PIXEL that pools by attention."""
+def put_classifiers_of_pixel(folder: Path) -> None:
+    """One that reads the class token, and one with a tensor of those that pool by attention."""
     from safetensors.torch import save_file
 
     theirs = data.toys("recipes/pixel/test_pixel_classifiers.py")
-    theirs.as_original(folder, "mean")
-    state = theirs.read_tensors(folder) | {"pooler.pooling.pooler.S": theirs.torch.zeros(1, 1, 16)}
-    save_file(state, folder / "model.safetensors")
+    theirs.as_original(folder / "pixel-cls", "cls")
+    theirs.as_original(folder / "pma", "mean")
+    state = theirs.read_tensors(folder / "pma") | {"pooler.pooling.pooler.S": theirs.torch.zeros(1, 1, 16)}
+    save_file(state, folder / "pma" / "model.safetensors")
 
 
 def put_features(folder: Path) -> None:

@@ -45,7 +45,8 @@ put_task("good", FORMAT, tokenize(), CacheMarker())
 put_task("cached", FORMAT, tokenize(), CacheMarker(required=True))
 put_task("second", FORMAT, tokenize())
 put_task("open", FORMAT, tokenize(), features=dict.fromkeys(FEATURES, Feature(RunVocabulary())))
-put_task("marked", FORMAT, tokenize(), AddSentinels(2), features=dict.fromkeys(FEATURES, Feature(RunVocabulary())))
+OPEN = dict.fromkeys(FEATURES, Feature(RunVocabulary()))
+put_task("marked", FORMAT, tokenize(), AddSentinels(2), features=OPEN)
 put_task("lost", FORMAT, tokenize(), source=NamedData("lost"))
 RAGGED = {"train": HERE / "ragged.tsv"}
 put_task("ragged", FORMAT, tokenize(), source=Tsv(RAGGED))
@@ -212,8 +213,8 @@ CASES = [
     ),
     Case(f"tasks show marked {TASKS} --tokenizer tokenizer --sentinels 1", "--sentinels 100"),
     Case(
-        f"train t5/mini {T5} {T5_DATA} {QUICK} data.modules=[my_tasks.py] data.task=marked data.valid_split=null data.tokenizer=tokenizer "
-        "data.denoising.num_sentinels=0 --out {out}",
+        f"train t5/mini {T5} {T5_DATA} {QUICK} data.modules=[my_tasks.py] data.task=marked data.valid_split=null "
+        "data.tokenizer=tokenizer data.denoising.num_sentinels=0 --out {out}",
         "data.denoising.num_sentinels=100",
     ),
     # training
