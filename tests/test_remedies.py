@@ -466,7 +466,7 @@ def test_an_export_that_cannot_come_back_is_one_of_ours_as_advised(
 
 
 def test_every_remedy_is_followed(lab: Path) -> None:
-    """Whoever writes a message with a remedy writes a case that follows it, or says in `NOT_HERE` why that cannot be."""
+    """Whoever writes a message with a remedy writes a case that follows it, or says in `NOT_HERE` why none can."""
     printed = (remedies.site_of(tried(number, lab).message) for number in range(len(CASES)))
     followed = {
         like.key for site in printed if site for like in remedies.sites() if like.template == site.template
