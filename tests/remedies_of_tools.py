@@ -62,10 +62,10 @@ ENCODED = "pretrainkit tokenizer encode digits.jsonl --tokenizer tokenizer --spl
 TASKS = "--module my_tasks.py"
 
 
-CLUSTER = "needs SLURM, Ray or a cloud, which no test has"
+CLUSTER = "needs a cluster or a cloud; launching has tests of its own, with a stand-in for SLURM"
 DEVICE = "needs a GPU, or a device of another kind"
 PROCESSES = "starts several processes; launching has tests of its own"
-ELSEWHERE = "installs something, or needs another machine or version"
+ELSEWHERE = "installs something, or needs another version"
 DEMO = "runs a whole demo, which takes minutes"
 CALLER = "no command gets there: a caller's mistake in Python, or a method that a recipe must override"
 NOT_HERE = {
@@ -87,9 +87,7 @@ NOT_HERE = {
     "dist/env.py: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers": PROCESSES,
     "launch/folder.py: … is being trained by another launcher": PROCESSES,
     "training/run.py: parallel.strategy=… needs more than one rank": PROCESSES,
-    "corpus/parallel.py: a worker process died": ELSEWHERE,
     "demo/pixel.py: the demo draws text, and there is no font": ELSEWHERE,
-    "dist/parallelize.py: torch.compile needs a C compiler": ELSEWHERE,
     "errors.py: … needs the package": ELSEWHERE,
     "training/checkpoint_files.py: … has checkpoint format": ELSEWHERE,
     "demo/bert.py: held-out masked-word loss": DEMO,
@@ -97,10 +95,8 @@ NOT_HERE = {
     "demo/pixel.py: held-out loss of hidden squares": DEMO,
     "demo/walk.py: … holds something else than a demo": DEMO,
     "demo/walk.py: cannot write": DEMO,
-    "corpus/shards.py: held-out data needs the folders train/ and valid/": CALLER,
     "corpus/steps.py: pipelines of one's own have datatrove's steps": CALLER,
     "corpus/steps.py: … runs in a pipeline of one task": CALLER,
-    "data/supply.py: a task leaves open where its data lie": CALLER,
     "training/recipe.py: recipe … has no Hugging Face form of its encoder with a head": CALLER,
     "training/recipe.py: recipe … writes no files for other systems": CALLER,
 }

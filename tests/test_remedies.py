@@ -465,6 +465,20 @@ def test_an_export_that_cannot_come_back_is_one_of_ours_as_advised(
         data.must(*f"train bert/tiny {BERT} {QUICK} {SHARDS} init_from={tmp_path}/ours --out {tmp_path}/on".split())
 
 
+def test_a_machine_without_a_compiler_is_told_how_to_say_nothing(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    command = f"train bert/tiny {BERT} {QUICK} {SHARDS} --device cpu"
+    with within(lab):
+        ended, warned = run_with_warnings([*command.split(), "parallel.compile=on", "--out", "compiled"])
+        assert ended.code == 0
+        advice = followed(warned, "dist/parallelize.py: torch.compile needs a C compiler")
+        off = re.search(r"parallel\.compile=\w+", advice)[0]
+        ended, warned = run_with_warnings([*command.split(), off, "--out", "as-it-is"])
+        assert ended.code == 0
+        assert "compiler" not in warned
+
+
 def test_every_remedy_is_followed(lab: Path) -> None:
     """Whoever writes a message with a remedy writes a case that follows it, or says in `NOT_HERE` why none can."""
     printed = (remedies.site_of(tried(number, lab).message) for number in range(len(CASES)))

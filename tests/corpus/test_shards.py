@@ -305,8 +305,11 @@ def test_a_single_document_is_not_advised_to_be_held_out(tmp_path):
     "settings", [{"num_shards": 0}, {"heldout": 1.0}, {"heldout": -0.1}, {"heldout": 0.1, "split_folders": False}]
 )
 def test_settings_out_of_range_are_refused(settings):
-    with pytest.raises(DataError):
+    with pytest.raises(DataError) as error:
         BuildSettings(**settings)
+    if "split_folders" in settings:
+        followed(error.value, "corpus/shards.py: held-out data needs the folders train/ and valid/")
+        assert BuildSettings(**settings | {"heldout": 0}) != BuildSettings(**settings | {"split_folders": True})
 
 
 def test_more_shards_than_documents_are_all_written(tmp_path):

@@ -88,8 +88,10 @@ def test_a_folder_without_rows_is_refused(rendered, tmp_path):
     result = CliRunner().invoke(app, [str(rendered.parent / "text.jsonl"), *command])
     assert result.exit_code == 0, result.output
     assert regroup(tmp_path / "rows" / "train", tmp_path / "out")["num_rows"]
-    with pytest.raises(DataError, match="no rendered rows"):
+    with pytest.raises(DataError, match="no rendered rows") as error:
         push(tmp_path, MemoryHub())
+    assert "pretrainkit render" in followed(error.value, "rendering/hub.py: … has no rendered rows")
+    assert push(tmp_path / "rows", MemoryHub())
 
 
 class MemoryHub(Hub):
