@@ -170,7 +170,7 @@ class Recipe(ABC):
         that names what was assumed. Raises ConfigError where there is no usual value."""
         raise ConfigError(
             f"data.train is empty, and how much a step of recipe {self.name} computes follows from its examples\n"
-            "  give the data, or a sample of them: data.train=FOLDER"
+            "  give the data, or a sample of them: data.train=PATH"
         )
 
     def assumed_batch(self, config: Any, num_examples: int) -> HostBatch:
