@@ -27,6 +27,9 @@ $(VENV)/.done: pyproject.toml setup.py $(CONSTRAINTS) $(wildcard $(foreach depth
 demo: setup
 	$(BIN)/pretrainkit demo
 
+# Written bytecode: else each of the processes that tests start compiles the package anew.
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
+
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 

@@ -1,7 +1,9 @@
-"""What all tests share: time limits of hypothesis off (busy machines), sample data found, and no network."""
+"""What all tests share: time limits of hypothesis off (busy machines), no waiting for disks, sample data found, and no
+network."""
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +25,14 @@ def pytest_collection_finish() -> None:
     """The garbage collector goes through what tests leave, not through all that was loaded for them."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fast_disk() -> Iterator[None]:
+    """No power cuts while testing: syncing thousands of tiny files takes minutes on some disks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

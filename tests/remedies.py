@@ -24,8 +24,9 @@ KINDS = (COMMAND, OPTION, SETTING, PACKAGE)
 class Case(NamedTuple):
     given: str
     """A command that is refused; {out} is a new name."""
-    remedy: str
-    """Pattern of what is taken up of the advice: `pretrainkit ...`, a setting, an option, or "leave out --OPTION"."""
+    remedy: str | tuple[str, ...]
+    """Pattern of what is taken up of the advice: `pretrainkit ...`, a setting, an option, or "leave out --OPTION".
+    Several are followed one after another; the code is that of the last."""
     own: Mapping[str, str] = {}
     """What the reader puts for a word of the advice, or behind an option."""
     code: int = 2
@@ -87,7 +88,7 @@ def sites() -> tuple[Site, ...]:
 def _template(node: ast.AST) -> str:
     match node:
         case ast.Constant(value=str(text)):
-            return text
+            return re.sub(r"%(\.\d+)?[sdfg]", GAP, text).replace("%%", "%")  # of logging
         case ast.JoinedStr(values=parts):
             return "".join(_template(part) for part in parts)
         case ast.BinOp(left=left, op=ast.Add(), right=right):

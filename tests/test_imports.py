@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -55,7 +56,8 @@ TORCH_FREE = (
 """No module here may import torch when it is imported itself."""
 
 
-def imports(path: Path, top_level_only: bool = False, with_types: bool = False) -> set[str]:
+@cache
+def imports(path: Path, top_level_only: bool = False, with_types: bool = False) -> frozenset[str]:
     """Dotted names a file imports; TYPE_CHECKING blocks do not count but `with_types`."""
     found: set[str] = set()
 
@@ -74,7 +76,7 @@ def imports(path: Path, top_level_only: bool = False, with_types: bool = False) 
             visit(child)
 
     visit(ast.parse(path.read_text(encoding="utf-8")))
-    return found
+    return frozenset(found)
 
 
 def room_of(path: Path) -> str:
@@ -85,21 +87,27 @@ RECIPES = {path.parent.name for path in SOURCE.glob("recipes/*/recipe.py")}
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p.parent != SOURCE or p.stem not in ("__init__", "__main__"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
-def test_imports_point_downwards(path):
-    room = room_of(path)
-    for name in imports(path):
+def upwards(path: Path) -> list[str]:
+    """Imports of a file that are no arrow of the page."""
+    room, wrong = room_of(path), []
+    for name in sorted(imports(path)):
         parts = name.split(".")
         if parts[0] != "pretrainkit" or len(parts) < 2 or parts[1] not in LEVEL or parts[1] == room:
             continue
         other = parts[1]
         down = LEVEL[other] > LEVEL[room] or (room, other) in SIDEWAYS
-        assert down, f"{room} must not import {name}"
-        assert other != "nn" or room == "recipes", f"only recipes import nn, not {room}"
-    if room == "recipes" and len(path.relative_to(SOURCE).parts) > 2:
-        mine = path.relative_to(SOURCE).parts[1]
-        others = {n.split(".")[2] for n in imports(path) if n.startswith("pretrainkit.recipes.")} & RECIPES - {mine}
-        assert not others, f"recipe {mine} must not import {others}"
+        if not down or (other == "nn" and room != "recipes"):  # only recipes import nn
+            wrong.append(name)
+    inside = path.relative_to(SOURCE).parts
+    if room == "recipes" and len(inside) > 2:  # nor does one recipe import another
+        others = {f"pretrainkit.recipes.{name}" for name in RECIPES - {inside[1]}}
+        wrong += [name for name in sorted(imports(path)) if ".".join(name.split(".")[:3]) in others]
+    return wrong
+
+
+def test_imports_point_downwards():
+    wrong = [f"{path.relative_to(SOURCE)} must not import {name}" for path in FILES for name in upwards(path)]
+    assert not wrong, "\n".join(wrong)
 
 
 NAMELESS = ("api", "running", "sweep", "cli", "eval", "report")
@@ -107,16 +115,18 @@ NAMES_OF_OTHER_THINGS = {"cli/tokenizer.py": {"bert", "t5"}, "cli/demo.py": {"be
 """Layouts of control pieces, and demos."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
-def test_nothing_above_the_recipes_names_one(path):
-    if room_of(path) not in NAMELESS:
-        return
-    name = path.relative_to(SOURCE).as_posix()
+def names_of_recipes(path: Path) -> set[str]:
+    """Of those that a file imports, or has as a string or as the first part of one."""
     named = {one.split(".")[2] for one in imports(path, with_types=True) if one.startswith("pretrainkit.recipes.")}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             named.add(node.value.split("/")[0])
-    assert not named & RECIPES - {"huggingface"} - NAMES_OF_OTHER_THINGS.get(name, set())  # which is a format, too
+    return named & RECIPES - {"huggingface"}  # which is a format, too
+
+
+def test_nothing_above_the_recipes_names_one():
+    named = {path.relative_to(SOURCE).as_posix(): names_of_recipes(path) for path in FILES if room_of(path) in NAMELESS}
+    assert {name: found for name, found in named.items() if found} == NAMES_OF_OTHER_THINGS
 
 
 def test_files_do_not_import_each_other_in_circles():
@@ -129,19 +139,15 @@ def test_files_do_not_import_each_other_in_circles():
         pytest.fail(f"a circle of imports: {' imports '.join(reversed(error.args[1]))}")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(SOURCE).as_posix())
-def test_torch_free_rooms_do_not_import_torch_on_import(path):
-    parts = path.relative_to(SOURCE).parts
-    if parts[0] in TORCH_FREE:
-        heavy = {n.split(".")[0] for n in imports(path, top_level_only=True)} & {
-            "torch",
-            "transformers",
-            "datasets",
-            "nltk",
-            "PIL",
-            "freetype",
-        }
-        assert not heavy, f"{'/'.join(parts)} imports {heavy} at module level"
+def test_torch_free_rooms_do_not_import_torch_on_import():
+    heavy = {"torch", "transformers", "datasets", "nltk", "PIL", "freetype"}
+    found = {
+        str(path.relative_to(SOURCE)): wrong
+        for path in FILES
+        if path.relative_to(SOURCE).parts[0] in TORCH_FREE
+        and (wrong := {name.split(".")[0] for name in imports(path, top_level_only=True)} & heavy)
+    }
+    assert not found, f"imported at module level: {found}"
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -206,7 +206,7 @@ def t5(folder: Path) -> None:
 
 UVIT = (
     "model.image_size=64 model.patch_size=8 model.quantizer.size=512 model.quantizer.width=16 "
-    "model.decoder.hidden_size=16 model.decoder.num_heads=2"
+    "model.decoder.hidden_size=16 model.decoder.num_heads=2 model.decoder.num_layers=2 model.decoder.widths=[32,64]"
 )
 """As the small model whose encoder goes on."""
 FIVE_COMMANDS = {"--vocab-size 8192": "--vocab-size 500"}
@@ -263,6 +263,7 @@ WALKS = [
         smaller={"--nproc 8": "--nproc 1"},
         behind={"^pretrainkit (train|plan)": f"{BERT} {QUICK} data.batch_size=64"},
         not_here={
+            "^pretrainkit doctor": "tests/end_to_end/test_killed_rank.py runs it",
             r"--launch slurm": OTHER_MACHINES,
             r"--launch cloud(?!.*--dry-run)": OTHER_MACHINES,
         },
@@ -299,7 +300,7 @@ WALKS = [
             "num_steps=12000": "num_steps=3",
             "num_extra_steps=20000": "num_extra_steps=1",
             "step-00001000": "step-00000002",
-            "--nproc [48]": "--nproc 1",
+            "--launch local --nproc [48]": "",  # docs/launching.md starts ranks
         },
         behind={
             r"^pretrainkit train bert": f"{BERT} {QUICK}",

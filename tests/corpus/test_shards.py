@@ -21,6 +21,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import read_manifest, verify
 from pretrainkit.files.sources import find_sources
 from pretrainkit.workers.processes import Quiet
+from remedies import followed
 
 
 class Notes(Quiet):
@@ -234,12 +235,21 @@ def test_an_unfinished_corpus_with_other_settings_is_refused(tmp_path, monkeypat
 def test_two_processes_do_not_write_one_folder(tmp_path):
     from pretrainkit.files.work import work_folder
 
-    with (
-        work_folder(tmp_path / ".work", {}, tmp_path),
-        pytest.raises(DataError, match="another process"),
-        work_folder(tmp_path / ".work", {}, tmp_path),
-    ):
-        pass
+    make_input(tmp_path / "in", 1, 4)
+    command = ["shards", str(tmp_path / "in"), "--heldout", "0", "--out"]
+    with work_folder(tmp_path / "out" / ".work", {}, tmp_path / "out"):
+        error = CliRunner().invoke(app, [*command, str(tmp_path / "out")]).exception
+        assert "name another --out" in followed(error, "files/work.py: another process is writing")
+        assert CliRunner().invoke(app, [*command, str(tmp_path / "other")]).exit_code == 0
+
+
+def test_bad_input_in_several_tasks_is_counted_together(tmp_path, small_groups):
+    for number in range(2):
+        (tmp_path / f"{number}.jsonl").write_text('{"text": "Whole."}\n{"text": "bro\n')
+    command = ["shards", str(tmp_path), "--heldout", "0", "--out", str(tmp_path / "out")]
+    error = CliRunner().invoke(app, [*command, "--max-bad", "1"]).exception
+    assert "--max-bad N" in followed(error, "files/skips.py: … pieces of bad input; … were allowed")
+    assert CliRunner().invoke(app, [*command, "--max-bad", "2"]).exit_code == 0
 
 
 def test_an_input_without_documents_leaves_nothing_behind(tmp_path):
@@ -295,8 +305,11 @@ def test_a_single_document_is_not_advised_to_be_held_out(tmp_path):
     "settings", [{"num_shards": 0}, {"heldout": 1.0}, {"heldout": -0.1}, {"heldout": 0.1, "split_folders": False}]
 )
 def test_settings_out_of_range_are_refused(settings):
-    with pytest.raises(DataError):
+    with pytest.raises(DataError) as error:
         BuildSettings(**settings)
+    if "split_folders" in settings:
+        followed(error.value, "corpus/shards.py: held-out data needs the folders train/ and valid/")
+        assert BuildSettings(**settings | {"heldout": 0}) != BuildSettings(**settings | {"split_folders": True})
 
 
 def test_more_shards_than_documents_are_all_written(tmp_path):

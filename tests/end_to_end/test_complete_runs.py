@@ -4,12 +4,12 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from command_line import files_below, pretrainkit, refused, succeed
+
+from warm_python import run_warm
 
 KILLER = Path(__file__).with_name("stopped_training.py")
 END = ("eval.jsonl", "summary.json", "samples.json")
@@ -58,7 +58,7 @@ def test_a_run_killed_after_its_last_checkpoint_is_completed(
 ) -> None:
     run = tmp_path / "run"
     words = [*settings, "ema_decay=0.9", "checkpoint.keep_last=9"]
-    killed = subprocess.run([sys.executable, KILLER, "SIGKILL", f"{point}:12", "train", *words, "--out", run])
+    killed = run_warm(KILLER, "SIGKILL", f"{point}:12", "train", *words, "--out", run)
     assert killed.returncode == -9
     assert not (run / "summary.json").exists()
     succeed("resume", run)
@@ -130,7 +130,7 @@ def test_a_run_that_continues_has_no_summary_of_its_earlier_end(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
-    killed = subprocess.run([sys.executable, KILLER, "SIGKILL", "13", "resume", run, "num_steps=20"])
+    killed = run_warm(KILLER, "SIGKILL", "13", "resume", run, "num_steps=20")
     assert killed.returncode == -9
     assert not (run / "summary.json").exists()
     assert "nothing is left to do" not in pretrainkit("resume", run).err

@@ -137,7 +137,7 @@ def test_a_model_without_a_vocabulary_asks_for_the_one_it_was_trained_with(tmp_p
     for path in (folder, tmp_path / "here"):
         message = refused("generate", path, "the cat <mask> here")
         assert "tokenizer train" not in message
-        assert "--tokenizer FOLDER" in message
+        assert "--tokenizer TOKENIZER" in message
     words = wordpiece(tmp_path)
     succeed("import", folder, "--tokenizer", words, "--out", tmp_path / "again")
     assert succeed("generate", tmp_path / "again", "the cat <mask> here").startswith("the cat")

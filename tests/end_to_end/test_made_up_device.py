@@ -15,9 +15,13 @@ import pretrainkit as pk
 
 ONE_AFTER_ANOTHER = """
 import json, os, sys
+from unittest import mock
 from command_line import pretrainkit
+from pretrainkit.running.exercises import Outcome
 words, place = json.loads(sys.argv[1])
-answers = [pretrainkit("doctor"), pretrainkit(*words)]
+with mock.patch("pretrainkit.running.doctor.exercise", lambda names: {name: Outcome() for name in names}):
+    answers = [pretrainkit("doctor")]  # of the device, not of all packages
+answers.append(pretrainkit(*words))
 os.environ.update(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="1")
 answers.append(pretrainkit(*words[:-1], place))
 os.environ.update(LOCAL_RANK="2")

@@ -9,24 +9,24 @@ from pretrainkit.recipes.registry import entries, find_recipe
 FOLDER = Path(__file__).with_name("configs")
 
 
-def resolved() -> dict[str, str]:
-    """File name to content, for every preset of every recipe of this package."""
-    found = {}
-    for entry in entries().values():
-        if not entry.target.startswith("pretrainkit."):
-            continue  # somebody's plugin that is installed here
-        for name, make in find_recipe(entry.name).presets.items():
-            tree = json.loads(make().model_dump_json())
-            found[f"{entry.name}-{name}.yaml"] = f"# {entry.name}/{name}\n{dump_yaml(tree)}"
-    return found
+def presets() -> dict[str, str]:
+    """File name to preset, for every preset of every recipe of this package."""
+    ours = [entry.name for entry in entries().values() if entry.target.startswith("pretrainkit.")]  # no plugin's
+    return {f"{recipe}-{name}.yaml": f"{recipe}/{name}" for recipe in ours for name in find_recipe(recipe).presets}
+
+
+def resolved(preset: str) -> str:
+    """Content of its file."""
+    recipe, _, name = preset.partition("/")
+    return f"# {preset}\n{dump_yaml(json.loads(find_recipe(recipe).presets[name]().model_dump_json()))}"
 
 
 def write() -> None:
     """Make configs/ what the presets are now."""
     FOLDER.mkdir(exist_ok=True)
-    wanted = resolved()
+    wanted = presets()
     for path in FOLDER.glob("*.yaml"):
         if path.name not in wanted:
             path.unlink()
-    for name, content in wanted.items():
-        (FOLDER / name).write_text(content, encoding="utf-8")
+    for name, preset in wanted.items():
+        (FOLDER / name).write_text(resolved(preset), encoding="utf-8")

@@ -65,16 +65,16 @@ def _with_alpha(format: str, **options) -> bytes:
 
 
 FILES = {
-    "photograph": encoded(smooth_image(1203, 901), quality=90),
-    "noise": encoded(noise_image(640, 481), quality=95, subsampling=0),
-    "small": encoded(noise_image(90, 70), quality=50),
-    "progressive": encoded(smooth_image(801, 603), progressive=True),
-    "grey": encoded(smooth_image(801, 603), mode="L"),
-    "CMYK": encoded(smooth_image(801, 603), mode="CMYK"),
-    "turned by EXIF": _turned(),
-    "RGBA PNG": _with_alpha("PNG"),
-    "RGBA WebP": _with_alpha("WEBP", lossless=True),
-    "palette PNG": encoded(smooth_image(401, 300), "PNG", "P"),
+    "photograph": lambda: encoded(smooth_image(1203, 901), quality=90),
+    "noise": lambda: encoded(noise_image(640, 481), quality=95, subsampling=0),
+    "small": lambda: encoded(noise_image(90, 70), quality=50),
+    "progressive": lambda: encoded(smooth_image(801, 603), progressive=True),
+    "grey": lambda: encoded(smooth_image(801, 603), mode="L"),
+    "CMYK": lambda: encoded(smooth_image(801, 603), mode="CMYK"),
+    "turned by EXIF": _turned,
+    "RGBA PNG": lambda: _with_alpha("PNG"),
+    "RGBA WebP": lambda: _with_alpha("WEBP", lossless=True),
+    "palette PNG": lambda: encoded(smooth_image(401, 300), "PNG", "P"),
 }
 
 
@@ -82,13 +82,14 @@ FILES = {
 @pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
 def test_exact_pixels_of_files_are_torchvisions_bit_for_bit(name, kernel):
     """As open_clip and timm evaluate: Image.open, RGB, shorter side, centre."""
-    opened = Image.open(io.BytesIO(FILES[name])).convert("RGB")
+    file = FILES[name]()
+    opened = Image.open(io.BytesIO(file)).convert("RGB")
     theirs = reference.Compose([reference.Resize(64, reference.InterpolationMode(kernel)), reference.CenterCrop(56)])
     ours = compose([ResizeShorter(size=64, interpolation=kernel), CenterCrop(size=56)], is_exact=True)
-    assert (ours.load(FILES[name], rng()) == np.asarray(theirs(opened))).all()
+    assert (ours.load(file, rng()) == np.asarray(theirs(opened))).all()
     squashed = compose([Resize(size=64), CenterCrop(size=56)], is_exact=True)
     theirs = reference.Compose([reference.Resize((64, 64)), reference.CenterCrop(56)])
-    assert (squashed.load(FILES[name], rng()) == np.asarray(theirs(opened))).all()
+    assert (squashed.load(file, rng()) == np.asarray(theirs(opened))).all()
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -16,6 +16,7 @@ from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.hub import Hub, Stored
 from pretrainkit.rendering.prerender import RenderSettings, prerender
 from pretrainkit.rendering.push_rows import push_rows
+from remedies import followed
 from toy_words import WORDS
 
 pytest.importorskip("freetype")
@@ -127,8 +128,11 @@ def test_a_file_that_is_gone_from_the_hub_is_made_again(given, whole):
 
 def test_a_set_with_other_rows_is_refused(given, whole):
     other = RenderSettings(shard_characters=900)
-    with pytest.raises(DataError, match="holds rows of other documents"):
+    with pytest.raises(DataError, match="holds rows of other documents") as error:
         push_rows(*given, whole[0], other, workers=1)
+    advice = followed(error.value, "rendering/push_rows.py: the data set on the hub holds rows of other")
+    assert "another one by --push" in advice
+    assert push_rows(*given, CountingHub(), other, workers=1)
     foreign = CountingHub()
     foreign.stored["data/train-00000-of-00003.parquet"] = hashlib.sha256(b"").digest()
     with pytest.raises(DataError, match="holds rows of other documents"):

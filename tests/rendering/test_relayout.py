@@ -6,13 +6,16 @@ import json
 import numpy as np
 import pytest
 from hub_server import served_hub
+from typer.testing import CliRunner
 
+from pretrainkit.cli.render import app
 from pretrainkit.errors import DataError
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.hub import Hub, Pushed, Stored, push
 from pretrainkit.rendering.prerender import RenderSettings, prerender
 from pretrainkit.rendering.relayout import publish, regroup, row_files
+from remedies import followed
 
 pytest.importorskip("freetype")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -77,11 +80,18 @@ def test_regrouped_rows_are_the_same_in_small_groups(rendered, tmp_path):
     assert regroup(tmp_path / "large", tmp_path / "small") == manifest
 
 
-def test_a_folder_without_rows_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no parquet files"):
+def test_a_folder_without_rows_is_refused(rendered, tmp_path):
+    with pytest.raises(DataError, match="no parquet files") as error:
         regroup(tmp_path, tmp_path / "out")
-    with pytest.raises(DataError, match="no rendered rows"):
+    assert "pretrainkit render" in followed(error.value, "rendering/relayout.py: … has no parquet files")
+    command = ["--renderer", str(rendered / "train" / "renderer"), "--out", str(tmp_path / "rows")]
+    result = CliRunner().invoke(app, [str(rendered.parent / "text.jsonl"), *command])
+    assert result.exit_code == 0, result.output
+    assert regroup(tmp_path / "rows" / "train", tmp_path / "out")["num_rows"]
+    with pytest.raises(DataError, match="no rendered rows") as error:
         push(tmp_path, MemoryHub())
+    assert "pretrainkit render" in followed(error.value, "rendering/hub.py: … has no rendered rows")
+    assert push(tmp_path / "rows", MemoryHub())
 
 
 class MemoryHub(Hub):

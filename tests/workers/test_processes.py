@@ -7,6 +7,7 @@ import pytest
 
 from pretrainkit.errors import DataError, RunError
 from pretrainkit.workers.processes import run_tasks, share_tasks
+from remedies import followed
 
 
 def place_of(number):
@@ -58,8 +59,10 @@ def test_an_error_in_another_process_ends_the_work():
 
 @pytest.mark.parametrize("way", [run_tasks, share_tasks])
 def test_a_process_that_dies_is_an_error_not_a_hang(way):
-    with pytest.raises(RunError, match="a worker process died"):
+    with pytest.raises(RunError, match="a worker process died") as error:
         list(way(die_elsewhere, [os.getpid()] * 1000, 2))
+    assert "fewer --workers" in followed(error.value, "workers/processes.py: a worker process died")
+    assert len(list(way(die_elsewhere, [os.getpid()] * 1000, 1))) == 1000
 
 
 def test_no_tasks_need_no_process():

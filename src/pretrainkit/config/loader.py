@@ -9,6 +9,7 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -371,6 +372,7 @@ def _unions(tree: Tree, catalog: Catalog) -> list[tuple[str, str, dict[str, type
     return _unions_of(catalog.config_class(recipe)) if isinstance(recipe, str) else []
 
 
+@cache
 def _unions_of(config_class: type[BaseModel], prefix: str = "") -> list[tuple[str, str, dict[str, type[BaseModel]]]]:
     found = []
     for name, info in config_class.model_fields.items():

@@ -135,6 +135,7 @@ def fetched(
         ]
         sources = _fetch_all(tasks, stamp, work, means)
         if not sources:
+            shutil.rmtree(work)  # another split may take its place
             raise DataError(f"{request.name}, split {request.split}, holds no row\n  name another split by --split")
         yield sources
         shutil.rmtree(work)
@@ -358,6 +359,8 @@ def _explained(request: HubRequest, problem: str, advice: str) -> Iterator[None]
             problem, advice = "has several configurations", "name one of them by --config"
         elif reason.startswith("Bad split"):
             problem, advice = "has no such split", "name one of them by --split"
+        elif isinstance(error, StopIteration) or reason.startswith("BatchSize must be greater"):
+            problem, advice = "has a data file without rows", "remove that file"
         elif isinstance(error, FileNotFoundError) and "://" not in reason:
             advice = "give the name of a set on the hub, such as allenai/c4, or a folder with data files"
         elif isinstance(error, UnicodeError):

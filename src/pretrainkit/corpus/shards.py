@@ -86,7 +86,7 @@ class BuildSettings:
         if not 0 <= self.heldout < 1:
             raise DataError(f"--heldout is {self.heldout}\n  give a share of the documents: at least 0 and below 1")
         if self.heldout and not self.split_folders:
-            raise DataError("held-out data needs the folders train/ and valid/\n  leave out --heldout here")
+            raise DataError("held-out data needs the folders train/ and valid/\n  set heldout=0 or split_folders=True")
 
     @property
     def splits(self) -> dict[str, Path]:

@@ -54,7 +54,11 @@ def _converted(folder: Path, names: list[str]) -> Path:
         raise _unreadable(folder, names, f"{type(found).__name__} has no form as a {TOKENIZER_JSON}")
     pieces = found.get_vocab().keys()
     for name in names:
-        if lost := _VOCABULARIES[name](folder / name) - pieces:
+        try:
+            own = _VOCABULARIES[name](folder / name)
+        except (RuntimeError, ValueError, AttributeError) as error:  # of SentencePiece and of JSON
+            raise _unreadable(folder, names, f"{name} is damaged: {error}") from error
+        if lost := own - pieces:
             raise _unreadable(folder, names, f"transformers reads {len(lost)} pieces of {name} as text")
     with new_folder(out) as aside:
         for path in files:

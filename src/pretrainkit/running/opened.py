@@ -68,8 +68,8 @@ class Opened:
         if self.tokenizer is None and not needs_none:
             raise DataError(
                 "there is no tokenizer beside the model\n"
-                "  its ids mean the pieces of the tokenizer that it was trained with: a run keeps that in "
-                "RUN/tokenizer, and an import takes it by pretrainkit import ... --tokenizer FOLDER"
+                "  copy the folder of the one that it was trained with to RUN/tokenizer; or, for a folder of "
+                "transformers: pretrainkit import EXPORT --tokenizer TOKENIZER --out FOLDER"
             )
         return self.tokenizer
 

@@ -85,11 +85,12 @@ def run_training(
                 source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
         objective = recipe.build_objective(config)
         try:
+            summary_of_data = source.summary() if world.is_main else {}
             sample = _sampler(recipe, config, world.is_main)
             trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher, sample)
             if config.init_from is not None and config.init.restore == "all" and not resuming:
                 trainer.go_on_from(checkpoint_of(Path(config.init_from), config.first_step)[1])
-        except InputError:  # such as a disk without room for one checkpoint
+        except InputError:  # such as examples that cannot be made, or a disk without room for one checkpoint
             if world.is_main and not resuming:
                 folder.discard()
             raise
@@ -101,7 +102,6 @@ def run_training(
         changes = world.on_main(lambda: _changes(folder, config)) if resuming else {}
         if changes and trainer.is_over:
             raise InputError(_idle_changes(folder, trainer, changes))
-        summary_of_data = source.summary() if world.is_main else {}
         world.on_main(
             lambda: _record(folder, config, origins, summary_of_data, trainer.step if resuming else 0, changes)
         )

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from importlib.util import find_spec
 from itertools import product
 
@@ -24,7 +25,7 @@ from clip_models import (
 )
 from typer.testing import CliRunner
 
-from pretrainkit.api import open_model
+from pretrainkit.api import load_config, open_model
 from pretrainkit.cli.main import app
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.images.ops import CenterCrop, RandomCrop, Resize, ResizeShorter
@@ -32,6 +33,8 @@ from pretrainkit.recipes.clip.captions import CaptionTokenizer
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, ProjectionConfig, TemperatureConfig, TimmConfig
 from pretrainkit.recipes.clip.pixels import PixelReader
 from pretrainkit.recipes.clip.recipe import RECIPE
+from pretrainkit.recipes.clip.towers import build_text_tower
+from remedies import followed
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +148,24 @@ def test_other_towers_equal_the_dual_encoder_of_transformers(timm, transformers,
     opened = open_model(tmp_path / "hf")
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(opened.model.state_dict()[name], tensor, rtol=1e-6, atol=1e-7)
+
+
+def test_a_pooler_of_another_library_is_refused_and_the_tower_alone_is_read_as_advised(
+    timm, transformers, tokenizer, tmp_path
+):
+    config = run_config(tiny_timm(), tiny_bert(tmp_path / "bert"))
+    theirs = export(config, random_model(config), tokenizer, tmp_path / "hf", transformers)
+    torch.nn.init.normal_(theirs.text_model.pooler.dense.weight)
+    theirs.save_pretrained(tmp_path / "hf")
+    with pytest.raises(CheckpointError) as error:
+        open_model(tmp_path / "hf")
+    advice = followed(error.value, "recipes/clip/dual_layout.py: the text tower has a pooler with a tanh")
+    folder = str(tmp_path / "words")
+    exec(re.search(r"model\.\S+", advice)[0].replace("WORDS", folder), {"model": theirs})
+    (setting,) = re.findall(r"'(model\.text=.*)'", advice)
+    tower = build_text_tower(load_config("clip/tiny", [setting.replace("WORDS", folder)]).model.text)
+    for name, tensor in tower.encoder.state_dict().items():
+        assert torch.equal(tensor, theirs.text_model.state_dict()[name]), name
 
 
 def test_the_processor_gives_the_pixels_and_ids_of_evaluation(timm, transformers, tokenizer, tmp_path):

@@ -12,6 +12,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip.config import ClipRun, ClipSourceConfig
 from pretrainkit.recipes.clip.order import build_order, steps_per_epoch
 from pretrainkit.recipes.clip.presets import tiny
+from remedies import followed
 
 
 def run(weights=(None, None), **data) -> ClipRun:
@@ -47,8 +48,12 @@ def test_the_config_becomes_the_order(config, same):
 
 @pytest.mark.parametrize("order", ["sequential", "debias"])
 def test_a_set_smaller_than_a_batch_is_named_or_wrapped(order):
-    with pytest.raises(DataError, match=r"fewer are in: a \(5\)"):
+    with pytest.raises(DataError, match=r"fewer are in: a \(5\)") as error:
         build_order(run(order=order), [5, 50])
+    advice = followed(error.value, "recipes/clip/order.py: data.order=… takes each batch of")
+    assert "data.order=shuffle" in advice
+    assert "data.small_set=wrap" in advice
+    assert build_order(run(order="shuffle"), [5, 50])
     wrapped = build_order(run(order=order, small_set="wrap"), [5, 50])
     assert wrapped.draws_per_batch(8) == []
     assert set(wrapped.records(np.arange(800)).source.tolist()) == {0, 1}

@@ -8,9 +8,10 @@ import sys
 import pytest
 import torch
 from clip_models import captions, images, random_model, run_config, tiny_bert, tiny_timm, vit
+from typer.testing import CliRunner
 
 from pretrainkit.api import import_model, open_model
-from pretrainkit.cli.main import main
+from pretrainkit.cli.main import app, main
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
 from pretrainkit.exporting.native import write_native
@@ -19,6 +20,7 @@ from pretrainkit.recipes.clip.original import import_original, interpolate_posit
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.running.initial import load_initial
+from remedies import followed
 
 LEFTOVERS = {
     "image_encoder.model.model.pre_logits.fc.weight": torch.ones(2, 2),
@@ -131,14 +133,25 @@ def test_interpolation_keeps_the_class_token_and_a_constant_grid():
 
 
 def test_another_model_is_refused_with_names(config, tmp_path):
-    tensors = to_original(random_model(config))
+    whole = to_original(random_model(config))
+    tensors = dict(whole)
     tensors["extra"] = tensors.pop("image_encoder.model.model.norm.weight")
     tensors["text_projection.linear.weight"] = torch.ones(20, 5)
     with pytest.raises(CheckpointError, match=r"image\.encoder\.norm\.weight[\s\S]*extra[\s\S]*\[20, 5\]"):
         import_original(save(tmp_path / "zerovl.pth", tensors), config)
-    own = run_config(vit(), config.model.text)
-    with pytest.raises(InputError, match="not vit and huggingface"):
-        import_original(tmp_path / "zerovl.pth", own)
+    save(tmp_path / "zerovl.pth", whole)
+    (tmp_path / "towers.yaml").write_text(dump_yaml(config.model_dump(mode="json")))
+    errors = []
+    for image in (vit(), tiny_timm(options=config.model.image.options | {"depth": 3})):
+        with pytest.raises((InputError, CheckpointError)) as caught:
+            import_original(tmp_path / "zerovl.pth", run_config(image, config.model.text))
+        errors.append(caught.value)
+    followed(errors[0], "recipes/clip/original.py: a checkpoint of ZeroVL has towers of")
+    followed(errors[1], "recipes/clip/original.py: the checkpoint belongs to another model")
+    assert all("--config clip/zerovl-14m" in str(error) for error in errors)
+    command = ["import", str(tmp_path / "zerovl.pth"), "--recipe", "clip", "--format", "zerovl"]
+    settings = ["--config", str(tmp_path / "towers.yaml"), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(app, [*command, *settings]).exit_code == 0
 
 
 class Payload:

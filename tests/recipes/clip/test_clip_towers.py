@@ -1,6 +1,10 @@
 """Towers of timm and transformers, from tiny configurations built here."""
 
+import ast
+import contextlib
+import io
 import json
+import re
 import subprocess
 import sys
 
@@ -19,6 +23,7 @@ from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
 from pretrainkit.training.optimizers.build import decayed_names
 from pretrainkit.training.optimizers.config import OptimizerConfig
+from remedies import followed
 
 
 def learned(tower):
@@ -69,16 +74,40 @@ def test_patch_dropout_is_decided_by_what_the_constructor_takes(timm):
 
 
 def test_unknown_encoders_and_options_are_named(timm):
-    with pytest.raises(ConfigError, match="nothing_like_it"):
+    with pytest.raises(ConfigError, match="nothing_like_it") as error:
         build_image_tower(tiny_timm(name="nothing_like_it"))
+    advice = followed(error.value, "recipes/clip/timm_tower.py: timm cannot make model.image.name")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(re.search(r"python -c '(.+?)';", advice)[1], {})
+    assert tiny_timm().name in ast.literal_eval(printed.getvalue())
     with pytest.raises(ConfigError, match="depht"):
         build_image_tower(tiny_timm(options={"depht": 2}))
 
 
+def test_towers_without_their_weights_start_from_their_config_as_advised(timm, transformers, tmp_path):
+    (tmp_path / "vision").mkdir()
+    content = {"architecture": "vit_tiny_patch16_224", "model_args": tiny_timm().options, "pretrained_cfg": {}}
+    (tmp_path / "vision" / "config.json").write_text(json.dumps(content))
+    vision = tiny_timm(name=f"local-dir:{tmp_path}/vision", options={}, pretrained=True)
+    with pytest.raises(ConfigError, match=r"model\.image\.pretrained=false"):
+        build_image_tower(vision)
+    assert build_image_tower(vision.model_copy(update={"pretrained": False})).width == 24
+    words = tiny_bert(tmp_path / "bert").model_copy(update={"pretrained": True})
+    with pytest.raises(ConfigError) as error:
+        build_text_tower(words)
+    advice = followed(error.value, "recipes/clip/huggingface_tower.py: transformers cannot load the weights")
+    assert "model.text.pretrained=false" in advice
+    assert build_text_tower(words.model_copy(update={"pretrained": False})).width == 16
+
+
 def test_images_of_a_size_that_timm_refuses_are_one_message(timm):
     tower = build_image_tower(tiny_timm())
-    with pytest.raises(ConfigError, match=r"40 x 40 pixels.*vit_tiny(.|\n)*model\.image\.image_size=40"):
-        tower(torch.zeros(1, 3, 40, 40))
+    pixels = torch.zeros(1, 3, 40, 40)
+    with pytest.raises(ConfigError, match=r"40 x 40 pixels.*vit_tiny(.|\n)*model\.image\.image_size=40") as error:
+        tower(pixels)
+    assert "data.train_transforms" in followed(error.value, "recipes/clip/timm_tower.py: images are … x … pixels")
+    assert build_image_tower(tiny_timm(image_size=40))(pixels).shape == (1, 24)
+    assert tower(pixels[..., :32, :32]).shape == (1, 24)
 
 
 def test_partial_freezing_of_timm(timm):

@@ -239,6 +239,23 @@ def test_a_file_that_does_not_say_what_a_modality_is_takes_the_config_of_its_run
     model = make_model((CAPTION, own), intermediate_size=42)
     header = {name: str(value) for name, value in config_of(model.config).items() if name != "modalities"}
     write_tensors(tmp_path / "model.safetensors", to_original(model), header)
-    with pytest.raises(CheckpointError, match=r"no modality 'far@32'[\s\S]*--config runs/NAME/config.yaml"):
+    with pytest.raises(CheckpointError, match=r"no modality 'far@32'[\s\S]*--config runs/NAME/config.yaml") as error:
         read_original(tmp_path / "model.safetensors")
+    followed(error.value, "recipes/fourm/original.py: … / the file says no more of it")
     assert read_original(tmp_path / "model.safetensors", model.config)[0] == model.config
+
+
+def test_headers_that_cannot_be_read_take_the_config_as_advised(tmp_path):
+    model = make_model(PUBLISHED, intermediate_size=42)
+    header = {name: str(value) for name, value in config_of(model.config).items()}
+    path, found = tmp_path / "model.safetensors", to_original(model)
+    write_tensors(path, found, header | {"new_option": "1"})
+    with pytest.raises(CheckpointError) as error:
+        read_original(path)
+    assert "--config" in followed(error.value, "recipes/fourm/original.py: the config has …, which no model here has")
+    assert read_original(path, model.config)[0] == model.config
+    write_tensors(path, found, header | {"modalities": '[{"name": 3}]'})
+    with pytest.raises(CheckpointError) as error:
+        read_original(path)
+    assert "--config" in followed(error.value, "recipes/fourm/original.py: the header has modalities that cannot be")
+    assert read_original(path, model.config)[0] == model.config

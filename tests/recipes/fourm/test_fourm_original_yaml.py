@@ -11,6 +11,7 @@ from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.original_yaml import import_config
 from pretrainkit.recipes.fourm.presets import b_7
+from remedies import followed
 
 MAIN = """
 run_name: auto
@@ -160,8 +161,12 @@ def test_cuts_of_samples_without_stored_parts_are_read(main: Path) -> None:
         (DATA.replace("use_wds", "tok_train_aug: False\n      use_wds"), "no counterpart"),
     ):
         (main.parent / "data.yaml").write_text(wrong, "utf-8")
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=message) as error:
             imported(main)
+    advice = followed(error.value, "recipes/fourm/original_yaml.py: …: … has tok_train_aug=…, which has no")
+    assert "leave the key out" in advice
+    (main.parent / "data.yaml").write_text(DATA, "utf-8")
+    assert imported(main)
 
 
 def test_settings_change_the_file(main: Path) -> None:

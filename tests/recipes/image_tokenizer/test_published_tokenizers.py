@@ -3,10 +3,11 @@
 import pytest
 import torch
 from safetensors import safe_open
-from tokenizer_data import model
+from tokenizer_data import CODER, model
 
 from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.recipes.image_tokenizer.model import build
 from pretrainkit.recipes.image_tokenizer.model_config import (
     ConvCoderConfig,
@@ -17,6 +18,7 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
 from pretrainkit.recipes.image_tokenizer.original import config_of, model_of, read_original, write_original
 from pretrainkit.recipes.image_tokenizer.original_names import from_original, original_name, to_original
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
+from remedies import followed
 
 PUBLISHED = [name for name in PRESETS if not name.startswith("tiny")]
 NAMES = {
@@ -132,7 +134,16 @@ def test_what_the_original_has_not_is_told() -> None:
     conv = ConvCoderConfig(width=8, multipliers=(1, 1, 1, 1), has_attention=False)
     with pytest.raises(CheckpointError, match="no encoder of kind 'conv'"):
         to_original(build(model(encoder=conv, decoder=conv)))
-    with pytest.raises(CheckpointError, match="of another tokenizer"):
-        from_original({"encoder.proj.weight": torch.zeros(1)}, model())
-    with pytest.raises(CheckpointError, match="which no tokenizer here has"):
-        model_of({"enc_type": "resnet"})
+
+
+def test_files_that_do_not_say_what_they_are_take_the_config_as_advised(tmp_path) -> None:
+    tokenizer = build(model())
+    write_tensors(tmp_path / "model.safetensors", to_original(tokenizer), {"enc_type": "resnet"})
+    with pytest.raises(CheckpointError) as error:
+        read_original(tmp_path / "model.safetensors")
+    followed(error.value, "recipes/image_tokenizer/original.py: the config names …, which no tokenizer here has")
+    deeper = model(encoder=CODER.model_copy(update={"num_layers": CODER.num_layers + 1}))
+    with pytest.raises(CheckpointError) as error:
+        read_original(tmp_path / "model.safetensors", deeper)
+    followed(error.value, "recipes/image_tokenizer/original_names.py: the file is of another tokenizer")
+    assert read_original(tmp_path / "model.safetensors", model())[0] == model()

@@ -1,6 +1,7 @@
 """Fine-tuned models in the layout of the published ones: names, shapes, and the same weights when they are read."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pretrainkit.recipes.pixel.convert_classifier import read_classifier, write_
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
+from remedies import followed
 
 SMALL = (
     "model.positions=grid",
@@ -130,22 +132,41 @@ def test_the_originals_poolings_are_told_apart_or_asked_for(
     trained.load_state_dict(state)
     torch.testing.assert_close(vectors_of(trained.encoder), vectors_of(model.encoder), rtol=1e-4, atol=1e-5)
     if pooling == "cls":
-        with pytest.raises(InputError, match="pools by cls, not by max\n  leave --pooling out"):
+        with pytest.raises(InputError, match="pools by cls, not by max\n  leave --pooling out") as caught:
             read_run(GLUE, tmp_path / "original", "max")
+        followed(caught.value, "recipes/pixel/convert_classifier.py: … pools by …, not by")  # that is `given` None
+    else:
+        with pytest.raises(InputError, match="cannot pool by 'cls'") as caught:
+            read_run(GLUE, tmp_path / "original", "cls")
+        advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … cannot pool by")
+        read_run(GLUE, tmp_path / "original", re.search(r"--pooling (\w+)", advice)[1])
 
 
 def test_a_folder_that_does_not_say_how_it_pools_is_imported_as_its_message_says(tmp_path: Path) -> None:
     model = as_original(tmp_path / "original", "mean")
     with pytest.raises(InputError, match="does not tell whether it takes the mean or the maximum") as caught:
         api.open_model(tmp_path / "original")
-    command = next(line for line in str(caught.value).splitlines() if "fix: " in line).partition("fix: ")[2]
+    advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … does not tell whether")
+    command = next(line for line in advice.splitlines() if "fix: " in line).partition("fix: ")[2]
     words = shlex.split(command.replace("OUT", str(tmp_path / "imported")))
     assert words[:2] == ["pretrainkit", "import"]
     assert CliRunner().invoke(app, words[2:]).exit_code == 0
     found = api.open_model(tmp_path / "imported").model
     torch.testing.assert_close(vectors_of(found.encoder), vectors_of(model.encoder), rtol=1e-4, atol=1e-5)
-    with pytest.raises(InputError, match="no choice of pooling"):
+    with pytest.raises(InputError, match="no choice of pooling") as caught:
         api.import_model(tmp_path / "original", "pixel", tmp_path / "other", pooling="mean")
+    assert "give --recipe glue" in followed(caught.value, "recipes/recipe.py: recipe … has no choice of pooling")
+    api.import_model(tmp_path / "original", "glue", tmp_path / "other", pooling="mean")
+
+
+@pytest.mark.parametrize("case", ["words", "spans"])
+def test_models_that_pool_nothing_are_imported_without_pooling_as_advised(case: str, tmp_path: Path) -> None:
+    published(case, tmp_path / "theirs")
+    with pytest.raises(InputError) as caught:
+        api.import_model(tmp_path / "theirs", "glue", tmp_path / "ours", pooling="mean")
+    advice = followed(caught.value, "recipes/pixel/convert_classifier.py: … gives an answer for each")
+    assert "leave --pooling out" in advice
+    api.import_model(tmp_path / "theirs", "glue", tmp_path / "ours")
 
 
 def test_the_originals_pooling_by_attention_is_refused_with_what_to_do(tmp_path: Path) -> None:

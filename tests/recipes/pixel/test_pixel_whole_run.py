@@ -4,8 +4,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import pretrainkit
+from page_runner import run_here
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.report.page import write_report
@@ -172,8 +171,8 @@ def test_the_quick_start_ends_in_an_export_that_transformers_loads(
         assert program == "pretrainkit"
         if words[0] == "train":
             words += ["num_steps=2", "schedule.num_warmup_steps=1", "evaluate.num_examples=2"]
-        done = subprocess.run([sys.executable, "-m", program, *words], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        ended = run_here(words)
+        assert ended.code == 0, ended.err
     name, given = re.search(r"# (\w+)\.from_pretrained\(\"(\w+)\"\)$", block, re.MULTILINE).groups()
     assert type(getattr(transformers, name).from_pretrained(given)).__name__ == "ViTMAEForPreTraining"
 

@@ -15,6 +15,7 @@ from pretrainkit.tasks.sources import FunctionSource
 from pretrainkit.tasks.supply import RunVocabulary, Supply
 from pretrainkit.tasks.task import REGISTRY, Mixture, Task, TaskRegistry
 from pretrainkit.tasks.vocabulary import ByteVocabulary
+from remedies import followed
 
 TASKS = (*unlabelled.TASKS, *glue.TASKS, *super_glue.TASKS, *texts.TASKS)
 SUITES = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "ax")
@@ -101,14 +102,18 @@ def test_named_tasks_go_to_worker_processes_and_leave_their_vocabulary_open(task
     assert task.cache_marker is not None
 
 
-def test_what_is_left_open_is_asked_for_by_name():
+def test_what_is_left_open_is_asked_for_by_name(tmp_path):
     task = REGISTRY.get_task("glue_cola_v002")
     with pytest.raises(
         ConfigError, match=r"'glue_cola_v002' leaves its vocabulary to the run.*\n.*data\.tokenizer=DIR"
     ):
         task.supplied(Supply())
-    with pytest.raises(ConfigError, match="where its data lie and is used as it is"):
+    with pytest.raises(ConfigError, match="where its data lie and is used as it is") as error:
         task.bind("train")[0]
+    assert "folders={NAME: FOLDER}" in followed(error.value, "tasks/supply.py: a task leaves open where its data")
+    (tmp_path / "CoLA").mkdir()
+    (tmp_path / "CoLA" / "train.tsv").write_text("gj04\t1\t\tA text.\n")
+    assert len(task.supplied(Supply(ByteVocabulary(), folders={"glue": tmp_path})).bind("train")) == 1
     text = REGISTRY.get_task("c4_v020_unsupervised")
     with pytest.raises(ConfigError, match=r"leaves steps to the run.*\n.*data\.denoising"):
         text.supplied(Supply(ByteVocabulary()))

@@ -138,17 +138,17 @@ def check_torn(pairs: Pairs, split: Split, on_bad_sample: str) -> None:
     again = "fetch or make it again (one that is compressed must be unpacked)"
     if split == "valid":
         raise DataError(
-            f"{what}\n  evaluation must see every row: {again}{packed_without(pairs.path, len(pairs.torn))}"
+            f"{what}\n  evaluation must see every row: {again}\n  to leave out what is bad: "
+            f"{packing(pairs.path, len(pairs.torn))}\n  and then data.valid=PACKED"
         )
     if on_bad_sample == "error":
         raise DataError(f"{what}\n  {again}, or use what can be read: data.on_bad_sample=replace")
     _logger.warning("%s; the %s pairs that can be read are used", what, f"{len(pairs):,}")
 
 
-def packed_without(path: str, num_bad: int) -> str:
-    """Advice: how to leave out what is bad in held-out data."""
-    command = f"pretrainkit data pack {quote(path)} --split valid --max-bad {num_bad} --out PACKED"
-    return f"\n  to leave out what is bad: {command}\n  and then data.valid=PACKED"
+def packing(path: str, num_bad: int) -> str:
+    """The command that makes held-out data without what is bad of others."""
+    return f"pretrainkit data pack {quote(path)} --split valid --max-bad {num_bad} --out PACKED"
 
 
 def check_whole(valid: Sequence[Pairs], num_examples: int | None) -> None:

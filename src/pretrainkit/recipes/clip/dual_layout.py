@@ -187,7 +187,7 @@ def _pooler_scale(words: dict[str, Tensor]) -> float:
     if not is_identity or not 0 < scale <= POOLER_SCALE:
         raise CheckpointError(
             "the text tower has a pooler with a tanh, which this recipe lacks\n"
-            "  folders that this recipe wrote can be read back; others with model.text.kind=huggingface and the tower "
-            "alone"
+            "  train with the tower alone: model.text_model.save_pretrained('WORDS') in transformers, and then "
+            "'model.text={kind: huggingface, name: WORDS}'"
         )
     return scale

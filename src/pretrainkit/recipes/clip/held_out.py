@@ -20,7 +20,7 @@ from pretrainkit.eval.embed import BuildRows
 from pretrainkit.eval.retrieval import first_of_each
 from pretrainkit.images.class_folders import class_folders, class_names
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, tokenizer_folder
-from pretrainkit.recipes.clip.checks import check_torn, packed_without
+from pretrainkit.recipes.clip.checks import check_torn, packing
 from pretrainkit.recipes.clip.config import ClassificationConfig, ClipRun, class_set_name, set_name
 from pretrainkit.recipes.clip.csv_pairs import read_file
 from pretrainkit.recipes.clip.open_pairs import open_pairs
@@ -140,8 +140,9 @@ def check_images(config: ClipRun, world: World) -> None:
             row, reason = bad[0]
             problems.append(
                 f"{len(bad):,} of {len(rows):,} images of data.valid={source.path} cannot be used, such as "
-                f"{pairs.describe(row)}: {reason}\n  evaluation must see every row: mend or remove them; all are "
-                f"listed by pretrainkit data check {quote(source.path)}{packed_without(source.path, len(bad))}"
+                f"{pairs.describe(row)}: {reason}\n  evaluation must see every row: fix or remove them; all are "
+                f"listed by pretrainkit data check {quote(source.path)}\n  to leave out what is bad: "
+                f"{packing(source.path, len(bad))}\n  and then data.valid=PACKED"
             )
     for classes in config.evaluate.classification:
         files = class_folders(Path(classes.path)).files
@@ -216,7 +217,7 @@ def _distinct(names: list[str], field: str) -> list[str]:
 
 def _bad(what: str, reason: str) -> DataError:
     return DataError(
-        f"{what}: {reason}\n  every row is needed here: mend or remove it; in a set of pairs, pretrainkit data "
+        f"{what}: {reason}\n  every row is needed here: fix or remove it; in a set of pairs, pretrainkit data "
         "check lists all that are bad"
     )
 

@@ -116,5 +116,6 @@ def _create(timm: ModuleType, config: TimmConfig, *, pretrained: bool, **argumen
     except (RuntimeError, TypeError, ValueError, OSError) as error:
         raise ConfigError(
             f"timm cannot make model.image.name={config.name} with {config.options or 'no options'}: {error}\n"
-            "  names: python -c 'import timm; print(timm.list_models())'; without network: model.image.pretrained=false"
+            "  names: python -c 'import timm; print(timm.list_models())'; if its weights cannot be fetched: "
+            "model.image.pretrained=false"
         ) from error

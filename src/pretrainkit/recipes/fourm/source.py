@@ -457,10 +457,17 @@ def open_set(
         )
     ]
     if not present:
+        wanted = [folder_of(config, modality) for modality in modalities]
+        splits = () if is_stream(config.path) else sorted(folders)
+        below = [path for name in splits if folders_of(path := f"{config.path}/{name}") & {*wanted}]
+        has = f"it has the folders {', '.join(sorted(folders)) or 'none'}"
+        if below:
+            raise DataError(
+                f"{config.path} has no modality of the model: {has}\n  give one of these: data.train={below[0]}"
+            )
         raise DataError(
-            f"{config.path} has no modality of the model: it has the folders {', '.join(sorted(folders)) or 'none'}, "
-            f"which are looked for as {', '.join(folder_of(config, m) for m in modalities)}\n"
-            "  say where they are: folders={MODALITY: FOLDER}"
+            f"{config.path} has no modality of the model: {has}, but modalities are read from {', '.join(wanted)}\n"
+            "  give the folder of each: data.train='[{path: ..., folders: {MODALITY: FOLDER}}]'"
         )
     missing = sorted({folder_of(config, modalities[number]) for number in present} - folders)
     if missing:

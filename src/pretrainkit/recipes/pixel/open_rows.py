@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pretrainkit.data.line_index import cache_folder
@@ -88,9 +89,11 @@ def _cut(path: str, data: PixelDataConfig) -> Path:
         made = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
     if made["fill_rate"] < _POORLY_FILLED:
         _logger.warning(
-            "the rows of %s are %.0f %% full, as documents are short: in plain text a paragraph is one\n  render "
-            "books with pretrainkit render --format book, or choose a smaller data.max_patches",
-            *(path, 100 * made["fill_rate"]),
+            "the rows of %s are %.0f %% full, as documents are short (in plain text each paragraph is a document)\n"
+            "  of books: pretrainkit render %s --format book --renderer %s --max-patches %d --out FOLDER, and then "
+            "data.train=FOLDER/train; else shorten the rows, such as data.max_patches=%d",
+            *(path, 100 * made["fill_rate"], quote(path), quote(str(data.renderer)), data.max_patches),
+            max(1, int(data.max_patches * made["fill_rate"])),
         )
     return out
 

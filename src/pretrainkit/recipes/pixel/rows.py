@@ -70,11 +70,6 @@ class ParquetTable:
         """On average."""
         return len(self) / max(1, len(self._places[2]))
 
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the first file's columns."""
-        return tuple(self._file(0).schema_arrow.names)
-
     def column(self, name: str) -> NDArray[Any]:
         """(N,) all values of a column of numbers."""
         import pyarrow.parquet
@@ -135,11 +130,6 @@ class Rows(ABC):
             rendering: Fingerprint of what draws, or drew, them; None: unknown.
         """
         self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, name, rendering
-        if PATCHES not in table.columns:
-            raise DataError(
-                f"{name} has no column {PATCHES!r}, but {', '.join(table.columns)}\n"
-                "  make it with pretrainkit render, or name text"
-            )
         self.num_patches_N = table.column(PATCHES).astype(np.int32)
         self.kept_N = np.arange(len(self.num_patches_N), dtype=np.int64)
 

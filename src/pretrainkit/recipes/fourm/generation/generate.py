@@ -230,7 +230,8 @@ def _check_decoders(decoders: Mapping[str, ImageDecoder], chain: Chain) -> None:
         if name not in images:
             raise InputError(
                 f"an image tokenizer is given for {name}, which is not generated as an image\n"
-                f"  generated are {', '.join(images) or 'none'}; write whole names, as in --tokenizer tok_rgb@224=RUN"
+                f"  write the whole name of one that is ({', '.join(images) or 'none'}), as in --tokenizer "
+                f"{next(iter(images), 'depth@64')}=RUN, or leave --tokenizer out"
             )
         known = images[name].vocab_size
         if decoder.vocab_size != known:

@@ -77,7 +77,8 @@ class AddSentinels:
             if len(sentinels) < self.num:
                 raise DataError(
                     f"the vocabulary has {len(sentinels)} sentinels, {self.num} are put around {name}\n"
-                    "  take a tokenizer with more, or data.denoising.num_sentinels=100"
+                    f"  take a tokenizer with more, or data.denoising.num_sentinels={max(100, self.num)}; "
+                    f"of pretrainkit tasks: --sentinels {max(100, self.num)}"
                 )
             marks, ids = np.array(sentinels, feature.numpy_dtype), np.asarray(made[name], feature.numpy_dtype)
             if name == "targets":
