@@ -135,19 +135,19 @@ def make_plan(
     if price is not None and not 0 <= price < math.inf:
         raise InputError(f"a price of {price}\n  give what one device costs for an hour: --price 3.5")
     recipe = find_recipe(config.recipe)
-    problems = config.problems(num_gpus)
     shards = config.parallel.shard_ranks or min(num_gpus, gpus_per_node)
+    config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))
+    problems, assumed = config.problems(num_gpus), None
+    if config.has_training_data and not (recipe.stands_on_encoder and config.model.encoder is None):
+        config = _with_steps(recipe, recipe.bind(config))
+    else:
+        config, assumed = recipe.without_data(config)
+        problems = config.problems(num_gpus)  # of what was assumed there are none
     if config.parallel.strategy == "hsdp" and num_gpus % shards and config.parallel.shard_ranks is None:
         problems.append(
             f"{num_gpus} devices are no whole number of machines with {gpus_per_node} each\n"
             "  give another --gpus or --gpus-per-node, or set parallel.shard_ranks to a divisor of --gpus"
         )
-    config = with_extra_steps(absolute_paths(config))
-    assumed = None
-    if config.has_training_data:
-        config = _with_steps(recipe, recipe.bind(with_encoder(recipe, config)))
-    else:
-        config, assumed = recipe.without_data(config)
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     microbatches = -(-per_rank // per_microbatch)

@@ -8,7 +8,6 @@ Torch imports its compiler when it first finds out about the shape of a sum. It 
 step, the import would keep alive what the functions that wait for it have computed.
 """
 
-import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
