@@ -59,7 +59,7 @@ def test_a_step_without_numbers_holds_what_a_real_one_holds(source: str, words: 
     for name in ("weights", "gradients", "optimizer"):
         assert getattr(found, name) == getattr(real, name)
     # A real step works on fewer heads at a time, and may compute one number more or less at a time.
-    assert found.activations == pytest.approx(real.activations, rel=0.1)
+    assert found.activations == pytest.approx(real.activations, rel=0.1, abs=50_000)
     assert found.update == pytest.approx(real.update, rel=0.01, abs=64)
 
 
