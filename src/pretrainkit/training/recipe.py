@@ -356,6 +356,20 @@ class Recipe(ABC):
         not counted."""
         return 0.0
 
+    def assumed_texts(self, config: Any, num_examples: int, length: int) -> HostBatch:
+        """What `ReadExamples.build` would give for a plan without data: texts that all fill `length` slots. Default:
+        tokens."""
+        import numpy as np
+
+        positions = np.tile(np.arange(length, dtype=np.int32), num_examples)
+        return {
+            "input_ids": np.zeros_like(positions),
+            "token_type_ids": np.zeros_like(positions),
+            "positions": positions,
+            "cu_seqlens": np.arange(0, len(positions) + 1, length, dtype=np.int32),
+            "lengths": np.full(num_examples, length, np.int32),
+        }
+
     def export_text_classifier(self, config: Any, model: TextClassifier, tokenizer: Path | None, out: Path) -> None:
         """Write the new folder `out`, complete or absent, for `transformers`: text encoder and head."""
         raise InputError(

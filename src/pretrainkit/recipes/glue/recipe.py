@@ -10,6 +10,7 @@ from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.tasks import Kind
+from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.training.recipe import Evaluator, Recipe, Split, TextClassifier
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.glue.objective import GlueObjective
     from pretrainkit.recipes.glue.source import TextSource
     from pretrainkit.training.inference import Inference, InferenceRequest
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
     from pretrainkit.training.text_reader import TextReader
 
@@ -126,6 +128,28 @@ class Glue(Recipe):
         if length < 8:
             raise ConfigError(f"data.max_seq_length is {length}; with control tokens it must be at least 8")
         return config.model_copy(update={"model": config.model.model_copy(update={"classes": classes or ()})})
+
+    def without_data(self, config: GlueRun) -> tuple[GlueRun, str]:
+        from pretrainkit.recipes.glue.source import without_data
+
+        told = ""
+        if config.model.encoder is None:
+            # Only PIXEL's presets say something about their encoder.
+            name, preset = ("pixel", "base") if config.model.encoder_settings else ("bert", "base")
+            recipe = find_recipe(name)
+            config = self.with_encoder(config, name, recipe.without_data(recipe.presets[preset]())[0], None)
+            told = f"the encoder of {name}/{preset} (init_from names another), "
+        config, about_texts = without_data(config)
+        return config, told + about_texts
+
+    def assumed_batch(self, config: GlueRun, num_examples: int) -> HostBatch:
+        from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import assumed_truths
+
+        recipe, encoder_config = encoder_of(config.model)
+        length = config.data.max_seq_length
+        texts = recipe.assumed_texts(encoder_config, num_examples, length)
+        return {**texts, **assumed_truths(config, texts["cu_seqlens"])}
 
     def open_data(self, config: GlueRun, split: Split) -> TextSource:
         from pretrainkit.recipes.glue.source import open_texts, task_of, valid_splits
