@@ -1,7 +1,7 @@
 """The base of every config class: frozen, keyword-only, unknown keys refused, every field documented."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -63,11 +63,6 @@ class Config(BaseModel):
     def neutral(self) -> frozenset[str]:
         """`neutral_fields`, and those that are neutral because of what another field says."""
         return self.neutral_fields
-
-    def depths(self) -> Mapping[str, int]:
-        """Of a model's config: fields that are numbers of equal blocks, to how many blocks make a period. What a step
-        holds grows by as much with each period."""
-        return {}
 
     def conflicts(self) -> Sequence[Conflict]:
         """Problems for which the loader looks for a setting that can give way."""

@@ -16,7 +16,7 @@ def without_weights(make: Callable[[], Any]) -> Any:
     Buffers that are no part of the state dict, such as tables of positions, would be lost on "meta": nothing fills them
     in later. A module that has any is made for real, without drawing weights, and only then emptied.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), SkipInitialisation():
         module = make()
     if not {name for name, _ in module.named_buffers()} - module.state_dict().keys():
         return module

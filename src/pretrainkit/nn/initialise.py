@@ -7,9 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+_DRAWING = frozenset({nn.init.__name__, "transformers.initialization"})
+"""transformers has functions of its own in the place of torch's while it makes a model."""
+_FILLING = frozenset({"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_", "fill_", "zero_"})
+
 
 class SkipInitialisation(TorchFunctionMode):
     """A context in which the drawing functions of `torch.nn.init` leave tensors as they are: weights are raw memory.
+    On "meta", where there are no numbers, whatever fills or changes tensors in place does nothing, either.
 
     For models that initialise themselves afterwards. Building on the meta device and then calling `to_empty` does the
     same, but loads torch's whole compiler (1.5 CPU-seconds): what those calls do to meta tensors is written for it.
@@ -19,8 +24,10 @@ class SkipInitialisation(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__module__", None) == nn.init.__name__:  # some methods lack it
+        if getattr(func, "__module__", None) in _DRAWING:  # some methods lack it
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        if getattr(func, "__name__", None) in _FILLING and args[0].is_meta:
+            return args[0]
         return func(*args, **kwargs)
 
 

@@ -54,7 +54,7 @@ class PlansWithoutData(Capability[Run]):
     """For `pretrainkit plan` of a preset alone."""
 
     does = "be planned without data, as its examples say how much a step computes"
-    instead = "give the data, or a sample of them: data.train=FOLDER"
+    instead = "give the data, or a sample of them: data.train=PATH"
 
     @abstractmethod
     def without_data(self, config: Run) -> tuple[Run, str]:
@@ -396,6 +396,20 @@ class EncodesText(Capability[Run]):
         not counted."""
         return 0.0
 
+    def assumed_texts(self, config: Run, num_examples: int, length: int) -> HostBatch:
+        """What `ReadExamples.build` would give for a plan without data: texts that all fill `length` slots. Default:
+        tokens."""
+        import numpy as np
+
+        positions = np.tile(np.arange(length, dtype=np.int32), num_examples)
+        return {
+            "input_ids": np.zeros_like(positions),
+            "token_type_ids": np.zeros_like(positions),
+            "positions": positions,
+            "cu_seqlens": np.arange(0, len(positions) + 1, length, dtype=np.int32),
+            "lengths": np.full(num_examples, length, np.int32),
+        }
+
     def fitted_text_encoder(
         self,
         config: Run,
@@ -503,6 +517,10 @@ class StandsOnEncoder(Capability[Run]):
     """Its models are an encoder of another recipe, which `init_from` names, under a new head."""
 
     does = "stand on an encoder"
+
+    @abstractmethod
+    def has_encoder(self, config: Run) -> bool:
+        """Whether the config says what the encoder is."""
 
     @abstractmethod
     def with_encoder(self, config: Run, recipe: str, encoder_config: RunConfig, tokenizer: Path | None) -> Run:

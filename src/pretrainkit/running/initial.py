@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 def with_encoder(recipe: Recipe, config: Any) -> Any:
     """The config of a recipe that stands on an encoder, with what it is; a config that was bound before says that."""
-    if not isinstance(recipe, StandsOnEncoder) or config.init_from is None or config.model.encoder is not None:
+    if not isinstance(recipe, StandsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
         return config
     init, path = config.init, existing_folder(config.init_from)
     found, _, tokenizer = read_model(path, init.step, init.recipe, init.averaged)

@@ -6,14 +6,13 @@ import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pretrainkit.config.base import Config
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.capabilities import PlansWithoutData
+from pretrainkit.recipes.capabilities import PlansWithoutData, StandsOnEncoder
 from pretrainkit.recipes.registry import able, find_recipe
 from pretrainkit.running.initial import with_encoder
 from pretrainkit.running.loader import build_loader, with_extra_steps, with_num_steps
@@ -123,6 +122,11 @@ def make_plan(
         InputError: An unknown device, or a number that cannot be.
         ConfigError: There are no data to look at, and the recipe cannot do without.
     """
+    import torch
+
+    from pretrainkit.dist.env import World
+    from pretrainkit.dist.parallelize import parallelize
+    from pretrainkit.training.fake_step import faked
     from pretrainkit.training.throughput import peak_flops
 
     if device != "cpu" and device not in DEVICES:
@@ -132,24 +136,27 @@ def make_plan(
     if price is not None and not 0 <= price < math.inf:
         raise InputError(f"a price of {price}\n  give what one device costs for an hour: --price 3.5")
     recipe = find_recipe(config.recipe)
-    problems = config.problems(num_gpus)
     shards = config.parallel.shard_ranks or min(num_gpus, gpus_per_node)
+    config = with_encoder(recipe, with_extra_steps(absolute_paths(config)))
+    problems, assumed = config.problems(num_gpus), None
+    if config.has_training_data and not (isinstance(recipe, StandsOnEncoder) and not recipe.has_encoder(config)):
+        config = _with_steps(recipe, recipe.bind(config))
+    else:
+        config, assumed = able(recipe, PlansWithoutData).without_data(config)
+        problems = config.problems(num_gpus)  # of what was assumed there are none
     if config.parallel.strategy == "hsdp" and num_gpus % shards and config.parallel.shard_ranks is None:
         problems.append(
             f"{num_gpus} devices are no whole number of machines with {gpus_per_node} each\n"
             "  give another --gpus or --gpus-per-node, or set parallel.shard_ranks to a divisor of --gpus"
         )
-    config = with_extra_steps(absolute_paths(config))
-    assumed = None
-    if config.has_training_data:
-        config = _with_steps(recipe, recipe.bind(with_encoder(recipe, config)))
-    else:
-        config, assumed = able(recipe, PlansWithoutData).without_data(config)
     per_rank = max(1, config.data.batch_size // num_gpus)
     per_microbatch = min(config.data.microbatch_size or per_rank, per_rank)
     microbatches = -(-per_rank // per_microbatch)
+    build = _builder(recipe, config)
+    alone = config.parallel.model_copy(update={"strategy": "ddp", "compile": "off"})
+    model = parallelize(faked(build()), alone, World(), torch.float32)  # recomputes what the config says
     measured, flops, tokens = _measure(
-        recipe, config, per_microbatch, device, is_alone=microbatches == 1, is_assumed=assumed is not None
+        recipe, config, model, per_microbatch, device, is_alone=microbatches == 1, is_assumed=assumed is not None
     )
     name, device_bytes = DEVICES.get(device, (device, None))
     precision = config.precision.compute if device == "cpu" else _compute_format(config)
@@ -158,7 +165,6 @@ def make_plan(
     seconds = None
     if peak is not None and config.num_steps is not None:
         seconds = config.num_steps * flops_per_step / (num_gpus * peak * mfu)
-    model = _builder(recipe, config)()
     return Plan(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_ranks=num_gpus,
@@ -176,7 +182,7 @@ def make_plan(
         cost=None if seconds is None or price is None else price * num_gpus * seconds / 3600,
         problems=problems,
         assumed=assumed,
-        numbers_on_rank=_laid_out(_builder(recipe, config), num_gpus, shards) if dry_run else {},
+        numbers_on_rank=_laid_out(build if num_gpus > 1 else lambda: model, num_gpus, shards) if dry_run else {},
     )
 
 
@@ -232,18 +238,19 @@ def _with_steps(recipe: Any, config: Any) -> Any:
 
 
 def _measure(
-    recipe: Any, config: Any, per_microbatch: int, device: str, *, is_alone: bool, is_assumed: bool
+    recipe: Any, config: Any, model: nn.Module, per_microbatch: int, device: str, *, is_alone: bool, is_assumed: bool
 ) -> tuple[StepMemory, float, float]:
     """Memory of a step with one microbatch of that many examples; FLOPs and tokens of one example."""
     sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
     sizes = sizes if per_microbatch > sizes[-1] else (per_microbatch,)
     batches = [_host_batch(recipe, config, size, is_assumed) for size in sizes]
-    costs = [recipe.build_objective(_of_size(config, size)).cost(batch) for size, batch in zip(sizes, batches)]
+    objective = recipe.build_objective(config)
+    costs = [objective.cost(batch) for batch in batches]
     found = []
     with _without_collector():
         for number, (size, batch) in enumerate(zip(sizes, batches)):
             optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
-            found.append(_memory_of_depth(recipe, _of_size(config, size), batch, device, optimizer))
+            found.append(_memory(recipe, _of_size(config, size), model, batch, device, optimizer))
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
     memory, cost = found[0], costs[-1]
@@ -286,51 +293,12 @@ def _host_batch(recipe: Any, config: Any, num_examples: int, is_assumed: bool) -
     return host_batch
 
 
-def _memory_of_depth(
-    recipe: Any, config: Any, host_batch: Any, device: str, optimizer: OptimizerConfig | None
+def _memory(
+    recipe: Any, config: Any, model: nn.Module, host_batch: Any, device: str, optimizer: OptimizerConfig | None
 ) -> StepMemory:
-    """Memory of a step with this batch. Of equal blocks one period is measured, and what another one adds to it."""
-    deep = [(path, num, period) for path, num, period in _depths(config.model) if num > 2 * period]
-    shallow = _with_depths(config, {path: period for path, _, period in deep})
-    memory = _memory(recipe, shallow, host_batch, device, optimizer)
-    total = asdict(memory)
-    for path, num, period in deep:
-        deeper = _with_depths(shallow, {path: 2 * period})
-        more = asdict(_memory(recipe, deeper, host_batch, device, optimizer))
-        for name in total:
-            total[name] += (more[name] - getattr(memory, name)) * (num - period) // period
-    return replace(memory, **total)
-
-
-def _depths(model: Any, prefix: str = "") -> list[tuple[str, int, int]]:
-    """(Dotted path, number, period) of the blocks of a model's config and its parts."""
-    found = [
-        (f"{prefix}{name}", getattr(model, name), period)
-        for name, period in model.depths().items()
-        if getattr(model, name) is not None
-    ]
-    for name in type(model).model_fields:
-        if isinstance(part := getattr(model, name), Config):
-            found += _depths(part, f"{prefix}{name}.")
-    return found
-
-
-def _with_depths(config: Any, depths: Mapping[str, int]) -> Any:
-    """The config with other numbers of blocks, by their paths in the model."""
-
-    def changed(part: Any, path: list[str], value: int) -> Any:
-        first, *rest = path
-        return part.model_copy(update={first: changed(getattr(part, first), rest, value) if rest else value})
-
-    for path, value in depths.items():
-        config = changed(config, ["model", *path.split(".")], value)
-    return config
-
-
-def _memory(recipe: Any, config: Any, host_batch: Any, device: str, optimizer: OptimizerConfig | None) -> StepMemory:
     import torch
 
-    from pretrainkit.training.fake_step import faked, step_memory
+    from pretrainkit.training.fake_step import step_memory
     from pretrainkit.training.precision import Precision, resolve_precision
 
     here = torch.device("cpu")
@@ -339,10 +307,8 @@ def _memory(recipe: Any, config: Any, host_batch: Any, device: str, optimizer: O
     else:  # of its number format; what it computes stays on the host
         precision = Precision(here, getattr(torch, _compute_format(config)), False, None)
     batch = {name: torch.from_numpy(array) for name, array in host_batch.items()}
-    model = faked(_builder(recipe, config)())
     for parameter in model.parameters():  # as a second microbatch finds them
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
+        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
     found = step_memory(model, recipe.build_objective(config), [batch], optimizer, precision)
     return replace(found, activations=found.activations + found.gradients)
 

@@ -9,7 +9,7 @@ step, the import would keep alive what the functions that wait for it have compu
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pretrainkit.training.accumulate import accumulate
-from pretrainkit.training.fake_tensor import FakeTensor
+from pretrainkit.training.fake_tensor import FakeTensor, makes_new
 from pretrainkit.training.objective import AnyObjective, Batch
 from pretrainkit.training.optimizers.build import build_optimizer
 from pretrainkit.training.optimizers.config import OptimizerConfig
@@ -85,7 +85,8 @@ def step_memory(
     """
     weights = _bytes([*model.parameters(), *model.buffers()])
     optimizer = None if optimizer_config is None else build_optimizer(model, optimizer_config)
-    with _Tracker() as tracker:
+    is_fake = any(isinstance(parameter, FakeTensor) for parameter in model.parameters())
+    with _Tracker(makes_fakes=is_fake) as tracker:
         accumulate(objective, model, microbatches, precision=precision)
         gradients = _bytes([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
         activations = tracker.peak - gradients + _bytes(next(iter(microbatches)).values())
@@ -100,11 +101,17 @@ def step_memory(
     return StepMemory(weights, gradients, state, activations, update)
 
 
+_MOST_FILLED = 1 << 14
+"""Numbers of a tensor that is filled in a step without numbers: what decides about shapes is smaller."""
+
+
 class _Tracker(TorchDispatchMode):
     """Adds up the storages that are made while it is on, and lets go of those that die."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, makes_fakes: bool) -> None:
+        """`makes_fakes`: large tensors that are made to be filled, such as those of dropout, get no numbers either."""
         super().__init__()
+        self._makes_fakes = makes_fakes
         self.current = self.peak = self.at_start = 0
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -118,11 +125,12 @@ class _Tracker(TorchDispatchMode):
         self.at_start = self.peak = self.current
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {id(_storage(leaf)) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        given = set() if makes_new(func) else {id(_storage(one)) for one in _tensors((args, *(kwargs or {}).values()))}
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self._add(leaf, given)
+        if self._makes_fakes and func is torch.ops.aten.empty.memory_format and result.numel() > _MOST_FILLED:
+            result = result if result.is_meta else FakeTensor(result.to("meta"))
+        for one in _tensors(result):
+            self._add(one, given)
         self.peak = max(self.peak, self.current)
         return result
 
@@ -137,6 +145,14 @@ class _Tracker(TorchDispatchMode):
 
     def _gone(self, size: int) -> None:
         self.current -= size
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
 
 
 def _storage(tensor: Tensor) -> Any:

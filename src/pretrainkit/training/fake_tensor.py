@@ -48,10 +48,12 @@ class FakeTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
-        if not _makes_new(func):
+        if not makes_new(func):
+            written = [kwargs[name] for name in _outs(func)] or ([args[0]] if _changes_numbers(func) else [])
+            if len(written) == 1 and written[0].numel():  # what is empty may take another shape
+                return written[0]
             return _computed(func, args, kwargs)
-        key = (func, _mapped(_form, args), *((name, _mapped(_form, value)) for name, value in kwargs.items()))
-        key = _hashable(key)
+        key = (func, _key(args), *((name, _key(value)) for name, value in kwargs.items()))
         if key not in _FORMS:
             _FORMS[key] = _mapped(lambda value: value.shape_only, _computed(func, args, kwargs))
         return _mapped(FakeTensor, _FORMS[key])
@@ -63,18 +65,29 @@ to find out, and the steps that are compared hardly differ."""
 
 
 @cache
-def _makes_new(func: Any) -> bool:
+def makes_new(func: Any) -> bool:
     """True for an operator that changes no argument, and whose results share no memory with one."""
     schema = func._schema
     return not schema.is_mutable and not any(result.alias_info for result in schema.returns)
 
 
-def _form(value: Tensor) -> Any:
-    return value.shape, value.stride(), value.dtype, type(value)
+@cache
+def _outs(func: Any) -> tuple[str, ...]:
+    """Arguments that hold a tensor for a result."""
+    return tuple(one.name for one in func._schema.arguments if one.kwarg_only and one.alias_info)
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else (type(value), value)
+@cache
+def _changes_numbers(func: Any) -> bool:
+    """True for an operator that changes its first argument, but not its shape."""
+    return func._schema.is_mutable and torch.Tag.pointwise in func.tags
+
+
+def _key(value: Any) -> Any:
+    """What the form of results depends on."""
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype, type(value)
+    return tuple(map(_key, value)) if isinstance(value, (list, tuple)) else (type(value), value)
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -39,9 +39,6 @@ class EncoderConfig(Config):
     initializer_range: PositiveFloat = 0.02
     """Weights start from a normal distribution of this scale, cut at two scales: their deviation is 0.88 times this."""
 
-    def depths(self) -> dict[str, int]:
-        return {"num_layers": 1}
-
 
 class BertModelConfig(EncoderConfig):
     """BERT as Google and Sabertooth built it: learned positions, layer norm after each residual sum, all biases."""
@@ -90,9 +87,6 @@ class ModernModelConfig(EncoderConfig):
     """Base of the rotary wavelengths in local layers."""
     scale_output_layers: bool = True
     """Initialise the layers that write into the residual stream smaller by sqrt(2 x num_layers), as Megatron does."""
-
-    def depths(self) -> dict[str, int]:
-        return {"num_layers": self.global_every}
 
 
 def _arch_of(value: Any) -> Any:

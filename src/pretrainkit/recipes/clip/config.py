@@ -61,9 +61,6 @@ class VitConfig(TowerConfig):
     layer_norm_epsilon: PositiveFloat = 1e-5
     """Added to variances."""
 
-    def depths(self) -> dict[str, int]:
-        return {"num_layers": 1} if self.num_trainable_layers is None else {}
-
 
 class TimmConfig(TowerConfig):
     """Any image encoder of timm (extra [vision])."""
@@ -116,9 +113,6 @@ class TextTransformerConfig(TowerConfig):
     """On attention probabilities."""
     layer_norm_epsilon: PositiveFloat = 1e-5
     """Added to variances."""
-
-    def depths(self) -> dict[str, int]:
-        return {"num_layers": 1} if self.num_trainable_layers is None else {}
 
 
 class HuggingFaceTextConfig(TowerConfig):

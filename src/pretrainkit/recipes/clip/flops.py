@@ -9,9 +9,8 @@ Dimensions: B captions, D width, F inner width, S tokens, L layers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +102,7 @@ class PairFlops:
             projected = 3 * projection_flops(tower.hidden_size, projection)
             return passes(tower, tower.num_layers) * vit_flops(tower) + projected
         # Two images: batch norm refuses a single one where only one pixel is left.
-        return passes(tower) * _counted(self._config, lambda model: model(image=_zeros(2, _CHANNELS, *image_size))) / 2
+        return passes(tower) * _counted(self._model, image=_zeros(2, _CHANNELS, *image_size)) / 2
 
     def _captions(self, lengths_B: NDArray[np.float64]) -> NDArray[np.float64]:
         tower, projection = self._config.model.text, self._config.model.projection
@@ -117,33 +116,43 @@ class PairFlops:
     @cached_property
     def _caption_polynomial(self) -> tuple[float, float, float]:
         """Coefficients of the forward FLOPs of a caption by its length, the highest power first."""
-
-        def counted(length: int) -> float:
-            return _counted(self._config, lambda model: model(input_ids=_zeros(1, length).long()))
-
-        square, linear, constant = np.polyfit(_LENGTHS, [counted(length) for length in _LENGTHS], 2).tolist()
+        counts = [_counted(self._model, input_ids=_zeros(1, length).long()) for length in _LENGTHS]
+        square, linear, constant = np.polyfit(_LENGTHS, counts, 2).tolist()
         return square, linear, constant
+
+    @cached_property
+    def _model(self) -> nn.Module:
+        """Without values."""
+        import torch
+
+        from pretrainkit.recipes.clip.model import build
+        from pretrainkit.training.fake_step import faked
+
+        with torch.device("meta"):
+            return faked(build(self._config))
 
 
 def _zeros(*shape: int) -> Tensor:
     import torch
 
-    return torch.zeros(shape, device="meta")
+    from pretrainkit.training.fake_tensor import FakeTensor
+
+    return FakeTensor(torch.zeros(shape, device="meta"))
 
 
-def _counted(config: ClipRun, forward: Callable[[nn.Module], object]) -> float:
-    """Forward FLOPs of the model without values; 0, with a warning, for one that only runs with values."""
+def _counted(model: nn.Module, **inputs: Tensor) -> float:
+    """Forward FLOPs of a model without values; 0, with a warning, for one that only runs with values."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-    from pretrainkit.recipes.clip.model import build
+    def attention(*shapes: Any, **_: Any) -> int:
+        return sdpa_flop_count(*shapes[:3])
 
-    with torch.device("meta"):
-        model = build(config)
-    counter = FlopCounterMode(display=False)
+    on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # which the counter does not know
+    counter = FlopCounterMode(display=False, custom_mapping={on_cpu: attention})
     try:
         with torch.no_grad(), counter:
-            forward(model)
+            model(**inputs)
     except RuntimeError as error:  # also where torch has no such operator for tensors without values
         _log.warning("FLOPs are not counted, since a tower cannot run without values: %s", error)
         return 0.0

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pretrainkit.errors import ConfigError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
+from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.recipes.clip.architecture import read_architecture
 from pretrainkit.recipes.clip.base_tower import TextTower
 from pretrainkit.recipes.clip.config import HuggingFaceTextConfig
@@ -91,6 +92,6 @@ def _auto_class(config: Any) -> Any:
 
 def _without_pooler(config: Any) -> dict[str, bool]:
     """The argument that leaves the pooler out, where the constructor takes it."""
-    with torch.device("meta"):
+    with torch.device("meta"), SkipInitialisation():
         kind = type(_auto_class(config).from_config(config))
     return {_POOLER: False} if _POOLER in inspect.signature(kind.__init__).parameters else {}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pretrainkit.errors import ConfigError
 from pretrainkit.exporting.torchvision_shim import import_timm
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
+from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.recipes.clip.architecture import bind_timm
 from pretrainkit.recipes.clip.base_tower import ImageTower
 from pretrainkit.recipes.clip.config import TimmConfig
@@ -79,7 +80,7 @@ def constructor_arguments(timm: ModuleType, config: TimmConfig) -> dict[str, Any
     Raises:
         ConfigError: The encoder has no patch dropout, but it was asked for.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), SkipInitialisation():
         encoder = _create(timm, config, pretrained=False)
     accepted = inspect.signature(type(encoder).__init__).parameters
     found: dict[str, Any] = {}

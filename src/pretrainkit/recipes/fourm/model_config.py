@@ -57,9 +57,6 @@ class FourMModelConfig(Config):
     layer_norm_epsilon: PositiveFloat = 1e-6
     """Added to variances."""
 
-    def depths(self) -> dict[str, int]:
-        return {"num_encoder_layers": 1, "num_decoder_layers": 1}
-
 
 class Size(NamedTuple):
     """Of a published model."""

@@ -15,6 +15,7 @@ from pretrainkit.recipes.capabilities import (
     Evaluator,
     Infers,
     KeepsTokenizer,
+    PlansWithoutData,
     ReadsHuggingFace,
     StandsOnEncoder,
     TellsIds,
@@ -25,7 +26,7 @@ from pretrainkit.recipes.glue.config import EncoderConfig, GlueRun
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.recipes.recipe import Recipe, Split
-from pretrainkit.recipes.registry import able
+from pretrainkit.recipes.registry import able, find_recipe
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.text_reader import TextReader
     from pretrainkit.tasks.sources import TaskSource
     from pretrainkit.training.evaluate_config import TaskProbeConfig
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.precision import Precision
     from pretrainkit.training.run import RunConfig
 
@@ -52,6 +54,7 @@ _HEAD_READS: Mapping[Kind, Literal["examples", "words", "spans"]] = {
 
 class Glue(
     Recipe[GlueRun],
+    PlansWithoutData[GlueRun],
     KeepsTokenizer[GlueRun],
     Evaluates[GlueRun],
     Infers[GlueRun],
@@ -68,6 +71,9 @@ class Glue(
     config_class = GlueRun
 
     presets: ClassVar[Mapping[str, Callable[[], GlueRun]]] = PRESETS
+
+    def has_encoder(self, config: GlueRun) -> bool:
+        return config.model.encoder is not None
 
     def with_encoder(self, config: GlueRun, recipe: str, encoder_config: Any, tokenizer: Path | None) -> GlueRun:
         """A fine-tuned model lends its encoder, so that tasks can follow one another."""
@@ -147,6 +153,29 @@ class Glue(
         if length < 8:
             raise ConfigError(f"data.max_seq_length is {length}; with control tokens it must be at least 8")
         return config.model_copy(update={"model": config.model.model_copy(update={"classes": classes or ()})})
+
+    def without_data(self, config: GlueRun) -> tuple[GlueRun, str]:
+        from pretrainkit.recipes.glue.source import without_data
+
+        told = ""
+        if config.model.encoder is None:
+            # Only PIXEL's presets say something about their encoder.
+            name, preset = ("pixel", "base") if config.model.encoder_settings else ("bert", "base")
+            recipe = find_recipe(name)
+            described, _ = able(recipe, PlansWithoutData).without_data(recipe.presets[preset]())
+            config = self.with_encoder(config, name, described, None)
+            told = f"the encoder of {name}/{preset} (init_from names another), "
+        config, about_texts = without_data(config)
+        return config, told + about_texts
+
+    def assumed_batch(self, config: GlueRun, num_examples: int) -> HostBatch:
+        from pretrainkit.recipes.glue.model import encoder_of
+        from pretrainkit.recipes.glue.source import assumed_truths
+
+        recipe, encoder_config = encoder_of(config.model)
+        length = config.data.max_seq_length
+        texts = able(recipe, EncodesText).assumed_texts(encoder_config, num_examples, length)
+        return {**texts, **assumed_truths(config, texts["cu_seqlens"])}
 
     def open_data(self, config: GlueRun, split: Split) -> TextSource:
         from pretrainkit.recipes.glue.source import open_texts, task_of, valid_splits

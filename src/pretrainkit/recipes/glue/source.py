@@ -17,10 +17,11 @@ from pretrainkit.eval.metrics import accuracy, pearson, spearman
 from pretrainkit.recipes.glue.config import GlueDataConfig, GlueRun
 from pretrainkit.recipes.glue.kinds.by_name import KINDS
 from pretrainkit.recipes.glue.kinds.labelled import Labelled
-from pretrainkit.recipes.glue.tasks import LABEL_COLUMNS, TextTask, named_task
+from pretrainkit.recipes.glue.tasks import LABEL_COLUMNS, Kind, TextTask, named_task
 from pretrainkit.recipes.text_reader import Ints, TextReader
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.supply import Supply
+from pretrainkit.training.data_config import SourceConfig
 
 
 class TextSource(BatchSource):
@@ -144,3 +145,40 @@ def names_in(path: str) -> tuple[str, ...]:
         what = f"names {twice[0]} twice" if twice else f"names {len(names)} classes"
         raise DataError(f"{path} {what}\n  give each of at least two classes a line of its own")
     return tuple(names)
+
+
+_USUAL_CLASSES: Mapping[Kind, int] = {"classes": 2, "tags": 17, "tree": 37}
+"""Where no data tell: right and wrong, and the parts of speech and relations of Universal Dependencies."""
+
+
+def without_data(config: GlueRun) -> tuple[GlueRun, str]:
+    """The config with classes, and what `assumed_truths` and the encoder's recipe assume."""
+    told, data = f"examples that fill data.max_seq_length={config.data.max_seq_length}", config.data
+    if data.task is None:
+        has_texts = data.texts or data.kind not in ("classes", "numbers")
+        valid = data.valid or (SourceConfig(path="held-out data"),)
+        data = data.model_copy(update={"texts": data.texts if has_texts else ("text",), "valid": valid})
+        config = config.model_copy(update={"data": data})
+    task = task_of(config.data)
+    classes = task.classes if config.model.classes is None else config.model.classes
+    if classes is None and (num := _USUAL_CLASSES.get(task.kind)):
+        classes = tuple(map(str, range(num)))
+        told += f", {num} classes"
+    return config.model_copy(update={"model": config.model.model_copy(update={"classes": classes or ()})}), told
+
+
+def assumed_truths(config: GlueRun, ends_B1: np.ndarray) -> dict[str, np.ndarray]:
+    """What `Labelled.truths` would add to examples with these `cu_seqlens`, whose every slot between the first and the
+    last one is a word, or whose second text is half of them."""
+    task, begins_B, lengths_B = task_of(config.data), ends_B1[:-1].astype(np.int64), np.diff(ends_B1)
+    none_B = np.zeros(len(begins_B), np.int64)
+    if task.kind in ("tags", "tree"):
+        slots = [np.arange(begin + 1, begin + length - 1) for begin, length in zip(begins_B, lengths_B, strict=True)]
+        word_W = np.concatenate(slots)
+        words = {"word_begins": word_W, "word_ends": word_W + 1, "num_words": lengths_B.astype(np.int64) - 2}
+        truth = np.zeros_like(word_W)
+        return words | ({"label": truth} if task.kind == "tags" else {"head": truth, "relation": truth})
+    if task.kind == "spans":
+        return {"first_slot": none_B, "last_slot": none_B}
+    label_B = none_B if task.kind == "classes" else none_B.astype(np.float32)
+    return {"label": label_B} | ({"second_begins": (lengths_B // 2).astype(np.int32)} if task.is_pair else {})

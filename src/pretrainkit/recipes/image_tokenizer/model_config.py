@@ -29,9 +29,6 @@ class ViTCoderConfig(Config):
     num_output_convolutions: NonNegativeInt = 0
     """Decoder only: ConvNeXt blocks behind the patches, against their edges; the published one for masks has 2."""
 
-    def depths(self) -> dict[str, int]:
-        return {"num_layers": 1}
-
 
 class ConvCoderConfig(Config):
     """Residual convolutions, each level at half the resolution of the one before."""

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, ConfigError, MissingPackageError
 from pretrainkit.exporting.torchvision_shim import import_timm, import_torchvision
+from pretrainkit.nn.compiled import is_fake
+from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.recipes.image_tokenizer.config import RANDOM_WEIGHTS, PerceptualConfig
 
 
@@ -30,7 +32,7 @@ class Perceptual:
 
     def __call__(self, prediction_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
         """float32 (B,): the mean over blocks and places; of LPIPS its own."""
-        network = self._on(prediction_BCHW.device)
+        network = _without_numbers(self._config) if is_fake(prediction_BCHW) else self._on(prediction_BCHW.device)
         if self._config.is_lpips:
             found: Tensor = network(_three_channels(prediction_BCHW), _three_channels(target_BCHW))
             return found.float().flatten()
@@ -78,6 +80,14 @@ def _three_channels(images_BCHW: Tensor) -> Tensor:
     """float32 (B, 3, H, W); grey is the same in all."""
     images_BCHW = images_BCHW.float()
     return images_BCHW.expand(-1, 3, -1, -1) if images_BCHW.shape[1] == 1 else images_BCHW
+
+
+def _without_numbers(config: PerceptualConfig) -> nn.Module:
+    """For `pretrainkit plan`."""
+    from pretrainkit.training.fake_step import faked
+
+    with torch.device("meta"), SkipInitialisation():
+        return faked(_open(config.model_copy(update={"weights": RANDOM_WEIGHTS})))
 
 
 def _open(config: PerceptualConfig) -> nn.Module:

@@ -20,7 +20,6 @@ from pretrainkit.data.aligned_streams import TarSamples, is_stream, stream_folde
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.image_tokenizer.config import (
-    RANDOM_WEIGHTS,
     ImageSetConfig,
     ImageTokenizerDataConfig,
     ImageTokenizerRun,
@@ -166,13 +165,7 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
 
 def without_data(config: ImageTokenizerRun) -> tuple[ImageTokenizerRun, str]:
     """The config, and what `assumed_batch` assumes."""
-    told = f"images of model.image_size={config.model.image_size} pixels"
-    objective = config.objective
-    if objective.perceptual.is_used and objective.perceptual.weights is None:  # a plan fetches nothing
-        perceptual = objective.perceptual.model_copy(update={"weights": RANDOM_WEIGHTS})
-        config = config.model_copy(update={"objective": objective.model_copy(update={"perceptual": perceptual})})
-        told += f", {perceptual.network} without its published weights"
-    return config, told
+    return config, f"images of model.image_size={config.model.image_size} pixels"
 
 
 def assumed_batch(config: ImageTokenizerRun, num_examples: int) -> dict[str, np.ndarray]:

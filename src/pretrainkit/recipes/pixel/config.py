@@ -82,9 +82,6 @@ class PixelModelConfig(Config):
     """Of the layer that embeds patches. xavier: as the original's driver leaves it, with biases from
     uniform(-D^-0.5, D^-0.5) for D = values of a patch. normal: as all other layers, with biases 0."""
 
-    def depths(self) -> dict[str, int]:
-        return {"num_layers": 1, "decoder_num_layers": 1}
-
     @property
     def position_grid_width(self) -> int:
         """`grid_width`, or what it stands for."""

@@ -193,6 +193,15 @@ class Pixel(
             run, found.encoder, found.head, found.classes, length, reads=found.reads, length=length
         )
 
+    def assumed_texts(self, config: PixelRun, num_examples: int, length: int) -> HostBatch:
+        """A class token and patches."""
+        import numpy as np
+
+        from pretrainkit.recipes.pixel.text_reader import stream
+
+        side = config.model.patch_size
+        return stream([np.zeros(((length - 1) * side, side, 3), np.uint8)] * num_examples, side, has_color=True)
+
     def text_encoder_flops(self, config: PixelRun, lengths_B: np.ndarray) -> float:
         from pretrainkit.recipes.pixel.text_encoder import encoder_flops
 

@@ -78,9 +78,6 @@ class T5ModelConfig(Config):
     """hf: as transformers draws them; its logits matrix is hidden_size ** 0.5 times too large, which Adam forgives
     less than Adafactor."""
 
-    def depths(self) -> dict[str, int]:
-        return {"num_encoder_layers": 1, "num_decoder_layers": 1}
-
     @field_validator("activations")
     @classmethod
     def _check_activations(cls, names: tuple[Activation, ...]) -> tuple[Activation, ...]:
