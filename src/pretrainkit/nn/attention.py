@@ -7,8 +7,7 @@ A *layout* says where the examples lie in the stream. It is made once per batch 
 compute the same numbers:
 
 * `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; runs everywhere and is the reference.
-* `TiledLayout`: on a CPU. Each example for itself, so nothing is padded and its scores stay in the cache; in compiled
-  code where that takes the batch.
+* `TiledLayout`: on a CPU. Each example for itself, so nothing is padded and its scores stay in the cache.
 * `VarlenLayout`: half precision on CUDA, the variable-length flash kernel.
 * `RowLayout` (row_layout.py): rows of an image's patches or a caption's tokens, of which one token is read.
 """
@@ -24,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.compiled_attention import Examples, attend, is_compiled, place_examples
 from pretrainkit.nn.dropout import keep_factors
 from pretrainkit.nn.rotary import Rotation, rotate
 from pretrainkit.nn.stacked_attention import Lengths
@@ -137,19 +135,12 @@ class TiledLayout(AttentionLayout):
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
         if not self.is_tiled(qkv_T3HK):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
-        num_tokens, _, _, width = qkv_T3HK.shape
-        if window is None and not dropout_rate and is_compiled(qkv_T3HK):
-            return attend(None, qkv_T3HK, _whole_examples(self.lengths), num_tokens, width**-0.5)
         tiles = _whole_tiles(self.lengths) if window is None else _window_tiles(self.lengths, window // 2)
         return _TiledAttention.apply(None, qkv_T3HK, tiles, window is None, dropout_rate)
 
     def attend_from(
         self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor:
-        num_queries, _, width = q_WHK.shape
-        if window is None and not dropout_rate and is_compiled(kv_T2HK):
-            examples = place_examples(self._lengths_of(wanted_W), is_causal=False)
-            return attend(q_WHK, kv_T2HK, examples, num_queries, width**-0.5)
         tiles = self._tiles_of(wanted_W, window)
         return _TiledAttention.apply(q_WHK, kv_T2HK, tiles, True, dropout_rate)
 
@@ -184,11 +175,6 @@ def _whole_lengths(lengths: tuple[int, ...]) -> Lengths:
     num_E = np.array([length for length in lengths if length], np.int64)
     first_E = num_E.cumsum() - num_E
     return Lengths(first_E, num_E, first_E, num_E, np.zeros_like(num_E))
-
-
-@lru_cache(maxsize=8)
-def _whole_examples(lengths: tuple[int, ...]) -> Examples:
-    return place_examples(_whole_lengths(lengths), is_causal=False)
 
 
 @lru_cache(maxsize=8)
@@ -356,7 +342,6 @@ class SelfAttention(nn.Module):
         has_bias: bool,
         dropout_rate: float,
         window: int | None = None,
-        linear: type[nn.Linear] = nn.Linear,
     ) -> None:
         super().__init__()
         if width % num_heads:
@@ -364,8 +349,8 @@ class SelfAttention(nn.Module):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.window = window
-        self.qkv = linear(width, 3 * width, bias=has_bias)
-        self.out = linear(width, width, bias=has_bias)
+        self.qkv = nn.Linear(width, 3 * width, bias=has_bias)
+        self.out = nn.Linear(width, width, bias=has_bias)
 
     def stacked_layers(self) -> dict[str, int]:
         return {"qkv": 3}

@@ -8,8 +8,8 @@ layers; all layouts compute the same numbers:
 
 * `RowPairs`: rows and `scaled_dot_product_attention` with one additive mask; runs everywhere and is the reference.
 * `TiledPairs`: on a CPU. Each example for itself, some heads and queries at a time, so that scores stay in the cache
-  and keys that a causal query does not see cost nothing. Examples without bias or dropout go to compiled code,
-  `pretrainkit.nn.compiled_attention`; where there is none, many short ones to `pretrainkit.nn.stacked_attention`.
+  and keys that a causal query does not see cost nothing. Many short examples without bias or dropout go to
+  `pretrainkit.nn.stacked_attention`.
 * `FlexPairs`: rows on a GPU; FlexAttention reads the bias by distance, so no (H, Q, P) is ever made.
 
 Scores are plain dot products where no scale is given: T5 has it in the initial weights of the queries.
@@ -26,9 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.compiled import is_fake
-from pretrainkit.nn.compiled_attention import Examples, attend, is_compiled, place_examples
 from pretrainkit.nn.dropout import keep_factors
+from pretrainkit.nn.fake import is_fake
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.nn.stacked_attention import Lengths, Stacks, are_short, stack
 
@@ -164,11 +163,8 @@ class TiledPairs(PairLayout):
         self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
     ) -> Tensor:
         is_plain = prepared is None and not dropout_rate and kv.dtype in (torch.float32, torch.float64)
-        if is_plain and self._lengths is not None:
-            if is_compiled(kv):
-                return attend(q_THK, kv, self._examples, self.num_tokens, scale)
-            if are_short(self._lengths):
-                return self._stacks(len(kv), kv.shape[2], has_queries=q_THK is None).attend(q_THK, kv, scale)
+        if is_plain and self._lengths is not None and are_short(self._lengths):
+            return self._stacks(len(kv), kv.shape[2], has_queries=q_THK is None).attend(q_THK, kv, scale)
         return _TiledAttention.apply(q_THK, kv, prepared, self._tiles, self.num_tokens, dropout_rate, scale)
 
     @cached_property
@@ -189,11 +185,6 @@ class TiledPairs(PairLayout):
         )
         shares_keys = (ends_E5[1:, 2] < ends_E5[:-1, 3]).any()
         return None if shares_keys else found
-
-    @cached_property
-    def _examples(self) -> Examples:
-        assert self._lengths is not None
-        return place_examples(self._lengths, is_causal=self.is_causal)
 
     def _stacks(self, num_asked: int, num_heads: int, *, has_queries: bool) -> Stacks:
         """Made once for all layers."""

@@ -21,11 +21,11 @@ class LayerNorm(nn.LayerNorm):
 class FeedForward(nn.Module):
     """Two linear layers with an activation between."""
 
-    def __init__(self, width: int, inner_width: int, activation: str, linear: type[nn.Linear] = nn.Linear) -> None:
+    def __init__(self, width: int, inner_width: int, activation: str) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.up = linear(width, inner_width)
-        self.down = linear(inner_width, width)
+        self.up = nn.Linear(width, inner_width)
+        self.down = nn.Linear(inner_width, width)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
@@ -103,17 +103,14 @@ class PlainPreNormBlock(nn.Module):
         attention_dropout_rate: float,
         epsilon: float,
         dropout_rate: float = 0.0,
-        linear: type[nn.Linear] = nn.Linear,
     ) -> None:
-        """`dropout_rate` is on the outputs of attention and feed-forward, whose layers are `linear`."""
+        """`dropout_rate` is on the outputs of attention and feed-forward."""
         super().__init__()
         self.dropout_rate = dropout_rate
         self.attention_norm = LayerNorm(width, epsilon)
-        self.attention = SelfAttention(
-            width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate, linear=linear
-        )
+        self.attention = SelfAttention(width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate)
         self.feed_forward_norm = LayerNorm(width, epsilon)
-        self.feed_forward = FeedForward(width, inner_width, activation, linear)
+        self.feed_forward = FeedForward(width, inner_width, activation)
 
     def forward(
         self,

@@ -12,10 +12,10 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.nn.dropout import keep_factors
-from pretrainkit.nn.linear import product
 
 _SLOPE = math.sqrt(8 / math.pi)
 _CUBIC = 0.044715
@@ -32,15 +32,15 @@ class _GatedGelu(torch.autograd.Function):
         keep = keep_factors(inner_TF.shape, dropout_rate).split(num_rows) if dropout_rate else ()
         slopes = []
         for number, (x, inner) in enumerate(zip(x_TD.split(num_rows), inner_TF.split(num_rows), strict=True)):
-            gelu, slope = _gelu(product(x, gate_FD))
-            up = product(x, up_FD)
+            gelu, slope = _gelu(F.linear(x, gate_FD))
+            up = F.linear(x, up_FD)
             if keep:
                 gelu.mul_(keep[number])
                 slope.mul_(keep[number])
             torch.mul(gelu, up, out=inner)
             slopes += [slope.mul_(up), gelu]
         ctx.save_for_backward(x_TD, gate_FD, up_FD, down_DF, inner_TF, *slopes)
-        return product(inner_TF, down_DF)
+        return F.linear(inner_TF, down_DF)
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
@@ -50,11 +50,11 @@ class _GatedGelu(torch.autograd.Function):
         both_TE = x_TD.new_empty(len(x_TD), 2 * width)  # the gradients at both projections, side by side
         parts = zip(grad_TD.split(num_rows), both_TE.split(num_rows), slopes[::2], slopes[1::2], strict=True)
         for grad, both, to_gate, to_up in parts:
-            grad_inner = product(grad, down_DF.t())
+            grad_inner = F.linear(grad, down_DF.t())
             torch.mul(grad_inner, to_gate, out=both[:, :width])
             torch.mul(grad_inner, to_up, out=both[:, width:])
         grad_ED = both_TE.t() @ x_TD
-        grad_x_TD = product(both_TE, torch.cat((gate_FD, up_FD)).t()) if ctx.needs_input_grad[0] else None
+        grad_x_TD = F.linear(both_TE, torch.cat((gate_FD, up_FD)).t()) if ctx.needs_input_grad[0] else None
         return grad_x_TD, grad_ED[:width], grad_ED[width:], grad_TD.t() @ inner_TF, None
 
 

@@ -3,21 +3,17 @@
 Dimensions: K predictions, D width, V vocabulary, C entries of one chunk of the vocabulary.
 
 A CPU takes a path of its own: the vocabulary goes by in chunks that stay in the cache (matrix products with
-30 000 columns run at two thirds of the speed there), exp(logits - their maximum) replace each chunk's logits by
-compiled code (`_softmax.c`; torch's operators where there was no compiler at installation), and the backward pass
-multiplies those directly: softmax over V = what is kept * a factor of the chunk. Elsewhere plain logits and
-`F.cross_entropy` in float32, which torch.compile fuses.
+30 000 columns run at two thirds of the speed there), exp(logits - their maximum) replace each chunk's logits, and the
+backward pass multiplies those directly: softmax over V = what is kept * a factor of the chunk. Elsewhere plain logits
+and `F.cross_entropy` in float32, which torch.compile fuses.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.compiled import call, part
-from pretrainkit.nn.linear import padded_product, product
 from pretrainkit.nn.tied_table import TiedTable, is_chunked
 
 _CHUNK, _LOGITS = 2000, 1 << 21
@@ -46,11 +42,11 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
             weight_CD = weight_VD[start : start + size]
             bias_C = None if bias_V is None else bias_V[start : start + size]
             if dtype == torch.float32:
-                logits_KC = padded_product(x_KD, weight_CD, bias_C)
+                logits_KC = F.linear(x_KD, weight_CD, bias_C)
             else:
-                logits_KC = product(x_KD, weight_CD.to(dtype)).float()
+                logits_KC = F.linear(x_KD, weight_CD.to(dtype)).float()
                 logits_KC = logits_KC if bias_C is None else logits_KC.add_(bias_C)
-            _exponentials(logits_KC, target_K, found_3K, len(weight_CD), start)
+            _exponentials(logits_KC, target_K, found_3K, start)
             exponentials.append(logits_KC)
         max_NK, sum_NK, target_logit_NK = found_N3K.unbind(1)
         max_K, target_logit_K = max_NK.amax(0), target_logit_NK.sum(0)
@@ -74,11 +70,10 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         grad_K = grad_nll_K + grad_log_sum_K  # of the log-sum, which is in both
         for start, chunk_KC, share_K in zip(ctx.starts, exponentials, share_NK, strict=True):
             stop = min(start + ctx.starts.step, len(weight_VD))
-            chunk_KC = chunk_KC[:, : stop - start]
             factor_K = grad_K * share_K
             low_KC = chunk_KC.to(x_KD.dtype)
             weight_DC = weight_VD[start:stop].to(x_KD.dtype).t()
-            grad_x_KD.addcmul_(product(low_KC, weight_DC), factor_K[:, None])
+            grad_x_KD.addcmul_(F.linear(low_KC, weight_DC), factor_K[:, None])
             scaled_KD = (x_KD * factor_K[:, None]).to(x_KD.dtype)
             if x_KD.dtype == torch.float32:
                 torch.mm(low_KC.t(), scaled_KD, out=grad_weight_VD[start:stop])
@@ -95,23 +90,16 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         return grad_x_KD.to(x_KD.dtype), grad_weight_VD.new_zeros(()), grad_bias_V, None, None
 
 
-def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, num: int, first: int) -> None:
-    """The first `num` entries of rows to exp(x - max), and maxima, sums, and the entries of targets (ids minus `first`;
-    left as they are where the target is none of these entries) into `found_3K`."""
-    compiled = _compiled()
-    if compiled is not None:
-        call(compiled.softmax, logits_KC, target_K, found_3K, num, first, torch.get_num_threads())
-        return
-    logits_KC = logits_KC[:, :num]
+def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, first: int) -> None:
+    """Logits to exp(x - max), and maxima, sums, and the logits of targets (left as they are where the target is none of
+    these entries, which begin with id `first`) into `found_3K`."""
+    num = logits_KC.shape[1]
     is_here_K = (target_K >= first) & (target_K < first + num)
     entry_K = logits_KC.gather(1, (target_K - first).clamp(0, num - 1)[:, None])[:, 0]
     torch.where(is_here_K, entry_K, found_3K[2], out=found_3K[2])
     torch.amax(logits_KC, 1, out=found_3K[0])
     shift_K = found_3K[0].clamp(min=torch.finfo(torch.float32).min)  # where all are minus infinity
     torch.sum(logits_KC.sub_(shift_K[:, None]).exp_(), 1, out=found_3K[1])
-
-
-_compiled = partial(part, "_softmax")
 
 
 def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:

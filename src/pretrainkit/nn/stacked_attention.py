@@ -2,8 +2,7 @@
 
 One example at a time, a product of some dozen tokens costs more to call than to compute. Here examples of about the
 same size are padded to the same size and lie on each other: a *stack*. The rows of all stacks are gathered once and put
-back once; everything between is contiguous. `pretrainkit.nn.compiled_attention` is faster still, where there was a
-compiler and for the floats and heads that it takes.
+back once; everything between is contiguous.
 
 Dimensions: T tokens that ask, S tokens that are asked, H heads, K width of one head, E examples; G examples of a stack,
 Q queries and P keys of each; R rows (a token and a head) of all stacks end to end.

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.linear import linear
 from pretrainkit.nn.tied_table import TiedTable, look_up
 from pretrainkit.recipes.fourm.inputs import InputTokens
 from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
@@ -80,7 +79,7 @@ class InputEmbedding(Places):
     def forward(self, tokens: InputTokens) -> Tensor:
         """(n, D), without positions."""
         if self.patch is not None:
-            return linear(self._patches(tokens), self.patch.weight)
+            return F.linear(self._patches(tokens), self.patch.weight)
         if self.vector is not None:
             vectors_nE = self._vectors(tokens)
             return self.vector(vectors_nE if self.bottleneck is None else self.bottleneck(vectors_nE))

@@ -20,7 +20,7 @@ from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy,
 from pretrainkit.nn.tied_table import TiedTable
 from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
 from pretrainkit.recipes.fourm.inputs import FourMInputs
-from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, PlainLinear, norm
+from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, norm
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.parameters import stacked_parameters
 
@@ -48,7 +48,7 @@ class FourM(nn.Module):
         encoder_rates, decoder_rates = drop_path_rates(config)
         self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in encoder_rates)
         self.encoder_norm = norm(config)
-        self.context = PlainLinear(width, width)
+        self.context = nn.Linear(width, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.decoder = nn.ModuleList(DecoderBlock(config, rate) for rate in decoder_rates)
         self.decoder_norm = norm(config)

@@ -13,6 +13,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
@@ -20,7 +21,6 @@ from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.gated_gelu import gated_gelu, is_fused
 from pretrainkit.nn.initialise import SkipInitialisation, truncated_normal_
-from pretrainkit.nn.linear import Linear, linear
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.nn.rms_norm import RMSNorm
@@ -49,10 +49,10 @@ class Attention(nn.Module):
         inner = config.num_heads * config.head_size
         self.heads = (config.num_heads, config.head_size)
         self.dropout_rate = config.dropout
-        self.query = Linear(config.hidden_size, inner)
-        self.key = Linear(config.hidden_size, inner)
-        self.value = Linear(config.hidden_size, inner)
-        self.out = Linear(inner, config.hidden_size)
+        self.query = nn.Linear(config.hidden_size, inner, bias=False)
+        self.key = nn.Linear(config.hidden_size, inner, bias=False)
+        self.value = nn.Linear(config.hidden_size, inner, bias=False)
+        self.out = nn.Linear(inner, config.hidden_size, bias=False)
 
     def forward(
         self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, asked_SD: Tensor | None = None
@@ -68,12 +68,12 @@ class Attention(nn.Module):
     def query_key_value(self, x_TD: Tensor) -> Tensor:
         """(T, 3, H, C)."""
         weight = torch.cat((self.query.weight, self.key.weight, self.value.weight))
-        return linear(x_TD, weight).unflatten(-1, (3, *self.heads))
+        return F.linear(x_TD, weight).unflatten(-1, (3, *self.heads))
 
     def key_value(self, x_SD: Tensor) -> Tensor:
         """(S, 2, H, C)."""
         weight = torch.cat((self.key.weight, self.value.weight))
-        return linear(x_SD, weight).unflatten(-1, (2, *self.heads))
+        return F.linear(x_SD, weight).unflatten(-1, (2, *self.heads))
 
 
 class FeedForward(nn.Module):
@@ -83,8 +83,10 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activations = config.activations
         self.dropout_rate = config.dropout
-        self.up = nn.ModuleList(Linear(config.hidden_size, config.intermediate_size) for _ in config.activations)
-        self.down = Linear(config.intermediate_size, config.hidden_size)
+        self.up = nn.ModuleList(
+            nn.Linear(config.hidden_size, config.intermediate_size, bias=False) for _ in config.activations
+        )
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
