@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.tied_table import TiedTable, is_chunked
-
 _CHUNK, _LOGITS = 2000, 1 << 21
 """Entries at least, and logits about, of a chunk: they stay in the cache."""
 
@@ -33,8 +31,8 @@ class TokenLoss(NamedTuple):
 
 class _ChunkedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_KD: Tensor, link: Tensor, bias_V: Tensor | None, table: TiedTable, target_K: Tensor) -> Any:
-        weight_VD, dtype = table.weight_VD.detach(), x_KD.dtype
+    def forward(ctx: Any, x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor) -> Any:
+        dtype = x_KD.dtype
         size = max(_CHUNK, _LOGITS // max(1, len(x_KD)))
         starts, exponentials = range(0, len(weight_VD), size), []
         found_N3K = weight_VD.new_zeros(len(starts), 3, len(x_KD), dtype=torch.float32)
@@ -55,8 +53,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         sum_K = (sum_NK * factor_NK).sum(0)
         is_right_K = target_logit_K >= max_K
         ctx.save_for_backward(x_KD, weight_VD, target_K, factor_NK / sum_K, *exponentials)
-        ctx.table, ctx.starts = table, starts
-        ctx.is_tied, ctx.has_bias = table.link is not None, bias_V is not None
+        ctx.starts, ctx.has_bias = starts, bias_V is not None
         ctx.mark_non_differentiable(is_right_K)
         log_K = sum_K.log_()
         return max_K - target_logit_K + log_K, is_right_K, max_K + log_K
@@ -84,10 +81,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         grad_weight_VD.index_add_(0, target_K, x_KD * -grad_nll_K[:, None])
         if grad_bias_V is not None:
             grad_bias_V.index_add_(0, target_K, -grad_nll_K)
-        if not ctx.is_tied:
-            return grad_x_KD.to(x_KD.dtype), grad_weight_VD, grad_bias_V, None, None
-        ctx.table.leave(grad_weight_VD)
-        return grad_x_KD.to(x_KD.dtype), grad_weight_VD.new_zeros(()), grad_bias_V, None, None
+        return grad_x_KD.to(x_KD.dtype), grad_weight_VD, grad_bias_V, None
 
 
 def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, first: int) -> None:
@@ -102,22 +96,22 @@ def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, first: 
     torch.sum(logits_KC.sub_(shift_K[:, None]).exp_(), 1, out=found_3K[1])
 
 
-def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:
+def linear_cross_entropy(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor) -> TokenLoss:
     """Cross-entropy of softmax(x W^T + b) at `target_K`.
 
     Args:
         x_KD: Float, any precision; the loss is float32.
-        table: W: from the lookup of the same forward pass, or a matrix of its own in `TiedTable(weight)`.
+        weight_VD: W.
         bias_V: Added to the logits; None: nothing.
         target_K: Integer ids in [0, V).
     """
     target_K = target_K.long()
     if torch.is_autocast_enabled("cpu") and x_KD.device.type == "cpu":
         x_KD = x_KD.to(torch.get_autocast_dtype("cpu"))
-    if table.link is not None or is_chunked(table.weight_VD):
-        link = table.weight_VD if table.link is None else table.link
-        return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, link, bias_V, table, target_K))
-    logits_KV = linear_logits(x_KD, table, bias_V)
+    is_float32_cpu = weight_VD.device.type == "cpu" and weight_VD.dtype == torch.float32
+    if is_float32_cpu and not torch.compiler.is_compiling():
+        return TokenLoss(*_ChunkedLinearCrossEntropy.apply(x_KD, weight_VD, bias_V, target_K))
+    logits_KV = linear_logits(x_KD, weight_VD, bias_V)
     nll_K = F.cross_entropy(logits_KV, target_K, reduction="none")
     target_logit_K = logits_KV.gather(1, target_K[:, None])[:, 0]
     with torch.no_grad():
@@ -125,6 +119,6 @@ def linear_cross_entropy(x_KD: Tensor, table: TiedTable, bias_V: Tensor | None, 
     return TokenLoss(nll_K, is_right_K, nll_K + target_logit_K)
 
 
-def linear_logits(x_KD: Tensor, table: TiedTable, bias_V: Tensor | None) -> Tensor:
+def linear_logits(x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
     """x W^T + b in float32, (K, V)."""
-    return F.linear(x_KD, table.weight_VD, None if bias_V is None else bias_V.to(x_KD.dtype)).float()
+    return F.linear(x_KD, weight_VD, None if bias_V is None else bias_V.to(x_KD.dtype)).float()

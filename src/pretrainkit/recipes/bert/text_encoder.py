@@ -77,7 +77,7 @@ class BertTextEncoder(TextEncoder):
 
     def _hidden(self, inputs: BertInputs, wanted_W: Tensor | None) -> Tensor:
         """(T, D), or (W, D): only the tokens `wanted_W` in the last block."""
-        x_TD, _ = self.embeddings(inputs)
+        x_TD = self.embeddings(inputs)
         rotations = rotations_of(self.config, inputs.positions_T)
         for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
             x_TD = layer(x_TD, inputs.layout, rotation)
