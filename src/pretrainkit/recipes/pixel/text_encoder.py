@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.dropout import dropout
+from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.recipes.pixel.config import PixelRun
-from pretrainkit.recipes.pixel.inputs import layout_of
 from pretrainkit.recipes.pixel.model import PixelForPretraining, patch_vectors, rotation_of
 from pretrainkit.recipes.pixel.pooling import ClassPooling, build_pooling
 from pretrainkit.recipes.pixel.positions import fitted_table
@@ -80,7 +80,7 @@ class PixelTextEncoder(TextEncoder):
         if len(starts) == 1:  # a class token alone, so that every parameter has its (zero) gradient
             patches_TF, positions_T = patches_TF.new_zeros(1, patches_TF.shape[1]), positions_T.new_zeros(1)
             starts = torch.arange(2, dtype=torch.int32, device=starts.device)
-        layout = layout_of(starts, max_length + 1, len(positions_T))
+        layout = stream_layout(starts, max_length + 1, len(positions_T))
         x_TD = patch_vectors(self.patch, self.class_token, patches_TF, positions_T, self.model_config.pixel_zero)
         if self.position_embedding is not None:
             x_TD = x_TD + self.position_embedding[positions_T]
