@@ -6,13 +6,15 @@ A *layout* says where the examples lie in the stream. It is made once per batch 
 compute the same numbers:
 
 * `PaddedLayout`: rows of equal length and `scaled_dot_product_attention`; runs everywhere and is the reference.
-* `RowLayout` (row_layout.py): rows of an image's patches or a caption's tokens, of which one token is read.
+* `RowLayout` (row_layout.py): rows of an image's patches or a caption's tokens.
+* `ReadLayout`: any of them in a block of whose outputs only some are read.
 * `TiledLayout` (cpu/attention.py): each example for itself, without padding.
 * `VarlenLayout` (cuda/attention.py): half precision, the variable-length flash kernel.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,25 +39,57 @@ class AttentionLayout(ABC):
             (T, H, K). Tokens that belong to no example give finite numbers without meaning.
         """
 
-    def attends_from(self, x: Tensor) -> bool:
-        """Whether `attend_from` serves such tensors; else all tokens are computed and the wanted ones selected."""
-        return False
-
     def attend_from(
-        self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
-    ) -> Tensor:
-        """As `attend`, for the queries of some tokens only: (W, H, K).
+        self, q_WHK: Tensor, kv_T2HK: Tensor, asked_W: Tensor, *, window: int | None, dropout_rate: float
+    ) -> Tensor | None:
+        """As `attend`, for the queries of some tokens only: (W, H, K). None: this layout computes them all or nothing.
 
         Args:
-            q_WHK: Queries of the tokens `wanted_W`, which ascend.
+            q_WHK: Queries of the tokens `asked_W`.
             kv_T2HK: Keys and values of all tokens.
-            wanted_W: int64 indices into the stream.
+            asked_W: int64, indices into the stream that ascend.
             window: As for `attend`.
             dropout_rate: As for `attend`.
-
-        Only where `attends_from` says so.
         """
-        raise TypeError(f"{type(self).__name__} computes the queries of all tokens; ask attends_from first")
+        return None
+
+    def asking(self, x_TD: Tensor) -> Tensor:
+        """The tokens that ask: all of them."""
+        return x_TD
+
+    def reading(self, read_R: Tensor) -> "ReadLayout":
+        """The layout of a block of whose outputs only some are read, at these int64 indices into the stream.
+
+        The block then gives those tokens only, the same numbers for a part of its work, and `ReadLayout.read` puts them
+        into the order of `read_R`.
+        """
+        if read_R.device.type != "cpu":  # shapes must not depend on the data there
+            return ReadLayout(self, read_R, None)
+        return ReadLayout(self, *read_R.unique(return_inverse=True))
+
+
+@dataclass(frozen=True, eq=False)
+class ReadLayout(AttentionLayout):
+    """Only some tokens ask. See `AttentionLayout.reading`."""
+
+    layout: AttentionLayout
+    """Of all tokens."""
+    asked_W: Tensor
+    """int64: the tokens that ask."""
+    place_R: Tensor | None
+    """int64: which of those each of the tokens that are read is; None: they are the same."""
+
+    def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
+        rest: dict[str, Any] = {"window": window, "dropout_rate": dropout_rate}
+        some = self.layout.attend_from(self.asking(qkv_T3HK[:, 0]), qkv_T3HK[:, 1:], self.asked_W, **rest)
+        return self.asking(self.layout.attend(qkv_T3HK, **rest)) if some is None else some
+
+    def asking(self, x_TD: Tensor) -> Tensor:
+        return x_TD.index_select(0, self.asked_W)
+
+    def read(self, x_WD: Tensor) -> Tensor:
+        """(R, D): what a block gave, in the order in which it is read."""
+        return x_WD if self.place_R is None else x_WD.index_select(0, self.place_R)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,30 +174,10 @@ class SelfAttention(nn.Module):
     def stacked_layers(self) -> dict[str, int]:
         return {"qkv": 3}
 
-    def forward(
-        self,
-        x_TD: Tensor,
-        layout: AttentionLayout,
-        rotation: Rotation | None = None,
-        wanted_W: Tensor | None = None,
-    ) -> Tensor:
-        """(T, D) to (T, D), or to (W, D): only of the tokens `wanted_W` (int64, ascending)."""
-        num_tokens, width = x_TD.shape
-        heads = (self.num_heads, width // self.num_heads)
-        rate = self.dropout_rate if self.training else 0.0
-        if wanted_W is not None and layout.attends_from(x_TD):
-            weight, bias = self.qkv.weight, self.qkv.bias
-            q_WHK = F.linear(x_TD[wanted_W], weight[:width], None if bias is None else bias[:width]).unflatten(1, heads)
-            kv_TE = F.linear(x_TD, weight[width:], None if bias is None else bias[width:])
-            kv_T2HK = kv_TE.unflatten(1, (2, *heads))
-            if rotation is not None:
-                q_WHK = rotate(q_WHK, Rotation(rotation.cos_TJ[wanted_W], rotation.sin_TJ[wanted_W]))
-                kv_T2HK = torch.stack((rotate(kv_T2HK[:, 0], rotation), kv_T2HK[:, 1]), dim=1)
-            mixed = layout.attend_from(q_WHK, kv_T2HK, wanted_W, window=self.window, dropout_rate=rate)
-            return self.out(mixed.flatten(1))
-        qkv_T3HK = self.qkv(x_TD).view(num_tokens, 3, *heads)
+    def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
+        """(T, D) to (T, D)."""
+        qkv_T3HK = self.qkv(x_TD).unflatten(1, (3, self.num_heads, -1))
         if rotation is not None:
-            qk_T2HK = rotate(qkv_T3HK[:, :2], rotation)
-            qkv_T3HK = torch.cat((qk_T2HK, qkv_T3HK[:, 2:]), dim=1)
-        mixed = self.out(layout.attend(qkv_T3HK, window=self.window, dropout_rate=rate).flatten(1))
-        return mixed if wanted_W is None else mixed[wanted_W]
+            qkv_T3HK = torch.cat((rotate(qkv_T3HK[:, :2], rotation), qkv_T3HK[:, 2:]), dim=1)
+        rate = self.dropout_rate if self.training else 0.0
+        return self.out(layout.attend(qkv_T3HK, window=self.window, dropout_rate=rate).flatten(1))

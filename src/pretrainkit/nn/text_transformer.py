@@ -82,10 +82,11 @@ class TextTransformer(nn.Module):
             x_TD = layer(x_TD, layout)
         if self.pool == "mean":
             return self._mean(self.norm_after(self.layers[-1](x_TD, layout)), layout)
-        wanted_B = self._first_tokens(layout, x_TD)
+        read_B = self._first_tokens(layout, x_TD)
         if self.pool == "eos":
-            wanted_B = wanted_B + (S if real_B is None else real_B) - 1
-        return self.norm_after(self.layers[-1](x_TD, layout, wanted_B))
+            read_B = read_B + (S if real_B is None else real_B) - 1
+        # The last block computes the tokens that are read alone.
+        return self.norm_after(self.layers[-1](x_TD, layout.reading(read_B)))
 
     def _leaves_padding_out(self, ids_BS: Tensor, real_B: Tensor) -> bool:
         if ids_BS.device.type != "cpu":

@@ -19,7 +19,7 @@ Forwards and backwards on one thread of an Intel Xeon, in ms, and with torch hel
 T5's learned bias has no gradient there at all.
 
 Dimensions: T tokens that ask, S tokens that are asked (the same stream in self-attention), H heads, K width of one
-head, Q and P queries and keys of one tile, W tokens that are wanted.
+head, Q and P queries and keys of one tile, W tokens of a stream that ask.
 """
 
 from collections.abc import Sequence
@@ -70,33 +70,36 @@ class TiledLayout(AttentionLayout):
         object.__setattr__(self, "padded", padded)
 
     def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
-        if not self.attends_from(qkv_T3HK):
+        if not _takes(qkv_T3HK):
             return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
         tiles = _whole_tiles(self.lengths) if window is None else _window_tiles(self.lengths, window // 2)
         return attend(None, qkv_T3HK, None, tiles, len(qkv_T3HK), dropout_rate, qkv_T3HK.shape[-1] ** -0.5)
 
-    def attends_from(self, x: Tensor) -> bool:
-        return x.dtype in (torch.float32, torch.bfloat16) and not torch.compiler.is_compiling()
-
     def attend_from(
-        self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
-    ) -> Tensor:
-        tiles = self._tiles_of(wanted_W, window)
+        self, q_WHK: Tensor, kv_T2HK: Tensor, asked_W: Tensor, *, window: int | None, dropout_rate: float
+    ) -> Tensor | None:
+        if not _takes(kv_T2HK):
+            return None
+        tiles = self._tiles_of(asked_W, window)
         return attend(q_WHK, kv_T2HK, None, tiles, len(q_WHK), dropout_rate, q_WHK.shape[-1] ** -0.5)
 
-    def _tiles_of(self, wanted_W: Tensor, window: int | None) -> list[Tile]:
-        """Of the examples that have wanted tokens."""
+    def _tiles_of(self, asked_W: Tensor, window: int | None) -> list[Tile]:
+        """Of the examples that have tokens that ask."""
         ends = torch.tensor(self.lengths).cumsum(0)
-        last_of = torch.searchsorted(wanted_W, ends).tolist()
+        last_of = torch.searchsorted(asked_W, ends).tolist()
         tiles, first, start = [], 0, 0
         for last, end in zip(last_of, ends.tolist(), strict=True):
             hidden = None
             if window is not None:
-                hidden = (wanted_W[first:last, None] - torch.arange(start, end)).abs() > window // 2
+                hidden = (asked_W[first:last, None] - torch.arange(start, end)).abs() > window // 2
             if last > first:
                 tiles.append(Tile(slice(first, last), slice(start, end), hidden))
             first, start = last, end
         return tiles
+
+
+def _takes(x: Tensor) -> bool:
+    return x.dtype in (torch.float32, torch.bfloat16) and not torch.compiler.is_compiling()
 
 
 @lru_cache(maxsize=8)

@@ -124,19 +124,19 @@ class BertForPretraining(nn.Module):
 
     def forward(self, inputs: BertInputs, token_K: Tensor | None = None) -> BertOutputs:
         """Losses of the true tokens `token_K` at `inputs.predicted_K`, or logits where they are not given."""
-        # The last block computes only what the heads read: the same numbers for a sixth of its work.
-        read = inputs.predicted_K
-        if self.sentence_order is not None:
-            read = torch.cat((read, inputs.first_B))
-        wanted_W, where = ascending(read, num_tokens=len(inputs.ids_T))
         x_TD = self.embeddings(inputs)
         rotations = rotations_of(self.config, inputs.positions_T)
         for layer, rotation_ in zip(self.layers[:-1], rotations[:-1], strict=True):
             x_TD = layer(x_TD, inputs.layout, rotation_)
-        x_WD = self.final_norm(self.layers[-1](x_TD, inputs.layout, rotations[-1], wanted_W))
+        # The last block computes only what the heads read: the same numbers for a sixth of its work.
+        read = inputs.predicted_K
+        if self.sentence_order is not None:
+            read = torch.cat((read, inputs.first_B))
+        reading = inputs.layout.reading(read)
+        x_RD = reading.read(self.final_norm(self.layers[-1](x_TD, reading, rotations[-1])))
         num_predictions = len(inputs.predicted_K)
-        said = self.masked_lm(x_WD[where[:num_predictions]], self.embeddings.word.weight, token_K)
-        order_B2 = None if self.sentence_order is None else self.sentence_order(x_WD[where[num_predictions:]])
+        said = self.masked_lm(x_RD[:num_predictions], self.embeddings.word.weight, token_K)
+        order_B2 = None if self.sentence_order is None else self.sentence_order(x_RD[num_predictions:])
         if isinstance(said, TokenLoss):
             return BertOutputs(said, None, order_B2)
         return BertOutputs(None, said, order_B2)
@@ -196,15 +196,6 @@ def rotations_of(config: BertModelConfig | ModernModelConfig, positions_T: Tenso
     everywhere = rotation(positions_T, width, config.global_rope_theta)
     nearby = rotation(positions_T, width, config.local_rope_theta)
     return [nearby if is_local(config, layer) else everywhere for layer in range(config.num_layers)]
-
-
-def ascending(read: Tensor, *, num_tokens: int) -> tuple[Tensor | None, Tensor]:
-    """The tokens to compute, and where in them each of `read` is. On a GPU all (None), so that shapes are known."""
-    if read.device.type != "cpu":
-        return None, read
-    is_read_T = torch.zeros(num_tokens, dtype=torch.bool)
-    is_read_T[read] = True
-    return is_read_T.nonzero()[:, 0], (is_read_T.cumsum(0) - 1)[read]
 
 
 def is_local(config: ModernModelConfig, layer: int) -> bool:

@@ -49,7 +49,7 @@ class PixelEncoder(nn.Module):
         x_VD = self.embed(inputs.patches_VF, inputs.visible_positions_V)
         turned = rotation_of(self.config, inputs.visible_positions_V, x_VD.shape[1] // self.config.num_heads)
         for layer in self.layers:
-            x_VD = layer(x_VD, inputs.visible_layout, rotation=turned)
+            x_VD = layer(x_VD, inputs.visible_layout, turned)
         return self.final_norm(x_VD)
 
     def embed(self, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
@@ -96,9 +96,11 @@ class PixelDecoder(nn.Module):
             x_TE = x_TE + self.position_embedding[inputs.positions_T]
         turned = rotation_of(self.config, inputs.positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
         for layer in self.layers[:-1]:
-            x_TE = layer(x_TE, inputs.layout, rotation=turned)
-        x_KE = self.layers[-1](x_TE, inputs.layout, inputs.target_slots_K, turned)
-        return self.predict(self.final_norm(x_KE))
+            x_TE = layer(x_TE, inputs.layout, turned)
+        # The last block computes the patches to predict alone.
+        reading = inputs.layout.reading(inputs.target_slots_K)
+        x_KE = reading.read(self.final_norm(self.layers[-1](x_TE, reading, turned)))
+        return self.predict(x_KE)
 
 
 class PixelForPretraining(nn.Module):
