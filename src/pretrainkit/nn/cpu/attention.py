@@ -32,7 +32,7 @@ from torch import Tensor
 
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, padded_layout
 from pretrainkit.nn.biased_attention import PairLayout
-from pretrainkit.nn.dropout import keep_factors
+from pretrainkit.nn.cpu.dropout import keep_factors
 from pretrainkit.nn.relative_bias import RelativeBias
 
 _QUERIES_PER_TILE = 128
