@@ -1,4 +1,4 @@
-"""A plan needs no data, and one period of blocks says what all of them hold."""
+"""A plan needs no data, and two periods of blocks say what all of them hold."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ def test_a_plan_without_data_says_what_it_assumes(source: str) -> None:
     ("source", "words"),
     [
         ("bert/mini", []),
-        ("bert/mini", ["model.arch=modern", "model.num_layers=9"]),
-        ("t5/mini", ["model.num_decoder_layers=3"]),
+        ("bert/mini", ["model.arch=modern", "model.num_layers=12"]),
+        ("t5/mini", ["model.num_decoder_layers=5"]),
         ("pixel/tiny", ["model.decoder_num_layers=3"]),
     ],
 )
-def test_one_period_of_blocks_tells_the_whole(source: str, words: list[str]) -> None:
+def test_two_periods_of_blocks_tell_the_whole(source: str, words: list[str]) -> None:
     recipe, config = _assumed(source, words)
     config = _of_size(config, 2)
     batch = _host_batch(recipe, config, 2, is_assumed=True)

@@ -288,16 +288,17 @@ def _host_batch(recipe: Any, config: Any, num_examples: int, is_assumed: bool) -
 def _memory_of_depth(
     recipe: Any, config: Any, host_batch: Any, device: str, optimizer: OptimizerConfig | None
 ) -> StepMemory:
-    """Memory of a step with this batch. Of equal blocks one period is measured, and what another one adds to it."""
-    deep = [(path, num, period) for path, num, period in _depths(config.model) if num > 2 * period]
-    shallow = _with_depths(config, {path: period for path, _, period in deep})
+    """Memory of a step with this batch. Of equal blocks two periods are measured, and what another one adds to them:
+    with one alone, the gradients of a table may need more than all blocks do."""
+    deep = [(path, num, period) for path, num, period in _depths(config.model) if num > 3 * period]
+    shallow = _with_depths(config, {path: 2 * period for path, _, period in deep})
     memory = _memory(recipe, shallow, host_batch, device, optimizer)
     total = asdict(memory)
     for path, num, period in deep:
-        deeper = _with_depths(shallow, {path: 2 * period})
+        deeper = _with_depths(shallow, {path: 3 * period})
         more = asdict(_memory(recipe, deeper, host_batch, device, optimizer))
         for name in total:
-            total[name] += (more[name] - getattr(memory, name)) * (num - period) // period
+            total[name] += (more[name] - getattr(memory, name)) * (num - 2 * period) // period
     return replace(memory, **total)
 
 
