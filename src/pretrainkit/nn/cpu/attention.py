@@ -16,8 +16,6 @@ Forwards and backwards on one thread of an Intel Xeon, in ms, and with torch hel
 | 24 x 40 to 160 x 4 (T5)          | 16.9  | 22.2  | 37.6  | 19.3        | 25.1 | 46.6 |
 | 128 x 4 to 40 x 4 (4M)           | 17.6  | 21.2  | 24.7  | 16.6        | 21.2 | 25.2 |
 
-T5's learned bias has no gradient there at all.
-
 Dimensions: T tokens that ask, S tokens that are asked (the same stream in self-attention), H heads, K width of one
 head, Q and P queries and keys of one tile, W tokens of a stream that ask.
 """
