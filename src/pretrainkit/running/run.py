@@ -1,10 +1,11 @@
-"""A run: everything between a config and its last metrics."""
+"""A run in three steps: resolve (a config to what is to be trained), assemble (its trainer), fit."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -32,110 +33,169 @@ from pretrainkit.training.watch import Watcher
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.data.loader import Loader
     from pretrainkit.data.source import BatchSource
+    from pretrainkit.dist.env import World
     from pretrainkit.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class BoundRun:
+    """What is to be trained: checked, bound to its data, with nothing left open."""
+
+    recipe: Recipe[Any]
+    config: RunConfig
+    source: BatchSource
+    """Of the training examples."""
+    folder: RunFolder
+    origins: Origins
+    """Where each value of the config came from, for the record."""
+    is_resumed: bool
+
+    def loader(self, source: BatchSource, world: World) -> Loader:
+        """The loader of a rank over `source`, which has the examples of the run's."""
+        return build_loader(self.config, source, rank=world.rank, world_size=world.world_size)
 
 
 def run_training(
     config: RunConfig, folder: RunFolder, origins: Origins, watcher: Watcher, device: str | None, *, resuming: bool
 ) -> dict[str, float]:
     """Everything between a config and the last metrics, for `train` and `resume`."""
-    recipe = find_recipe(config.recipe)
-    if resuming:
-        if (complete := _complete(folder, config, watcher)) is not None:  # before its data, which may be gone
-            return complete
-        _require_same_state(folder, config)
-        config = with_kept_tokenizer(recipe, with_encoder(recipe, absolute_paths(config)), folder)
-    else:
-        refuse_idle_evaluation(config, origins)
-        check_initial(config)
-        config = with_first_step(config)
-    config = with_extra_steps(config)
-    config = checked(recipe, absolute_paths(config), origins)  # before torch, which takes a second and a half to import
-
-    import torch
+    if resuming and (complete := _complete(folder, config, watcher)) is not None:  # before its data, which may be gone
+        return complete
+    run = resolve(config, folder, origins, resuming=resuming)
+    if resuming and (complete := _complete(folder, run.config, watcher)) is not None:
+        return complete
 
     from pretrainkit.dist.env import init_world
-    from pretrainkit.training.precision import resolve_precision
-    from pretrainkit.training.trainer import Trainer, initial_seed
 
     world = init_world(device)
     try:
-        source = recipe.open_data(config, "train")
-        if not resuming:
-            check_new_run(recipe, config, source)
-        loader = build_loader(config, source, rank=world.rank, world_size=world.world_size)
-        config = with_num_steps(config, loader)
-        if resuming and (complete := world.on_main(lambda: _complete(folder, config, watcher))) is not None:
-            return complete
-        evaluations = build_evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
-        precision = resolve_precision(config.precision, world.device)
-        if config.evaluate.probes:
-            evaluations += build_probes(recipe, config, tokenizer_folder(recipe, config), world, precision)
-        torch.manual_seed(initial_seed(config.seed))
-        model = fresh_model(recipe, config, world, filled_later=resuming)
-        if config.init_from is not None and not resuming:
+        return fit(run, assemble(run, world, watcher))
+    finally:
+        world.close()
+
+
+def resolve(config: RunConfig, folder: RunFolder, origins: Origins, *, resuming: bool) -> BoundRun:
+    """Check a config, bind it to its data and find how long the run is, before torch is imported and compute is spent.
+
+    Raises:
+        ConfigError, DataError: With all problems that were found.
+    """
+    recipe, given = find_recipe(config.recipe), absolute_paths(config)
+    if resuming:
+        _require_same_state(folder, config)
+        given = with_kept_tokenizer(recipe, with_encoder(recipe, given), folder)
+    else:
+        refuse_idle_evaluation(config, origins)
+        check_initial(config)
+        given = with_first_step(given)
+    bound = checked(recipe, with_extra_steps(given), origins)
+    source = recipe.open_data(bound, "train")
+    if not resuming:
+        check_new_run(recipe, bound, source)
+    counted = with_num_steps(bound, build_loader(bound, source, rank=0, world_size=1))
+    check_config(counted, num_ranks())
+    return BoundRun(recipe, counted, source, folder, origins, resuming)
+
+
+def assemble(run: BoundRun, world: World, watcher: Watcher) -> Trainer:
+    """The trainer of this rank, with the state of the run where it is resumed, and the run's record; a collective.
+
+    Raises:
+        InputError: Such as a disk without room for one checkpoint, or changes that nothing would read.
+        CheckpointError: There is nothing to go on from.
+    """
+    import torch
+
+    from pretrainkit.training.precision import resolve_precision
+    from pretrainkit.training.trainer import Trainer, initial_seed
+
+    recipe, config, folder, source = run.recipe, run.config, run.folder, run.source
+    evaluations = build_evaluations(recipe, config, world, folder.path) if config.has_held_out_data else []
+    precision = resolve_precision(config.precision, world.device)
+    if config.evaluate.probes:
+        evaluations += build_probes(recipe, config, tokenizer_folder(recipe, config), world, precision)
+    torch.manual_seed(initial_seed(config.seed))
+    model = fresh_model(recipe, config, world, filled_later=run.is_resumed)
+    if not run.is_resumed:
+        if config.init_from is not None:
             load_initial(model, config)
-        if not resuming:
-            world.on_main(folder.prepare)
-        start = (lambda: load_model(folder.path).to(world.device)) if resuming else (lambda: model)
-        if isinstance(recipe, CachesFeatures):
-            cached = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
-            if cached is not source:
-                source, loader = cached, build_loader(config, cached, rank=world.rank, world_size=world.world_size)
-        objective = recipe.build_objective(config)
-        try:
-            summary_of_data = source.summary() if world.is_main else {}
-            sample = _sampler(recipe, config, world.is_main)
-            trainer = Trainer(config, folder, world, model, objective, loader, evaluations, watcher, sample)
-            if config.init_from is not None and config.init.restore == "all" and not resuming:
-                trainer.go_on_from(checkpoint_of(Path(config.init_from), config.first_step)[1])
-        except InputError:  # such as examples that cannot be made, or a disk without room for one checkpoint
-            if world.is_main and not resuming:
-                folder.discard()
-            raise
-        if resuming and not trainer.restore():
+        world.on_main(folder.prepare)
+    if isinstance(recipe, CachesFeatures):
+        start = (lambda: load_model(folder.path).to(world.device)) if run.is_resumed else (lambda: model)
+        source = recipe.with_cached_features(config, source, start, folder.cache, world, precision)
+    try:
+        summary_of_data = source.summary() if world.is_main else {}
+        trainer = Trainer(
+            config,
+            folder,
+            world,
+            model,
+            recipe.build_objective(config),
+            run.loader(source, world),
+            evaluations,
+            watcher,
+            _sampler(recipe, config, world.is_main),
+        )
+        if config.init_from is not None and config.init.restore == "all" and not run.is_resumed:
+            trainer.go_on_from(checkpoint_of(Path(config.init_from), config.first_step)[1])
+    except InputError:  # such as examples that cannot be made, or a disk without room for one checkpoint
+        if world.is_main and not run.is_resumed:
+            folder.discard()
+        raise
+    changes: dict[str, tuple[Any, Any]] = {}
+    if run.is_resumed:
+        if not trainer.restore():
             raise CheckpointError(
                 f"{folder.path} has no valid checkpoint to go on from: every one is torn\n"
                 "  restore one from a copy, or train again in another folder"
             )
-        changes = world.on_main(lambda: _changes(folder, config)) if resuming else {}
+        changes = world.on_main(lambda: _changes(folder, config))
         if changes and trainer.is_over:
             raise InputError(_idle_changes(folder, trainer, changes))
-        world.on_main(
-            lambda: _record(folder, config, origins, summary_of_data, trainer.step if resuming else 0, changes)
-        )
-        if world.is_main:
-            watcher.started(
-                {
-                    "folder": str(folder.path),
-                    "parameters": trainer.num_parameters,
-                    "device": str(world.device),
-                    "ranks": world.world_size,
-                    "precision": trainer.precision.name,
-                    "peak": trainer.peak.describe(),
-                    "examples": sum(source.sizes),
-                    "epochs": loader.epochs_for(config.total_steps - loader.first_step),
-                    "first_step": trainer.step,
-                    "num_steps": config.total_steps,
-                    "mixture": summary_of_data.get("mixture", []),
-                    "num_examples": (config.total_steps - loader.first_step) * config.data.batch_size,
-                }
-            )
-        metrics = trainer.fit()
-        if world.is_main and config.has_held_out_examples:
-            # A forward pass of a sharded model needs all ranks; what was saved last is whole.
-            trained = load_model(folder.path) if config.parallel.is_sharded else trainer.plain_model
-            samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
-            folder.write_json("samples.json", samples)
-        if world.is_main:  # the last file that is written: with it the run is complete
-            early = {} if trainer.stopped_early is None else {"stopped_early": trainer.stopped_early}
-            baselines = recipe.baselines(config) if config.has_held_out_data else {}
-            summary = {"parameters": trainer.num_parameters, "steps": trainer.step, **early, **metrics, **baselines}
-            folder.write_json(SUMMARY, {name: json_value(value) for name, value in summary.items()})
+    world.on_main(lambda: _record(run, summary_of_data, trainer.step if run.is_resumed else 0, changes))
+    if world.is_main:
+        watcher.started(_about(trainer, summary_of_data))
+    return trainer
+
+
+def fit(run: BoundRun, trainer: Trainer) -> dict[str, float]:
+    """Train, then write the last examples and the summary, with which a run is complete; returns the last metrics."""
+    recipe, config, folder = run.recipe, run.config, run.folder
+    metrics = trainer.fit()
+    if not trainer.world.is_main:
         return metrics
-    finally:
-        world.close()
+    if config.has_held_out_examples:
+        # A forward pass of a sharded model needs all ranks; what was saved last is whole.
+        trained = load_model(folder.path) if config.parallel.is_sharded else trainer.plain_model
+        samples = recipe.sample(config, trained, recipe.open_data(config, "valid"), num=8)
+        folder.write_json("samples.json", samples)
+    early = {} if trainer.stopped_early is None else {"stopped_early": trainer.stopped_early}
+    baselines = recipe.baselines(config) if config.has_held_out_data else {}
+    summary = {"parameters": trainer.num_parameters, "steps": trainer.step, **early, **metrics, **baselines}
+    folder.write_json(SUMMARY, {name: json_value(value) for name, value in summary.items()})
+    return metrics
+
+
+def _about(trainer: Trainer, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a watcher is told before the first step."""
+    config, loader = trainer.config, trainer.loader
+    num_steps = config.total_steps - loader.first_step
+    return {
+        "folder": str(trainer.folder.path),
+        "parameters": trainer.num_parameters,
+        "device": str(trainer.world.device),
+        "ranks": trainer.world.world_size,
+        "precision": trainer.precision.name,
+        "peak": trainer.peak.describe(),
+        "examples": sum(loader.source.sizes),
+        "epochs": loader.epochs_for(num_steps),
+        "first_step": trainer.step,
+        "num_steps": config.total_steps,
+        "mixture": data.get("mixture", []),
+        "num_examples": num_steps * config.data.batch_size,
+    }
 
 
 def _complete(folder: RunFolder, config: RunConfig, watcher: Watcher) -> dict[str, float] | None:
@@ -181,15 +241,19 @@ def _idle_changes(folder: RunFolder, trainer: Trainer, changes: Mapping[str, Any
     )
 
 
-def checked(recipe: Recipe, config: Any, origins: Origins | None = None) -> Any:
-    """The config bound to its data, or ConfigError and DataError with what does not fit on this number of ranks."""
+def num_ranks() -> int:
+    """Processes of this run, as the launcher's environment says."""
     world_size = os.environ.get("WORLD_SIZE", "1")
-    num_ranks = int(world_size) if world_size.isdecimal() else 1  # init_world complains about what is no number
-    check_config(config, num_ranks, origins)
-    config.parallel.require_ranks(num_ranks)
-    config = recipe.bind(with_encoder(recipe, config))
-    check_config(config, num_ranks)
-    return config
+    return int(world_size) if world_size.isdecimal() else 1  # init_world complains about what is no number
+
+
+def checked(recipe: Recipe[Any], config: RunConfig, origins: Origins | None = None) -> RunConfig:
+    """The config bound to its data, or ConfigError and DataError with what does not fit on this number of ranks."""
+    check_config(config, num_ranks(), origins)
+    config.parallel.require_ranks(num_ranks())
+    bound = recipe.bind(with_encoder(recipe, config))
+    check_config(bound, num_ranks())
+    return bound
 
 
 def check_new_run(recipe: Recipe, config: Any, source: BatchSource) -> None:
@@ -207,15 +271,9 @@ def _sampler(recipe: Recipe, config: RunConfig, is_main: bool) -> Callable[[nn.M
     return lambda model: recipe.sample(config, model, source, num)
 
 
-def _record(
-    folder: RunFolder,
-    config: RunConfig,
-    origins: Origins,
-    data: Mapping[str, Any],
-    step: int,
-    changes: Mapping[str, tuple[Any, Any]],
-) -> None:
+def _record(run: BoundRun, data: Mapping[str, Any], step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:
     """Write what this run is: config, where its values came from, data, code; on resuming, one entry more."""
+    folder, config = run.folder, run.config
     provenance = folder.provenance() or {"data": data, **environment()}
     if step:
         folder.remove_summary()
@@ -223,5 +281,5 @@ def _record(
     if changes:
         told = (f"{path} from {json.dumps(old)} to {json.dumps(new)}" for path, (old, new) in changes.items())
         folder.event(step, "changed", "; ".join(told))
-    folder.record(config, {**provenance, "sources": origins})
-    keep_tokenizer(folder, tokenizer_folder(find_recipe(config.recipe), config))
+    folder.record(config, {**provenance, "sources": run.origins})
+    keep_tokenizer(folder, tokenizer_folder(run.recipe, config))
