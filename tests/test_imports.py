@@ -168,3 +168,16 @@ def loaded_after(statement: str) -> set[str]:
 )
 def test_what_stays_light(statement, heavy):
     assert not loaded_after(statement) & heavy
+
+
+def test_the_names_of_the_package_are_those_of_its_api():
+    """Lazily loaded, told to type checkers, and public in the API."""
+    import pretrainkit
+    from pretrainkit import api
+
+    typed = imports(SOURCE / "__init__.py", with_types=True)
+    assert {name.rpartition(".")[2] for name in typed if name.startswith("pretrainkit.api.")} == {*pretrainkit.__all__}
+    assert {*pretrainkit.__all__} <= {*api.__all__}
+    assert all(getattr(pretrainkit, name) is getattr(api, name) for name in pretrainkit.__all__)
+    assert api.__all__ == sorted(api.__all__)
+    assert all(hasattr(api, name) for name in api.__all__)
