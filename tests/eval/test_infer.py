@@ -159,9 +159,10 @@ def test_chunks_that_a_cut_left_behind_whole_answers_go(tmp_path, monkeypatch):
     def cut(*_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr("pretrainkit.eval.infer.shutil.rmtree", cut)
-        write(tmp_path / "a.jsonl", Squares(5))
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "a.jsonl", Squares(5))
     assert (tmp_path / "a.jsonl.chunks").is_dir()
     write(tmp_path / "a.jsonl", Squares(5))
     assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "a.jsonl.manifest.json"}
