@@ -265,7 +265,6 @@ CASES = [
         {"EXPORT": "no-words-export", "TOKENIZER": "tokenizer", "FOLDER": "{out}"},
     ),
     # plans and sweeps
-    Case("plan glue/own init_from=bert", "data.train=PATH", {"PATH": "claims.jsonl", "+": f"{CLAIMED} {GLUE}"}),
     Case(f"plan bert/tiny {BERT} --price -1 --no-dry-run", "--price 3.5"),
     Case(
         f"plan bert/tiny {BERT} parallel.strategy=hsdp --gpus 3 --gpus-per-node 2 --no-dry-run",

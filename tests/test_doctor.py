@@ -1,8 +1,7 @@
-"""What the doctor finds where a package is broken, and where compiled helpers are missing or built with less."""
+"""What the doctor finds where a package is broken, and where compiled helpers are missing."""
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -21,19 +20,6 @@ from pretrainkit.running.doctor import helpers_built, helpers_finding
 from pretrainkit.running.exercises import exercise
 finding = helpers_finding(exercise(helpers_built()))
 print(json.dumps([finding.state, finding.text, finding.mend]))
-"""
-SOFTMAX = """
-import sys, torch
-from pretrainkit.nn.compiled import part
-torch.set_num_threads(int(sys.argv[1]))
-module = part("_softmax")
-print(module is not None and module.has_openmp)
-"""
-WITHOUT_OPENMP = """#!/bin/sh
-for word in "$@"; do
-  if [ "$word" = -fopenmp ]; then echo "clang: error: unsupported option '-fopenmp'" >&2; exit 1; fi
-done
-exec cc "$@"
 """
 
 
@@ -83,33 +69,14 @@ def python(checkout: Path, *words: str, **environment: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
-def test_what_was_not_built_is_named_with_the_reason_and_the_command_builds_it(checkout: Path, tmp_path: Path) -> None:
+def test_what_was_not_built_is_named_with_the_reason_and_the_command_builds_it(checkout: Path) -> None:
     state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC="/nowhere/cc"))
     assert state == "limited"
-    assert (
-        "not built: corpus._words, recipes.t5._spans, recipes.pixel._masks, recipes.fourm._keep, nn._attention" in text
-    )
+    assert text.startswith("not built: corpus._words, recipes.t5._spans, recipes.pixel._masks, recipes.fourm._keep; ")
     assert "slower" in text
     assert mend.startswith("no compiler /nowhere/cc: apt install gcc")
 
-    # A compiler as Apple's: all is built, for one thread where it would be several.
-    compiler = tmp_path / "cc without"
-    compiler.write_text(WITHOUT_OPENMP)
-    compiler.chmod(0o755)
-    given = shlex.quote(str(compiler))
-    mend = json.loads(python(checkout, "-c", HELPERS, CC=given))[2]
-    assert f"the compiler {compiler} does not accept -fopenmp" in mend
-    run = {"shell": True, "check": True, "capture_output": True}
-    build = mend.partition(", then: ")[2]
-    subprocess.run(build, **run, env=os.environ | {"CC": given})
-    state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC=given))
-    assert state == "limited"
-    assert "without OpenMP" in text
-    # Torch's operators have several threads, so they are used then.
-    assert python(checkout, "-c", SOFTMAX, "1", OMP_NUM_THREADS="1").strip() == "0"
-    assert python(checkout, "-c", SOFTMAX, "2", OMP_NUM_THREADS="2").strip() == "False"
-
-    subprocess.run(build, **run, env=os.environ | {"CC": "cc"})
+    mend = json.loads(python(checkout, "-c", HELPERS, CC="cc"))[2]
+    subprocess.run(mend, shell=True, check=True, capture_output=True, env=os.environ | {"CC": "cc"})
     state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC="cc"))
     assert (state, mend) == ("good", "")
-    assert python(checkout, "-c", SOFTMAX, "2", OMP_NUM_THREADS="2").strip() == "1"

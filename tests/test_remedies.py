@@ -29,7 +29,7 @@ from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, 
 from page_runner import ROOT, Ended, run_here, run_warm_verb, within
 from pretrainkit.api import load_config
 from pretrainkit.cli import main
-from pretrainkit.recipes.recipe import Recipe
+from pretrainkit.errors import InputError
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.tasks.task import REGISTRY
 from remedies import Case, followed
@@ -454,7 +454,11 @@ def test_an_export_that_cannot_come_back_is_one_of_ours_as_advised(
     lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recipe of one's own may write files for transformers that it cannot read."""
-    monkeypatch.setattr(type(find_recipe("bert")), "import_huggingface", Recipe.import_huggingface)
+
+    def cannot(*_: object) -> None:
+        raise InputError("recipe 'bert' cannot read folders of transformers")
+
+    monkeypatch.setattr(type(find_recipe("bert")), "import_huggingface", cannot)
     ended, warned = run_with_warnings(["export", str(lab / "bert"), "--out", str(tmp_path / "theirs")])
     assert ended.code == 0
     message = warned[warned.index("the export cannot") :]

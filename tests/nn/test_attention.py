@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.nn.attention import PaddedLayout, SelfAttention, TiledLayout, padded_layout
+from pretrainkit.nn.attention import PaddedLayout, SelfAttention, padded_layout
+from pretrainkit.nn.cpu.attention import TiledLayout
 from pretrainkit.nn.rotary import rotate, rotation
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=6)

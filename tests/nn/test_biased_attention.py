@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from pretrainkit.nn import biased_attention
-from pretrainkit.nn.biased_attention import Pair, RowPairs, TiledPairs, flex_pairs, visible_pairs
+from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
+from pretrainkit.nn.cpu import attention as on_cpu
+from pretrainkit.nn.cpu.attention import Pair, TiledPairs
+from pretrainkit.nn.cuda import attention as on_cuda
+from pretrainkit.nn.cuda.attention import flex_pairs
 from pretrainkit.nn.relative_bias import RelativeBias
 
 HEADS, WIDTH = 2, 4
@@ -35,7 +38,7 @@ SELF = {
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("scores_at_a_time", [1, 1 << 17])
 def test_tiles_equal_the_formula_in_value_and_gradient(monkeypatch, case, is_causal, scores_at_a_time):
-    monkeypatch.setattr(biased_attention, "_SCORES_AT_A_TIME", scores_at_a_time)
+    monkeypatch.setattr(on_cpu, "_SCORES_AT_A_TIME", scores_at_a_time)
     lengths, prefixes = SELF[case]
     num = sum(lengths)
     bias = make_bias(is_bidirectional=not is_causal)
@@ -119,7 +122,7 @@ def differentiable_flex(q_BHQK, k_BHPK, v_BHPK, *, score_mod, block_mask, scale)
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_flex_is_asked_for_the_formula_with_the_gradients_of_queries_keys_values_and_bias(monkeypatch, is_causal):
-    monkeypatch.setattr(biased_attention, "_flex_attention", lambda _: differentiable_flex)
+    monkeypatch.setattr(on_cuda, "_flex_attention", lambda _: differentiable_flex)
     segment, is_prefix = packed_rows()
     bias = make_bias(is_bidirectional=not is_causal)
     torch.manual_seed(0)

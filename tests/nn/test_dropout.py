@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretrainkit.nn.dropout import dropout, keep_factors
+from pretrainkit.nn.cpu.dropout import keep_factors
+from pretrainkit.nn.dropout import dropout
 
 
 @settings(max_examples=10, deadline=None)

@@ -21,11 +21,11 @@ class LayerNorm(nn.LayerNorm):
 class FeedForward(nn.Module):
     """Two linear layers with an activation between."""
 
-    def __init__(self, width: int, inner_width: int, activation: str, linear: type[nn.Linear] = nn.Linear) -> None:
+    def __init__(self, width: int, inner_width: int, activation: str) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.up = linear(width, inner_width)
-        self.down = linear(inner_width, width)
+        self.up = nn.Linear(width, inner_width)
+        self.down = nn.Linear(inner_width, width)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
@@ -76,17 +76,11 @@ class PostNormBlock(nn.Module):
         self.feed_forward = FeedForward(width, inner_width, activation)
         self.feed_forward_norm = LayerNorm(width, epsilon)
 
-    def forward(
-        self,
-        x_TD: Tensor,
-        layout: AttentionLayout,
-        rotation: Rotation | None = None,
-        wanted_W: Tensor | None = None,
-    ) -> Tensor:
-        """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
+    def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
+        """(T, D) to (T, D), or those that ask (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
-        mixed_TD = dropout(self.attention(x_TD, layout, rotation, wanted_W), rate, is_training=is_training)
-        x_TD = self.attention_norm(_rows(x_TD, wanted_W) + mixed_TD)
+        mixed_TD = dropout(self.attention(x_TD, layout, rotation), rate, is_training=is_training)
+        x_TD = self.attention_norm(layout.asking(x_TD) + mixed_TD)
         return self.feed_forward_norm(x_TD + dropout(self.feed_forward(x_TD), rate, is_training=is_training))
 
 
@@ -103,29 +97,20 @@ class PlainPreNormBlock(nn.Module):
         attention_dropout_rate: float,
         epsilon: float,
         dropout_rate: float = 0.0,
-        linear: type[nn.Linear] = nn.Linear,
     ) -> None:
-        """`dropout_rate` is on the outputs of attention and feed-forward, whose layers are `linear`."""
+        """`dropout_rate` is on the outputs of attention and feed-forward."""
         super().__init__()
         self.dropout_rate = dropout_rate
         self.attention_norm = LayerNorm(width, epsilon)
-        self.attention = SelfAttention(
-            width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate, linear=linear
-        )
+        self.attention = SelfAttention(width, num_heads, has_bias=True, dropout_rate=attention_dropout_rate)
         self.feed_forward_norm = LayerNorm(width, epsilon)
-        self.feed_forward = FeedForward(width, inner_width, activation, linear)
+        self.feed_forward = FeedForward(width, inner_width, activation)
 
-    def forward(
-        self,
-        x_TD: Tensor,
-        layout: AttentionLayout,
-        wanted_W: Tensor | None = None,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
+    def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
+        """(T, D) to (T, D), or those that ask (see `AttentionLayout.reading`)."""
         rate, is_training = self.dropout_rate, self.training
-        mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation, wanted_W)
-        x_TD = _rows(x_TD, wanted_W) + dropout(mixed_TD, rate, is_training=is_training)
+        mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
+        x_TD = layout.asking(x_TD) + dropout(mixed_TD, rate, is_training=is_training)
         return x_TD + dropout(self.feed_forward(self.feed_forward_norm(x_TD)), rate, is_training=is_training)
 
 
@@ -155,18 +140,8 @@ class PreNormBlock(nn.Module):
         self.feed_forward_norm = LayerNorm(width, epsilon, has_bias=False)
         self.feed_forward = GatedFeedForward(width, inner_width, activation, dropout_rate)
 
-    def forward(
-        self,
-        x_TD: Tensor,
-        layout: AttentionLayout,
-        rotation: Rotation | None = None,
-        wanted_W: Tensor | None = None,
-    ) -> Tensor:
-        """(T, D) to (T, D), or to (W, D): only the tokens `wanted_W` (int64, ascending)."""
-        mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation, wanted_W)
-        x_TD = _rows(x_TD, wanted_W) + dropout(mixed_TD, self.attention_dropout_rate, is_training=self.training)
+    def forward(self, x_TD: Tensor, layout: AttentionLayout, rotation: Rotation | None = None) -> Tensor:
+        """(T, D) to (T, D), or those that ask (see `AttentionLayout.reading`)."""
+        mixed_TD = self.attention(self.attention_norm(x_TD), layout, rotation)
+        x_TD = layout.asking(x_TD) + dropout(mixed_TD, self.attention_dropout_rate, is_training=self.training)
         return x_TD + self.feed_forward(self.feed_forward_norm(x_TD))
-
-
-def _rows(x_TD: Tensor, wanted_W: Tensor | None) -> Tensor:
-    return x_TD if wanted_W is None else x_TD[wanted_W]

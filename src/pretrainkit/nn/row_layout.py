@@ -43,15 +43,12 @@ class RowLayout(AttentionLayout):
             return mixed_NHK
         return _FromSlots.apply(mixed_NHK, self.slot_T)
 
-    def attends_from(self, x: Tensor) -> bool:
-        return True
-
     def attend_from(
-        self, q_WHK: Tensor, kv_T2HK: Tensor, wanted_W: Tensor, *, window: int | None, dropout_rate: float
+        self, q_WHK: Tensor, kv_T2HK: Tensor, asked_W: Tensor, *, window: int | None, dropout_rate: float
     ) -> Tensor:
         _refuse_window(window)
         k_BHSK, v_BHSK = self._by_row(kv_T2HK)
-        visible = self._is_visible_from(wanted_W) if self.is_causal else self._is_real()
+        visible = self._is_visible_from(asked_W) if self.is_causal else self._is_real()
         mixed_BH1K = F.scaled_dot_product_attention(
             q_WHK[:, :, None], k_BHSK, v_BHSK, attn_mask=visible, dropout_p=dropout_rate
         )
@@ -71,9 +68,9 @@ class RowLayout(AttentionLayout):
             return None
         return (_slots(self.length, self.num_real_B) < self.num_real_B[:, None])[:, None, None]
 
-    def _is_visible_from(self, wanted_W: Tensor) -> Tensor:
-        """bool (B, 1, 1, S): slots up to the wanted one."""
-        at_B = wanted_W if self.slot_T is None else self.slot_T[wanted_W]
+    def _is_visible_from(self, asked_W: Tensor) -> Tensor:
+        """bool (B, 1, 1, S): slots up to the asking one."""
+        at_B = asked_W if self.slot_T is None else self.slot_T[asked_W]
         return (_slots(self.length, at_B) <= (at_B % self.length)[:, None])[:, None, None]
 
 

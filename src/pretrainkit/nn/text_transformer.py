@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import initialise_residual_blocks
 from pretrainkit.nn.row_layout import RowLayout, without_padding
-from pretrainkit.nn.tied_table import look_up
 
 _WORTH_LEAVING_OUT = 0.1
 """Share of padding from which its work exceeds that of moving tokens between rows and stream."""
@@ -83,10 +82,11 @@ class TextTransformer(nn.Module):
             x_TD = layer(x_TD, layout)
         if self.pool == "mean":
             return self._mean(self.norm_after(self.layers[-1](x_TD, layout)), layout)
-        wanted_B = self._first_tokens(layout, x_TD)
+        read_B = self._first_tokens(layout, x_TD)
         if self.pool == "eos":
-            wanted_B = wanted_B + (S if real_B is None else real_B) - 1
-        return self.norm_after(self.layers[-1](x_TD, layout, wanted_B))
+            read_B = read_B + (S if real_B is None else real_B) - 1
+        # The last block computes the tokens that are read alone.
+        return self.norm_after(self.layers[-1](x_TD, layout.reading(read_B)))
 
     def _leaves_padding_out(self, ids_BS: Tensor, real_B: Tensor) -> bool:
         if ids_BS.device.type != "cpu":
@@ -97,10 +97,9 @@ class TextTransformer(nn.Module):
         """(T, D): all slots, or those of `slots_T`."""
         B, S = ids_BS.shape
         if slots_T is None:
-            x_BSD = look_up(self.token.weight, ids_BS)[0] + self.position_embedding[:S]
+            x_BSD = self.token(ids_BS) + self.position_embedding[:S]
             return x_BSD.view(B * S, -1)
-        x_TD, _ = look_up(self.token.weight, ids_BS.flatten()[slots_T])
-        return x_TD + self.position_embedding.index_select(0, slots_T % S)
+        return self.token(ids_BS.flatten()[slots_T]) + self.position_embedding.index_select(0, slots_T % S)
 
     @staticmethod
     def _first_tokens(layout: RowLayout, x_TD: Tensor) -> Tensor:

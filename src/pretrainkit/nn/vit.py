@@ -100,7 +100,8 @@ class VisionTransformer(nn.Module):
             x_TD = self.norm_after(self.layers[-1](x_TD, layout))
             return x_TD.view(B, S, D)[:, 1:].mean(1)
         first_B = torch.arange(0, B * S, S, device=x_TD.device)
-        return self.norm_after(self.layers[-1](x_TD, layout, first_B))
+        # The last block computes the class tokens alone.
+        return self.norm_after(self.layers[-1](x_TD, layout.reading(first_B)))
 
     def _embed(self, pixels_BCHW: Tensor) -> Tensor:
         """The class token and the patches (those that are kept) with their positions, (B, S, D)."""

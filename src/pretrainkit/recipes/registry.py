@@ -90,11 +90,8 @@ def able(recipe: Recipe[Any], capability: type[C]) -> C:
     """The recipe as one that has a capability. Raises InputError with the recipes that have it."""
     if isinstance(recipe, capability):
         return recipe
-    others = ", ".join(recipes_able(capability)) or "none"
-    advice = (
-        f"{capability.instead}; recipes that can: {others}" if capability.instead else f"recipes that can: {others}"
-    )
-    raise InputError(f"recipe {recipe.name!r} cannot {capability.does}\n  {advice}")
+    advice = [capability.instead, f"recipes that can: {', '.join(recipes_able(capability)) or 'none'}"]
+    raise InputError("\n  ".join([f"recipe {recipe.name!r} cannot {capability.does}", *filter(None, advice)]))
 
 
 def recipe_of_huggingface(model_type: str | None, origin: str) -> str:

@@ -6,7 +6,6 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 from pretrainkit.exporting import torchvision_shim
@@ -47,16 +45,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 
 HELPERS = tuple(
     f"pretrainkit.{name}"
-    for name in (
-        "corpus._words",
-        "recipes.t5._spans",
-        "recipes.pixel._masks",
-        "recipes.fourm._keep",
-        "nn._attention",
-        "nn._gated_swish",
-        "nn._gelu",
-        "nn._softmax",
-    )
+    for name in ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
 )
 """The compiled modules."""
 
@@ -166,12 +155,8 @@ def helpers_finding(outcomes: Mapping[str, Outcome]) -> Finding:
     missing = [name for name in HELPERS if name not in outcomes]
     if missing:
         names = ", ".join(name.removeprefix("pretrainkit.") for name in missing)
-        cost = "Python and torch do the same, slower: words take 4 times, spans of T5 twice as long, steps on a CPU too"
+        cost = "Python does the same, slower: words take 4 times, spans of T5 twice as long"
         return Finding("compiled helpers", "limited", f"not built: {names}; {cost}", _build())
-    computing = [import_module(name) for name in HELPERS if name.startswith("pretrainkit.nn.")]
-    if not all(getattr(module, "has_openmp", True) for module in computing):
-        text = "all, but attention, GELU, gated swish and softmax without OpenMP: used by processes of one thread alone"
-        return Finding("compiled helpers", "limited", text, _build())
     return Finding("compiled helpers", "good", ", ".join(name.removeprefix("pretrainkit.") for name in HELPERS))
 
 
@@ -185,20 +170,7 @@ def _build() -> str:
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if shutil.which(compiler[0]) is None:
         return f"no compiler {compiler[0]}: apt install gcc python3-dev (macOS: xcode-select --install), then: {build}"
-    if _accepts_openmp(compiler):
-        return build
-    return (
-        f"the compiler {compiler[0]} does not accept -fopenmp: export CC=... one that does (apt install gcc; macOS: "
-        f"brew install gcc), then: {build}"
-    )
-
-
-def _accepts_openmp(compiler: list[str]) -> bool:
-    with TemporaryDirectory() as folder:
-        program = Path(folder, "empty.c")
-        program.write_text("int main(void) { return 0; }\n", encoding="utf-8")
-        command = [*compiler, "-fopenmp", str(program), "-o", str(program.with_suffix(""))]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return build
 
 
 def _rendering(outcome: Outcome) -> list[Finding]:

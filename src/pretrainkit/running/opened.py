@@ -135,8 +135,13 @@ def read_model(
         able_reader = able(reader, ReadsHuggingFace)
         if pooling is None:
             config, weights = able_reader.import_huggingface(path)
+        elif isinstance(reader, StandsOnEncoder):
+            config, weights = reader.import_classifier(path, pooling)
         else:
-            config, weights = able(reader, StandsOnEncoder).import_classifier(path, pooling)
+            raise InputError(
+                f"recipe {reader.name!r} has no choice of pooling\n"
+                f"  leave --pooling out, or give --recipe {next(iter(recipes_able(StandsOnEncoder)))}"
+            )
         if settings is not None and reader.name == own:
             carried = load_config(settings.config)
             if settings.has_own_model:

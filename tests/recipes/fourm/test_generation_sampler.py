@@ -87,7 +87,7 @@ def logits_of(model: FourM, known: Known, row: int, places: Sequence[int], hidde
     with torch.no_grad():
         embedded, place = model.embed(inputs)
         context = model.context(model.encode(embedded, inputs)) + place
-        return model.logits(DEPTH.name, model.decode(context, inputs)[0][DEPTH.name])
+        return model.logits(DEPTH.name, model.decode(context, inputs)[DEPTH.name])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_kept_keys_and_values_change_no_logits(changes: dict[str, object]) -> No
             with torch.no_grad():
                 embedded, place = model.embed(inputs)
                 context = model.context(model.encode(embedded, inputs)) + place
-                slow = model.logits(CAPTION.name, model.decode(context, inputs)[0][CAPTION.name])[-1]
+                slow = model.logits(CAPTION.name, model.decode(context, inputs)[CAPTION.name])[-1]
             torch.testing.assert_close(steps[length - 1][row], slow, rtol=1e-4, atol=1e-4)
 
 

@@ -155,7 +155,7 @@ def test_a_folder_that_does_not_say_how_it_pools_is_imported_as_its_message_says
     torch.testing.assert_close(vectors_of(found.encoder), vectors_of(model.encoder), rtol=1e-4, atol=1e-5)
     with pytest.raises(InputError, match="no choice of pooling") as caught:
         api.import_model(tmp_path / "original", "pixel", tmp_path / "other", pooling="mean")
-    assert "give --recipe glue" in followed(caught.value, "recipes/recipe.py: recipe … has no choice of pooling")
+    assert "give --recipe glue" in followed(caught.value, "running/opened.py: recipe … has no choice of pooling")
     api.import_model(tmp_path / "original", "glue", tmp_path / "other", pooling="mean")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pixel_batches import batch_of, pictures, small_model, small_run
 
-from pretrainkit.nn.attention import VarlenLayout
+from pretrainkit.nn.cuda.attention import VarlenLayout
 from pretrainkit.recipes.pixel import inputs
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.inputs import read_batch
@@ -117,7 +117,7 @@ def test_a_batch_without_texts_has_no_loss_and_every_gradient(model: PixelForPre
 def test_the_layout_of_gpus_gives_the_same(model: PixelForPretraining, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of(5, [16, 3, 9], pad_to=8)
     expected = predicted(model, batch)
-    monkeypatch.setattr(inputs, "layout_of", VarlenLayout)
+    monkeypatch.setattr(inputs, "stream_layout", VarlenLayout)
     torch.testing.assert_close(predicted(model, batch), expected)
 
 

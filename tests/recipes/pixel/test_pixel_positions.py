@@ -7,6 +7,7 @@ import torch
 from pixel_batches import batch_of, pictures, small_model, small_run
 
 from pretrainkit.errors import ConfigError, InputError
+from pretrainkit.nn.cuda.attention import VarlenLayout
 from pretrainkit.recipes.pixel import inputs
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
@@ -70,7 +71,7 @@ def test_the_layout_of_gpus_gives_the_same_with_any_positions(positions: str, mo
     model = made(positions=positions, decoder_num_heads=2)
     batch = batch_of(5, [16, 3, 9], pad_to=8)
     expected = drawn(model, batch)
-    monkeypatch.setattr(inputs, "layout_of", inputs.VarlenLayout)
+    monkeypatch.setattr(inputs, "stream_layout", VarlenLayout)
     torch.testing.assert_close(drawn(model, batch), expected)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pixel_batches import pictures, small_run
 from torch import Tensor
 
-from pretrainkit.nn.attention import VarlenLayout
+from pretrainkit.nn.cuda.attention import VarlenLayout
 from pretrainkit.recipes.pixel import text_encoder
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
@@ -179,7 +179,7 @@ def test_on_meta_it_has_no_values() -> None:
 def test_gpu_layout_gives_the_same_states(trained: PixelForPretraining, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, batch = encoder_of(trained), texts(5, [4, 12])
     found = encoder(batch, 16)
-    monkeypatch.setattr(text_encoder, "layout_of", lambda starts, longest, num: VarlenLayout(starts, longest, num))
+    monkeypatch.setattr(text_encoder, "stream_layout", lambda starts, longest, num: VarlenLayout(starts, longest, num))
     torch.testing.assert_close(encoder(batch, 16), found)
 
 

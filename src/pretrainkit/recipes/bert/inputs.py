@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, TiledLayout, VarlenLayout
+from pretrainkit.nn.attention import AttentionLayout, PaddedLayout
+from pretrainkit.nn.cpu.attention import TiledLayout
+from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.training.objective import Batch
 
 
@@ -110,18 +112,13 @@ def read_texts(batch: Batch, max_length: int, predicted_K: Tensor) -> BertInputs
         # A microbatch without examples, which a rank gets when another needs one more: the model reads padding as one
         # example, so that every parameter has its (zero) gradient to share. Its predictions have weight 0.
         cu_seqlens = torch.arange(2, dtype=torch.int32, device=ids_T.device) * min(num_tokens, max_length)
-    layout: AttentionLayout
     if ids_T.device.type == "cpu":
-        lengths = tuple(length for length in cu_seqlens.diff().tolist() if length)
-        num_tokens = sum(lengths)  # without the room left at the end
-        layout = TiledLayout(lengths)
-    else:
-        layout = VarlenLayout(cu_seqlens, max_length, num_tokens)
+        num_tokens = int(cu_seqlens[-1])  # without the room left at the end
     return BertInputs(
         ids_T=ids_T[:num_tokens],
         type_ids_T=batch["token_type_ids"][:num_tokens],
         positions_T=batch["positions"][:num_tokens],
-        layout=layout,
+        layout=stream_layout(cu_seqlens, max_length, num_tokens),
         first_B=first_B,
         predicted_K=predicted_K,
     )

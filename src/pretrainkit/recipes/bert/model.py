@@ -20,7 +20,6 @@ from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.rotary import Rotation, rotation
-from pretrainkit.nn.tied_table import TiedTable, look_up
 from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs
 
@@ -47,11 +46,10 @@ class BertEmbeddings(nn.Module):
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon)
 
-    def forward(self, inputs: BertInputs) -> tuple[Tensor, TiedTable]:
-        """(T, D), and the table for the masked-word head."""
-        x_TD, table = look_up(self.word.weight, inputs.ids_T)
-        x_TD = x_TD + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
-        return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training), table
+    def forward(self, inputs: BertInputs) -> Tensor:
+        """(T, D)."""
+        x_TD = self.word(inputs.ids_T) + self.position(inputs.positions_T) + self.token_type(inputs.type_ids_T)
+        return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training)
 
 
 class ModernEmbeddings(nn.Module):
@@ -63,10 +61,9 @@ class ModernEmbeddings(nn.Module):
         self.word = nn.Embedding(vocab_size, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_epsilon, has_bias=False)
 
-    def forward(self, inputs: BertInputs) -> tuple[Tensor, TiedTable]:
-        """(T, D), and the table for the masked-word head."""
-        x_TD, table = look_up(self.word.weight, inputs.ids_T)
-        return dropout(self.norm(x_TD), self.dropout_rate, is_training=self.training), table
+    def forward(self, inputs: BertInputs) -> Tensor:
+        """(T, D)."""
+        return dropout(self.norm(self.word(inputs.ids_T)), self.dropout_rate, is_training=self.training)
 
 
 class MaskedWordHead(nn.Module):
@@ -79,12 +76,12 @@ class MaskedWordHead(nn.Module):
         self.norm = LayerNorm(width, epsilon, has_bias=has_bias)
         self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
 
-    def forward(self, x_KD: Tensor, table: TiedTable, token_K: Tensor | None) -> TokenLoss | Tensor:
+    def forward(self, x_KD: Tensor, word_VD: Tensor, token_K: Tensor | None) -> TokenLoss | Tensor:
         """Losses of the true tokens, or float32 logits (K, V) where they are not given."""
         x_KD = self.norm(self.activation(self.dense(x_KD)))
         if token_K is None:
-            return linear_logits(x_KD, table, self.decoder_bias)
-        return linear_cross_entropy(x_KD, table, self.decoder_bias, token_K)
+            return linear_logits(x_KD, word_VD, self.decoder_bias)
+        return linear_cross_entropy(x_KD, word_VD, self.decoder_bias, token_K)
 
 
 class SentenceOrderHead(nn.Module):
@@ -127,26 +124,26 @@ class BertForPretraining(nn.Module):
 
     def forward(self, inputs: BertInputs, token_K: Tensor | None = None) -> BertOutputs:
         """Losses of the true tokens `token_K` at `inputs.predicted_K`, or logits where they are not given."""
+        x_TD = self.embeddings(inputs)
+        rotations = rotations_of(self.config, inputs.positions_T)
+        for layer, rotation_ in zip(self.layers[:-1], rotations[:-1], strict=True):
+            x_TD = layer(x_TD, inputs.layout, rotation_)
         # The last block computes only what the heads read: the same numbers for a sixth of its work.
         read = inputs.predicted_K
         if self.sentence_order is not None:
             read = torch.cat((read, inputs.first_B))
-        wanted_W, where = ascending(read, num_tokens=len(inputs.ids_T))
-        x_TD, table = self.embeddings(inputs)
-        rotations = rotations_of(self.config, inputs.positions_T)
-        for layer, rotation_ in zip(self.layers[:-1], rotations[:-1], strict=True):
-            x_TD = layer(x_TD, inputs.layout, rotation_)
-        x_WD = self.final_norm(self.layers[-1](x_TD, inputs.layout, rotations[-1], wanted_W))
+        reading = inputs.layout.reading(read)
+        x_RD = reading.read(self.final_norm(self.layers[-1](x_TD, reading, rotations[-1])))
         num_predictions = len(inputs.predicted_K)
-        said = self.masked_lm(x_WD[where[:num_predictions]], table, token_K)
-        order_B2 = None if self.sentence_order is None else self.sentence_order(x_WD[where[num_predictions:]])
+        said = self.masked_lm(x_RD[:num_predictions], self.embeddings.word.weight, token_K)
+        order_B2 = None if self.sentence_order is None else self.sentence_order(x_RD[num_predictions:])
         if isinstance(said, TokenLoss):
             return BertOutputs(said, None, order_B2)
         return BertOutputs(None, said, order_B2)
 
     def encode(self, inputs: BertInputs) -> list[Tensor]:
         """(T, D) after the embeddings and after each block; the last one normalised, where the architecture ends so."""
-        states = [self.embeddings(inputs)[0]]
+        states = [self.embeddings(inputs)]
         for layer, rotation_ in zip(self.layers, rotations_of(self.config, inputs.positions_T), strict=True):
             states.append(layer(states[-1], inputs.layout, rotation_))
         states[-1] = self.final_norm(states[-1])
@@ -199,15 +196,6 @@ def rotations_of(config: BertModelConfig | ModernModelConfig, positions_T: Tenso
     everywhere = rotation(positions_T, width, config.global_rope_theta)
     nearby = rotation(positions_T, width, config.local_rope_theta)
     return [nearby if is_local(config, layer) else everywhere for layer in range(config.num_layers)]
-
-
-def ascending(read: Tensor, *, num_tokens: int) -> tuple[Tensor | None, Tensor]:
-    """The tokens to compute, and where in them each of `read` is. On a GPU all (None), so that shapes are known."""
-    if read.device.type != "cpu":
-        return None, read
-    is_read_T = torch.zeros(num_tokens, dtype=torch.bool)
-    is_read_T[read] = True
-    return is_read_T.nonzero()[:, 0], (is_read_T.cumsum(0) - 1)[read]
 
 
 def is_local(config: ModernModelConfig, layer: int) -> bool:

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.attention import AttentionLayout
 from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
 from pretrainkit.recipes.bert.config import BertModelConfig
 from pretrainkit.recipes.bert.inputs import BertInputs, read_texts
-from pretrainkit.recipes.bert.model import BertForPretraining, ascending, rotations_of
+from pretrainkit.recipes.bert.model import BertForPretraining, rotations_of
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
 
@@ -56,11 +57,12 @@ class BertTextEncoder(TextEncoder):
     def forward(self, batch: Batch, max_length: int) -> Tensor:
         first_B = batch["cu_seqlens"][:-1].long()
         inputs = read_texts(batch, max_length, first_B)
-        wanted_B, where_B = ascending(first_B, num_tokens=len(inputs.ids_T))
-        return self.pooler(self._hidden(inputs, wanted_B)[where_B])
+        reading = inputs.layout.reading(first_B)
+        return self.pooler(reading.read(self._hidden(inputs, reading)))
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
-        return self._hidden(read_texts(batch, max_length, batch["cu_seqlens"][:0].long()), None)
+        inputs = read_texts(batch, max_length, batch["cu_seqlens"][:0].long())
+        return self._hidden(inputs, inputs.layout)
 
     def token_features(self, batch: Batch, max_length: int) -> Tensor:
         """ModernBERT's go through the dense layer and norm of its pooler, as in its fine-tuning by transformers."""
@@ -75,13 +77,13 @@ class BertTextEncoder(TextEncoder):
         if not isinstance(self.pooler, ModernPooler):
             self.pooler.requires_grad_(False)
 
-    def _hidden(self, inputs: BertInputs, wanted_W: Tensor | None) -> Tensor:
-        """(T, D), or (W, D): only the tokens `wanted_W` in the last block."""
-        x_TD, _ = self.embeddings(inputs)
+    def _hidden(self, inputs: BertInputs, last: AttentionLayout) -> Tensor:
+        """(T, D), or the tokens that ask in the layout of the last block."""
+        x_TD = self.embeddings(inputs)
         rotations = rotations_of(self.config, inputs.positions_T)
         for layer, rotation in zip(self.layers[:-1], rotations[:-1], strict=True):
             x_TD = layer(x_TD, inputs.layout, rotation)
-        return self.final_norm(self.layers[-1](x_TD, inputs.layout, rotations[-1], wanted_W))
+        return self.final_norm(self.layers[-1](x_TD, last, rotations[-1]))
 
 
 def build_text_encoder(model: BertForPretraining) -> BertTextEncoder:

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.nn.linear import linear
-from pretrainkit.nn.tied_table import TiedTable, look_up
 from pretrainkit.recipes.fourm.inputs import InputTokens
 from pretrainkit.recipes.fourm.modality import MAX_POSITIONS, Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
@@ -80,12 +78,12 @@ class InputEmbedding(Places):
     def forward(self, tokens: InputTokens) -> Tensor:
         """(n, D), without positions."""
         if self.patch is not None:
-            return linear(self._patches(tokens), self.patch.weight)
+            return F.linear(self._patches(tokens), self.patch.weight)
         if self.vector is not None:
             vectors_nE = self._vectors(tokens)
             return self.vector(vectors_nE if self.bottleneck is None else self.bottleneck(vectors_nE))
         assert self.table is not None
-        return look_up(self.table, tokens.ids_n)[0]
+        return F.embedding(tokens.ids_n, self.table)
 
     def _patches(self, tokens: InputTokens) -> Tensor:
         """float32 (n, F): standardized pixels of the patches, row by row, column by column, channel fastest."""
@@ -119,17 +117,16 @@ class TargetEmbedding(Places):
         self.table = nn.Parameter(torch.zeros(shape)) if is_read else None
         self.head = None if is_read and config.tied_logits else nn.Parameter(torch.zeros(shape))
 
-    def look_up(self, ids_n: Tensor) -> tuple[Tensor, TiedTable]:
-        """(n, D) and the table for the head of the same forward pass."""
+    def look_up(self, ids_n: Tensor) -> Tensor:
+        """(n, D)."""
         assert self.table is not None
-        return look_up(self.table, ids_n)
+        return F.embedding(ids_n, self.table)
 
-    def output_table(self, read: TiedTable | None) -> TiedTable:
-        """What predicts ids; `read`: from `look_up` in the same forward pass, if there was one."""
-        if self.head is not None:
-            return TiedTable(self.head)
-        assert self.table is not None
-        return TiedTable(self.table) if read is None else read
+    def output_table(self) -> Tensor:
+        """(V, D): what predicts ids."""
+        found = self.table if self.head is None else self.head
+        assert found is not None
+        return found
 
     def initialise(self, deviation: float) -> None:
         """Tables that are only read are normal, those that predict uniform."""

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
-from pretrainkit.nn.biased_attention import Pair, PairLayout, RowPairs, TiledPairs
+from pretrainkit.nn.biased_attention import PairLayout, RowPairs
+from pretrainkit.nn.cpu.attention import Pair, TiledPairs
 from pretrainkit.recipes.fourm.embeddings import InputEmbedding
 from pretrainkit.recipes.fourm.inputs import InputTokens
 from pretrainkit.recipes.fourm.layers import EncoderBlock, Examples, norm

@@ -20,7 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.biased_attention import Pair, PairLayout, RowPairs, TiledPairs, flex_pairs, visible_pairs
+from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
+from pretrainkit.nn.cpu.attention import Pair, TiledPairs
+from pretrainkit.nn.cuda.attention import flex_pairs
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.objective import Batch

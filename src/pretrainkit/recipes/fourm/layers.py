@@ -12,26 +12,7 @@ from torch import Tensor, nn
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.blocks import LayerNorm
-from pretrainkit.nn.gated_gelu import is_fused
-from pretrainkit.nn.gated_swish import gated_swish
-from pretrainkit.nn.linear import linear
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
-
-
-class PlainLinear(nn.Linear):
-    """By the faster library on a CPU."""
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to (T, F)."""
-        return linear(x_TD, self.weight, self.bias)
-
-
-class PaddedLinear(nn.Linear):
-    """The same, with rows that may lie further apart: attention takes them so."""
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """(T, D) to (T, F)."""
-        return linear(x_TD, self.weight, self.bias, is_padded=True)
 
 
 class Attention(nn.Module):
@@ -41,8 +22,8 @@ class Attention(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.heads = (config.num_heads, width // config.num_heads)
-        self.qkv = PaddedLinear(width, 3 * width, bias=config.biases)
-        self.out = PlainLinear(width, width, bias=config.biases)
+        self.qkv = nn.Linear(width, 3 * width, bias=config.biases)
+        self.out = nn.Linear(width, width, bias=config.biases)
         self.query_norm, self.key_norm = _head_norms(config)
 
     def stacked_layers(self) -> dict[str, int]:
@@ -68,9 +49,9 @@ class CrossAttention(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.heads = (config.num_heads, width // config.num_heads)
-        self.query = PaddedLinear(width, width, bias=config.biases)
-        self.key_value = PaddedLinear(width, 2 * width, bias=config.biases)
-        self.out = PlainLinear(width, width, bias=config.biases)
+        self.query = nn.Linear(width, width, bias=config.biases)
+        self.key_value = nn.Linear(width, 2 * width, bias=config.biases)
+        self.out = nn.Linear(width, width, bias=config.biases)
         self.query_norm, self.key_norm = _head_norms(config)
 
     def stacked_layers(self) -> dict[str, int]:
@@ -94,10 +75,10 @@ class FeedForward(nn.Module):
     def __init__(self, config: FourMModelConfig) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[config.activation]
-        self.gated, self.is_swish = config.gated, config.activation == "swish"
+        self.gated = config.gated
         num_halves = 2 if config.gated else 1
-        self.up = PlainLinear(config.hidden_size, num_halves * config.intermediate_size, bias=config.biases)
-        self.down = PlainLinear(config.intermediate_size, config.hidden_size, bias=config.biases)
+        self.up = nn.Linear(config.hidden_size, num_halves * config.intermediate_size, bias=config.biases)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.biases)
 
     def stacked_layers(self) -> dict[str, int]:
         return {"up": 2} if self.gated else {}
@@ -106,8 +87,6 @@ class FeedForward(nn.Module):
         """(T, D) to (T, D)."""
         if not self.gated:
             return self.down(self.activation(self.up(x_TD)))
-        if self.is_swish and self.up.bias is None and is_fused(x_TD, self.up.weight):
-            return gated_swish(x_TD, self.up.weight, self.down.weight)
         gate_TF, up_TF = self.up(x_TD).chunk(2, dim=-1)
         return self.down(self.activation(gate_TF) * up_TF)
 

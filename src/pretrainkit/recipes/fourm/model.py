@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
-from pretrainkit.nn.tied_table import TiedTable
 from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
 from pretrainkit.recipes.fourm.inputs import FourMInputs
-from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, PlainLinear, norm
+from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, norm
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
@@ -48,7 +47,7 @@ class FourM(nn.Module):
         encoder_rates, decoder_rates = drop_path_rates(config)
         self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in encoder_rates)
         self.encoder_norm = norm(config)
-        self.context = PlainLinear(width, width)
+        self.context = nn.Linear(width, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.decoder = nn.ModuleList(DecoderBlock(config, rate) for rate in decoder_rates)
         self.decoder_norm = norm(config)
@@ -62,11 +61,8 @@ class FourM(nn.Module):
         x_TD, place_TD = self.embed(inputs)
         context_TD = self.encode(x_TD, inputs)
         context_TD = self.context(context_TD) + place_TD
-        hidden, tables = self.decode(context_TD, inputs)
-        return {
-            name: self.score(name, hidden[name], tables.get(name), tokens.true_n)
-            for name, tokens in inputs.targets.items()
-        }
+        hidden = self.decode(context_TD, inputs)
+        return {name: self.score(name, hidden[name], tokens.true_n) for name, tokens in inputs.targets.items()}
 
     def embed(self, inputs: FourMInputs) -> tuple[Tensor, Tensor]:
         """(T, D) twice: the tokens of the encoder, and what of that says where they are: positions and modalities."""
@@ -92,18 +88,17 @@ class FourM(nn.Module):
             x_TD = block(x_TD, layout, prepared, examples)
         return self.encoder_norm(x_TD)
 
-    def decode(self, context_TD: Tensor, inputs: FourMInputs) -> tuple[dict[str, Tensor], dict[str, TiedTable]]:
-        """Normalised output (n, D) by target modality, and the tables of those whose tokens were looked up."""
+    def decode(self, context_TD: Tensor, inputs: FourMInputs) -> dict[str, Tensor]:
+        """Normalised output (n, D) by target modality."""
         modality = self.input_modality if self.target_modality is None else self.target_modality
-        parts, tables = [], {}
+        parts = []
         for name, tokens in inputs.targets.items():
             target = cast(TargetEmbedding, self.targets[name])
             place_nD = target.places(tokens.positions_n) + modality[name]
             if target.table is None:
                 parts.append(self.mask_token + place_nD)
             else:
-                content_nD, tables[name] = target.look_up(tokens.ids_n)
-                parts.append(content_nD + place_nD)
+                parts.append(target.look_up(tokens.ids_n) + place_nD)
         slots = [tokens.slots_n for tokens in inputs.targets.values()]
         x_UD = _put(len(inputs.example_U), slots, parts)
         layout, cross = inputs.layouts.decoder, inputs.layouts.cross
@@ -112,17 +107,17 @@ class FourM(nn.Module):
         for block in self.decoder:
             x_UD = block(x_UD, context_TD, layout, prepared, cross, cross_prepared, examples)
         hidden = self.decoder_norm(x_UD).index_select(0, torch.cat(slots)).split([len(part) for part in slots])
-        return dict(zip(inputs.targets, hidden, strict=True)), tables
+        return dict(zip(inputs.targets, hidden, strict=True))
 
-    def score(self, name: str, hidden_nD: Tensor, table: TiedTable | None, true_n: Tensor) -> TokenLoss:
+    def score(self, name: str, hidden_nD: Tensor, true_n: Tensor) -> TokenLoss:
         """Cross-entropy of the true ids of one modality, float32 whatever the activations are."""
         head = cast(TargetEmbedding, self.targets[name])
-        return linear_cross_entropy(hidden_nD, head.output_table(table), None, true_n)
+        return linear_cross_entropy(hidden_nD, head.output_table(), None, true_n)
 
     def logits(self, name: str, hidden_nD: Tensor) -> Tensor:
         """float32 (n, V) of one modality."""
         head = cast(TargetEmbedding, self.targets[name])
-        return linear_logits(hidden_nD, head.output_table(None), None)
+        return linear_logits(hidden_nD, head.output_table(), None)
 
     @torch.no_grad()
     def initialise(self) -> None:

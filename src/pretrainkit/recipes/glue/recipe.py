@@ -220,7 +220,7 @@ class Glue(
         from pretrainkit.recipes.glue.model import encoder_of
 
         recipe, encoder_config = encoder_of(config.model)
-        return able(recipe, TellsIds).input_ids(encoder_config, tokenizer, texts)
+        return recipe.input_ids(encoder_config, tokenizer, texts) if isinstance(recipe, TellsIds) else None
 
     def build_model(self, config: GlueRun) -> nn.Module:
         from pretrainkit.recipes.glue.heads.by_kind import build_model

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, ConfigError, MissingPackageError
 from pretrainkit.exporting.torchvision_shim import import_timm, import_torchvision
-from pretrainkit.nn.compiled import is_fake
 from pretrainkit.nn.initialise import SkipInitialisation
 from pretrainkit.recipes.image_tokenizer.config import RANDOM_WEIGHTS, PerceptualConfig
+from pretrainkit.training.fake_tensor import FakeTensor
 
 
 class Perceptual:
@@ -32,7 +32,11 @@ class Perceptual:
 
     def __call__(self, prediction_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
         """float32 (B,): the mean over blocks and places; of LPIPS its own."""
-        network = _without_numbers(self._config) if is_fake(prediction_BCHW) else self._on(prediction_BCHW.device)
+        network = (
+            _without_numbers(self._config)
+            if isinstance(prediction_BCHW, FakeTensor)
+            else self._on(prediction_BCHW.device)
+        )
         if self._config.is_lpips:
             found: Tensor = network(_three_channels(prediction_BCHW), _three_channels(target_BCHW))
             return found.float().flatten()

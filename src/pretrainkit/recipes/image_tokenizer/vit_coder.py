@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
-from pretrainkit.nn.linear import BiasedLinear
 from pretrainkit.nn.row_layout import RowLayout
 from pretrainkit.recipes.image_tokenizer.grid_positions import grid_table, stretched
 from pretrainkit.recipes.image_tokenizer.model_config import ViTCoderConfig
@@ -54,7 +53,6 @@ class _Transformer(nn.Module):
                 activation="gelu",
                 attention_dropout_rate=0.0,
                 epsilon=_EPSILON,
-                linear=BiasedLinear,
             )
             for _ in range(config.num_layers)
         )

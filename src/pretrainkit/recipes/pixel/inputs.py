@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pretrainkit.nn.attention import AttentionLayout, TiledLayout, VarlenLayout
+from pretrainkit.nn.attention import AttentionLayout
+from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.training.objective import Batch
 
 
@@ -42,23 +43,8 @@ def read_batch(batch: Batch, max_patches: int) -> PixelInputs:
         patches_VF=batch["visible_patches"],
         visible_positions_V=batch["visible_positions"],
         visible_slots_V=batch["visible_slots"].long(),
-        visible_layout=layout_of(batch["visible_starts"], max_patches + 1, len(batch["visible_positions"])),
+        visible_layout=stream_layout(batch["visible_starts"], max_patches + 1, len(batch["visible_positions"])),
         positions_T=batch["positions"],
-        layout=layout_of(batch["starts"], max_patches + 1, len(batch["positions"])),
+        layout=stream_layout(batch["starts"], max_patches + 1, len(batch["positions"])),
         target_slots_K=batch["target_slots"].long(),
     )
-
-
-def layout_of(starts: Tensor, max_length: int, num_tokens: int) -> AttentionLayout:
-    """The layout of texts that lie one after another, with maybe unused tokens behind the last.
-
-    Args:
-        starts: int32 (B + 1,).
-        max_length: No text has more tokens.
-        num_tokens: Of the stream.
-    """
-    if starts.device.type != "cpu":
-        return VarlenLayout(starts, max_length, num_tokens)
-    lengths = starts.diff().tolist()
-    unused = num_tokens - sum(lengths)
-    return TiledLayout((*lengths, *([unused] if unused else [])))

@@ -12,11 +12,11 @@ Sources: Rust et al. 2022, https://arxiv.org/abs/2207.06991; He et al. 2021, htt
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.initialise import SkipInitialisation
-from pretrainkit.nn.linear import BiasedLinear, linear
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig, Zero
 from pretrainkit.recipes.pixel.inputs import PixelInputs
@@ -49,7 +49,7 @@ class PixelEncoder(nn.Module):
         x_VD = self.embed(inputs.patches_VF, inputs.visible_positions_V)
         turned = rotation_of(self.config, inputs.visible_positions_V, x_VD.shape[1] // self.config.num_heads)
         for layer in self.layers:
-            x_VD = layer(x_VD, inputs.visible_layout, rotation=turned)
+            x_VD = layer(x_VD, inputs.visible_layout, turned)
         return self.final_norm(x_VD)
 
     def embed(self, patches_VF: Tensor, positions_V: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def patch_vectors(patch: nn.Linear, class_token: Tensor, patches_VF: Tensor, pos
     values_VF = patches_VF.to(weight.dtype) / 255
     if zero == "white":
         values_VF = 1 - values_VF
-    x_VD = linear(values_VF, weight, patch.bias)
+    x_VD = F.linear(values_VF, weight, patch.bias)
     is_class_token_V1 = (positions_V == 0)[:, None]
     return torch.where(is_class_token_V1, class_token.to(x_VD.dtype), x_VD)
 
@@ -77,7 +77,7 @@ class PixelDecoder(nn.Module):
     def __init__(self, config: PixelModelConfig) -> None:
         super().__init__()
         self.config, width = config, config.decoder_hidden_size
-        self.embed = BiasedLinear(config.hidden_size, width)
+        self.embed = nn.Linear(config.hidden_size, width)
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.position_embedding = _table(config, width)
         self.layers = nn.ModuleList(
@@ -85,7 +85,7 @@ class PixelDecoder(nn.Module):
             for _ in range(config.decoder_num_layers)
         )
         self.final_norm = LayerNorm(width, config.decoder_norm_epsilon)
-        self.predict = BiasedLinear(width, config.patch_values)
+        self.predict = nn.Linear(width, config.patch_values)
 
     def forward(self, visible_VD: Tensor, inputs: PixelInputs) -> Tensor:
         """(K, F)."""
@@ -96,9 +96,11 @@ class PixelDecoder(nn.Module):
             x_TE = x_TE + self.position_embedding[inputs.positions_T]
         turned = rotation_of(self.config, inputs.positions_T, x_TE.shape[1] // self.config.decoder_num_heads)
         for layer in self.layers[:-1]:
-            x_TE = layer(x_TE, inputs.layout, rotation=turned)
-        x_KE = self.layers[-1](x_TE, inputs.layout, inputs.target_slots_K, turned)
-        return self.predict(self.final_norm(x_KE))
+            x_TE = layer(x_TE, inputs.layout, turned)
+        # The last block computes the patches to predict alone.
+        reading = inputs.layout.reading(inputs.target_slots_K)
+        x_KE = reading.read(self.final_norm(self.layers[-1](x_TE, reading, turned)))
+        return self.predict(x_KE)
 
 
 class PixelForPretraining(nn.Module):
@@ -164,7 +166,6 @@ def _block(config: PixelModelConfig, width: int, num_heads: int, inner_width: in
         dropout_rate=config.hidden_dropout,
         attention_dropout_rate=config.attention_dropout,
         epsilon=config.layer_norm_epsilon,
-        linear=BiasedLinear,
     )
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.dropout import dropout
+from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.recipes.pixel.config import PixelRun
-from pretrainkit.recipes.pixel.inputs import layout_of
 from pretrainkit.recipes.pixel.model import PixelForPretraining, patch_vectors, rotation_of
 from pretrainkit.recipes.pixel.pooling import ClassPooling, build_pooling
 from pretrainkit.recipes.pixel.positions import fitted_table
@@ -74,21 +74,23 @@ class PixelTextEncoder(TextEncoder):
     def freeze_pooling(self) -> None:
         self.pooling.requires_grad_(False)
 
-    def _hidden(self, batch: Batch, max_length: int, wanted_W: Tensor | None) -> Tensor:
-        """(T, D), or (W, D): only the tokens `wanted_W` in the last block."""
+    def _hidden(self, batch: Batch, max_length: int, read_B: Tensor | None) -> Tensor:
+        """(T, D), or (B, D): only the tokens `read_B`, which ascend."""
         patches_TF, positions_T, starts = batch["patches"], batch["positions"], batch["cu_seqlens"]
         if len(starts) == 1:  # a class token alone, so that every parameter has its (zero) gradient
             patches_TF, positions_T = patches_TF.new_zeros(1, patches_TF.shape[1]), positions_T.new_zeros(1)
             starts = torch.arange(2, dtype=torch.int32, device=starts.device)
-        layout = layout_of(starts, max_length + 1, len(positions_T))
+        layout = stream_layout(starts, max_length + 1, len(positions_T))
         x_TD = patch_vectors(self.patch, self.class_token, patches_TF, positions_T, self.model_config.pixel_zero)
         if self.position_embedding is not None:
             x_TD = x_TD + self.position_embedding[positions_T]
         x_TD = dropout(x_TD, self.embedding_dropout_rate, is_training=self.training)
         rotation = rotation_of(self.model_config, positions_T, self.width // self.model_config.num_heads)
         for layer in self.layers[:-1]:
-            x_TD = layer(x_TD, layout, rotation=rotation)
-        return self.final_norm(self.layers[-1](x_TD, layout, wanted_W, rotation))
+            x_TD = layer(x_TD, layout, rotation)
+        if read_B is not None:
+            layout = layout.reading(read_B)
+        return self.final_norm(self.layers[-1](x_TD, layout, rotation))
 
 
 def build_text_encoder(config: PixelRun, model: PixelForPretraining) -> PixelTextEncoder:

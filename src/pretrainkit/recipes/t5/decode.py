@@ -84,7 +84,7 @@ class CachedDecoder:
         num_rows, length = ids_BS.shape
         segment_BS = (ids_BS != 0).long().flip(1).cumsum(1).flip(1).clamp(max=1)
         layout = RowPairs(num_rows, length, length, visible_pairs(segment_BS, segment_BS))
-        encoded_SD = self.model.encoder(self.model.embed(ids_BS.flatten())[0], layout)
+        encoded_SD = self.model.encoder(self.model.embed(ids_BS.flatten()), layout)
         for block in self.blocks:
             assert block.cross_attention is not None
             key_value = block.cross_attention.key_value(encoded_SD).unflatten(0, (num_rows, length))
@@ -104,7 +104,7 @@ class CachedDecoder:
         num_rows, length = ids_BP.shape
         segment_BP = (torch.arange(length, device=ids_BP.device) < num_prefix_B[:, None]).long()
         layout = RowPairs(num_rows, length, length, visible_pairs(segment_BP, segment_BP))
-        x_TD = self.model.embed(ids_BP.flatten())[0]
+        x_TD = self.model.embed(ids_BP.flatten())
         for number, block in enumerate(self.blocks):
             normal_TD = block.attention_norm(x_TD)
             rows = block.attention.query_key_value(normal_TD).unflatten(0, (num_rows, length)).permute(2, 0, 3, 1, 4)
@@ -117,7 +117,7 @@ class CachedDecoder:
 
     def step(self, ids_B: Tensor, position: int, out_BV: Tensor | None = None) -> Tensor:
         """The logits (B, V) of what follows `ids_B`, the decoder's input at `position`; `out_BV`: where they go."""
-        x_BD = self.model.embed(ids_B)[0]
+        x_BD = self.model.embed(ids_B)
         for number, block in enumerate(self.blocks):
             x_BD = self._block(number, block, x_BD, position)
         return self._logits(self.stack.final_norm(x_BD), out_BV)

@@ -20,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretrainkit.nn.biased_attention import Pair, PairLayout, RowPairs, TiledPairs, flex_pairs, visible_pairs
+from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
+from pretrainkit.nn.cpu.attention import Pair, TiledPairs
+from pretrainkit.nn.cuda.attention import flex_pairs
 from pretrainkit.training.objective import Batch
 
 Kind = Literal["encoder_decoder", "decoder_only", "encoder_only"]

@@ -13,18 +13,16 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.nn.gated_gelu import gated_gelu, is_fused
 from pretrainkit.nn.initialise import SkipInitialisation, truncated_normal_
-from pretrainkit.nn.linear import Linear, linear
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.nn.rms_norm import RMSNorm
-from pretrainkit.nn.tied_table import TiedTable, look_up
 from pretrainkit.recipes.t5.config import T5ModelConfig
 from pretrainkit.recipes.t5.inputs import T5Inputs
 
@@ -49,10 +47,10 @@ class Attention(nn.Module):
         inner = config.num_heads * config.head_size
         self.heads = (config.num_heads, config.head_size)
         self.dropout_rate = config.dropout
-        self.query = Linear(config.hidden_size, inner)
-        self.key = Linear(config.hidden_size, inner)
-        self.value = Linear(config.hidden_size, inner)
-        self.out = Linear(inner, config.hidden_size)
+        self.query = nn.Linear(config.hidden_size, inner, bias=False)
+        self.key = nn.Linear(config.hidden_size, inner, bias=False)
+        self.value = nn.Linear(config.hidden_size, inner, bias=False)
+        self.out = nn.Linear(inner, config.hidden_size, bias=False)
 
     def forward(
         self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, asked_SD: Tensor | None = None
@@ -68,12 +66,12 @@ class Attention(nn.Module):
     def query_key_value(self, x_TD: Tensor) -> Tensor:
         """(T, 3, H, C)."""
         weight = torch.cat((self.query.weight, self.key.weight, self.value.weight))
-        return linear(x_TD, weight).unflatten(-1, (3, *self.heads))
+        return F.linear(x_TD, weight).unflatten(-1, (3, *self.heads))
 
     def key_value(self, x_SD: Tensor) -> Tensor:
         """(S, 2, H, C)."""
         weight = torch.cat((self.key.weight, self.value.weight))
-        return linear(x_SD, weight).unflatten(-1, (2, *self.heads))
+        return F.linear(x_SD, weight).unflatten(-1, (2, *self.heads))
 
 
 class FeedForward(nn.Module):
@@ -83,15 +81,14 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activations = config.activations
         self.dropout_rate = config.dropout
-        self.up = nn.ModuleList(Linear(config.hidden_size, config.intermediate_size) for _ in config.activations)
-        self.down = Linear(config.intermediate_size, config.hidden_size)
+        self.up = nn.ModuleList(
+            nn.Linear(config.hidden_size, config.intermediate_size, bias=False) for _ in config.activations
+        )
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
         rate = self.dropout_rate if self.training else 0.0
-        if self.activations == ("gelu_tanh", "linear") and is_fused(x_TD, self.down.weight):
-            gate_FD, up_FD = self.up.parameters()
-            return gated_gelu(x_TD, gate_FD, up_FD, self.down.weight, dropout_rate=rate)
         inner_TF = None
         for name, up in zip(self.activations, self.up, strict=True):
             part_TF = up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
@@ -203,46 +200,42 @@ class T5(nn.Module):
             token_K: Integer ids in [0, V).
             has_logit_sum: Give the sum of the logits too.
         """
-        hidden_TD, table = self.hidden(inputs)
+        hidden_TD = self.hidden(inputs)
         hidden_KD = hidden_TD if inputs.predicted_K is None else hidden_TD[inputs.predicted_K]
-        return self.head(hidden_KD, table, token_K, has_logit_sum=has_logit_sum)
+        return self.head(hidden_KD, token_K, has_logit_sum=has_logit_sum)
 
-    def hidden(self, inputs: T5Inputs) -> tuple[Tensor, TiedTable]:
-        """(T, D): the last stack's output for its stream, and the table for `head`."""
+    def hidden(self, inputs: T5Inputs) -> Tensor:
+        """(T, D): the last stack's output for its stream."""
         streams = [ids for ids in (inputs.encoder_ids_S, inputs.decoder_ids_T) if ids is not None]
-        x, table = self.embed(torch.cat(streams))
+        x = self.embed(torch.cat(streams))
         if self.encoder is None or inputs.encoder_layout is None:
             assert self.decoder is not None
             assert inputs.decoder_layout is not None
-            return self.decoder(x, inputs.decoder_layout), table
+            return self.decoder(x, inputs.decoder_layout)
         x_SD = x[: len(streams[0])]
         encoded_SD = self.encoder(x_SD, inputs.encoder_layout)
         if self.decoder is None:
-            return encoded_SD, table
+            return encoded_SD
         assert inputs.decoder_layout is not None
-        return self.decoder(x[len(streams[0]) :], inputs.decoder_layout, encoded_SD, inputs.cross_layout), table
+        return self.decoder(x[len(streams[0]) :], inputs.decoder_layout, encoded_SD, inputs.cross_layout)
 
-    def embed(self, ids: Tensor) -> tuple[Tensor, TiedTable]:
-        """(*ids.shape, D) in the type of activations, and the table for `head`."""
-        x, table = look_up(self.embedding.weight, ids)
-        return x.to(activation_dtype(x)), table
+    def embed(self, ids: Tensor) -> Tensor:
+        """(*ids.shape, D) in the type of activations."""
+        x = self.embedding(ids)
+        return x.to(activation_dtype(x))
 
-    def head(
-        self, hidden_KD: Tensor, table: TiedTable, token_K: Tensor | None, *, has_logit_sum: bool = False
-    ) -> TokenScores | Tensor:
+    def head(self, hidden_KD: Tensor, token_K: Tensor | None, *, has_logit_sum: bool = False) -> TokenScores | Tensor:
         """As `forward`, from hidden states. Always float32, whatever the activations are."""
         hidden_KD = hidden_KD.to(torch.promote_types(hidden_KD.dtype, torch.float32))
-        if self.logits is not None:
-            table = TiedTable(self.logits.weight)
-        else:
+        weight_VD = self.embedding.weight if self.logits is None else self.logits.weight
+        if self.logits is None:
             hidden_KD = hidden_KD * self.config.hidden_size**-0.5
-        if table.weight_VD.dtype != hidden_KD.dtype:  # as FSDP2 gathers it
-            table = TiedTable(table.weight_VD.to(hidden_KD.dtype))
+        weight_VD = weight_VD.to(hidden_KD.dtype)  # of another type as FSDP2 gathers it
         with torch.autocast(hidden_KD.device.type, enabled=False):
             if token_K is None:
-                return linear_logits(hidden_KD, table, None)
-            loss = linear_cross_entropy(hidden_KD, table, None, token_K)
-            return TokenScores(loss, hidden_KD @ table.weight_VD.sum(0) if has_logit_sum else None)
+                return linear_logits(hidden_KD, weight_VD, None)
+            loss = linear_cross_entropy(hidden_KD, weight_VD, None, token_K)
+            return TokenScores(loss, hidden_KD @ weight_VD.sum(0) if has_logit_sum else None)
 
     @torch.no_grad()
     def initialise(self) -> None:

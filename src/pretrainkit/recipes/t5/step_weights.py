@@ -8,7 +8,6 @@ Dimensions: B tokens, D width, E widths side by side, F feed-forward width, H he
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.nn.activations import ACTIVATIONS
@@ -67,10 +66,7 @@ class Logits:
 
 
 def _activated(name: str, x_BF: Tensor) -> Tensor:
-    """torch's own kernel for the usual one, because ours keep what a backward pass needs."""
-    if name == "linear":
-        return x_BF
-    return F.gelu(x_BF, approximate="tanh") if name == "gelu_tanh" else ACTIVATIONS[name](x_BF)
+    return x_BF if name == "linear" else ACTIVATIONS[name](x_BF)
 
 
 def _transposed(weight_ED: Tensor, dtype: torch.dtype) -> Tensor:

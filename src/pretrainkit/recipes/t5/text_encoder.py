@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import InputError
-from pretrainkit.nn.biased_attention import Pair, PairLayout, RowPairs, TiledPairs, flex_pairs, visible_pairs
+from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
+from pretrainkit.nn.cpu.attention import Pair, TiledPairs
+from pretrainkit.nn.cuda.attention import flex_pairs
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch

@@ -207,7 +207,7 @@ class Sampler:
         encoder = encoder_rows(known, rows, guidance.views, self.modalities, self._sentinel)
         decoder = decoder_rows(places, self._number[modality.name], len(guidance.views))
         inputs = read_batch(self._tensors(whole(encoder, decoder, self.modalities)), self.model.config, layout="rows")
-        hidden_ND = self.model.decode(self._encode(encoder).context_TD, inputs)[0][modality.name]
+        hidden_ND = self.model.decode(self._encode(encoder).context_TD, inputs)[modality.name]
         return _summed(self.model.logits(modality.name, hidden_ND), guidance.weights)
 
     def _contexts(self, known: Known, rows: Sequence[int], guidance: Guided) -> tuple[Tensor, Tensor]:

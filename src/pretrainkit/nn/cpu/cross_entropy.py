@@ -1,0 +1,101 @@
+"""Cross-entropy of a linear layer's outputs on a CPU, a part of the vocabulary at a time.
+
+The vocabulary goes by in chunks that stay in the cache (matrix products with 30 000 columns run at two thirds of the
+speed there), exp(logits - their maximum) replace each chunk's logits, and the backward pass multiplies those directly:
+softmax over V = what is kept * a factor of the chunk.
+
+Forwards and backwards with the lookup on one thread of an Intel Xeon, in ms, and with torch held to AVX2, against plain
+logits and `F.cross_entropy`, and against `F.linear_cross_entropy`:
+
+| K x D x V                   | chunks | plain | torch's | chunks, AVX2 | plain | torch's |
+|-----------------------------|--------|-------|---------|--------------|-------|---------|
+| 160 x 256 x 30,522 (BERT)   | 74     | 111   | 80      | 99           | 104   | 104     |
+| 912 x 256 x 32,128 (T5)     | 357    | 414   | 402     | 536          | 929   | 596     |
+| 640 x 128 x 30,522 (BERT)   | 144    | 192   | 190     | 220          | 257   | 255     |
+
+Dimensions: K predictions, D width, V vocabulary, C entries of one chunk of the vocabulary.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_CHUNK, _LOGITS = 2000, 1 << 21
+"""Entries at least, and logits about, of a chunk: they stay in the cache."""
+
+
+def chunked_cross_entropy(
+    x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The parts of `TokenLoss` of softmax(x W^T + b) at int64 `target_K`; W is float32."""
+    found: tuple[Tensor, Tensor, Tensor] = _ChunkedCrossEntropy.apply(x_KD, weight_VD, bias_V, target_K)
+    return found
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_K: Tensor) -> Any:
+        dtype = x_KD.dtype
+        size = max(_CHUNK, _LOGITS // max(1, len(x_KD)))
+        starts, exponentials = range(0, len(weight_VD), size), []
+        found_N3K = weight_VD.new_zeros(len(starts), 3, len(x_KD), dtype=torch.float32)
+        for start, found_3K in zip(starts, found_N3K, strict=True):
+            weight_CD = weight_VD[start : start + size]
+            bias_C = None if bias_V is None else bias_V[start : start + size]
+            if dtype == torch.float32:
+                logits_KC = F.linear(x_KD, weight_CD, bias_C)
+            else:
+                logits_KC = F.linear(x_KD, weight_CD.to(dtype)).float()
+                logits_KC = logits_KC if bias_C is None else logits_KC.add_(bias_C)
+            _exponentials(logits_KC, target_K, found_3K, start)
+            exponentials.append(logits_KC)
+        max_NK, sum_NK, target_logit_NK = found_N3K.unbind(1)
+        max_K, target_logit_K = max_NK.amax(0), target_logit_NK.sum(0)
+        # Of each chunk, relative to the largest logit of all, so that large logits cost no precision.
+        factor_NK = (max_NK - max_K).exp_()
+        sum_K = (sum_NK * factor_NK).sum(0)
+        is_right_K = target_logit_K >= max_K
+        ctx.save_for_backward(x_KD, weight_VD, target_K, factor_NK / sum_K, *exponentials)
+        ctx.starts, ctx.has_bias = starts, bias_V is not None
+        ctx.mark_non_differentiable(is_right_K)
+        log_K = sum_K.log_()
+        return max_K - target_logit_K + log_K, is_right_K, max_K + log_K
+
+    @staticmethod
+    def backward(ctx: Any, grad_nll_K: Tensor, _grad_is_right: Tensor, grad_log_sum_K: Tensor) -> Any:
+        x_KD, weight_VD, target_K, share_NK, *exponentials = ctx.saved_tensors
+        grad_x_KD = weight_VD[target_K].mul_(-grad_nll_K[:, None])
+        grad_weight_VD = torch.empty_like(weight_VD)
+        grad_bias_V = weight_VD.new_empty(len(weight_VD)) if ctx.has_bias else None
+        grad_K = grad_nll_K + grad_log_sum_K  # of the log-sum, which is in both
+        for start, chunk_KC, share_K in zip(ctx.starts, exponentials, share_NK, strict=True):
+            stop = min(start + ctx.starts.step, len(weight_VD))
+            factor_K = grad_K * share_K
+            low_KC = chunk_KC.to(x_KD.dtype)
+            weight_DC = weight_VD[start:stop].to(x_KD.dtype).t()
+            grad_x_KD.addcmul_(F.linear(low_KC, weight_DC), factor_K[:, None])
+            scaled_KD = (x_KD * factor_K[:, None]).to(x_KD.dtype)
+            if x_KD.dtype == torch.float32:
+                torch.mm(low_KC.t(), scaled_KD, out=grad_weight_VD[start:stop])
+            else:
+                grad_weight_VD[start:stop] = low_KC.t() @ scaled_KD
+            if grad_bias_V is not None:
+                torch.mv(chunk_KC.t(), factor_K, out=grad_bias_V[start:stop])
+        grad_weight_VD.index_add_(0, target_K, x_KD * -grad_nll_K[:, None])
+        if grad_bias_V is not None:
+            grad_bias_V.index_add_(0, target_K, -grad_nll_K)
+        return grad_x_KD.to(x_KD.dtype), grad_weight_VD, grad_bias_V, None
+
+
+def _exponentials(logits_KC: Tensor, target_K: Tensor, found_3K: Tensor, first: int) -> None:
+    """Logits to exp(x - max), and maxima, sums, and the logits of targets (left as they are where the target is none of
+    these entries, which begin with id `first`) into `found_3K`."""
+    num = logits_KC.shape[1]
+    is_here_K = (target_K >= first) & (target_K < first + num)
+    entry_K = logits_KC.gather(1, (target_K - first).clamp(0, num - 1)[:, None])[:, 0]
+    torch.where(is_here_K, entry_K, found_3K[2], out=found_3K[2])
+    torch.amax(logits_KC, 1, out=found_3K[0])
+    shift_K = found_3K[0].clamp(min=torch.finfo(torch.float32).min)  # where all are minus infinity
+    torch.sum(logits_KC.sub_(shift_K[:, None]).exp_(), 1, out=found_3K[1])

@@ -1,0 +1,120 @@
+"""Attention on a GPU: the variable-length flash kernel, and FlexAttention where there is a bias.
+
+Dimensions: T tokens, B examples or rows, H heads, K width of one head, Q and P queries and keys of a row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pretrainkit.nn.attention import AttentionLayout, PaddedLayout, padded_layout
+from pretrainkit.nn.biased_attention import RowPairs
+from pretrainkit.nn.relative_bias import RelativeBias
+
+
+@dataclass(frozen=True, eq=False)
+class VarlenLayout(AttentionLayout):
+    """Examples one after another on a GPU; what is behind the last one belongs to no example."""
+
+    cu_seqlens: Tensor
+    """int32 (B + 1,): where each example starts; the last entry is repeated by unused examples."""
+    max_length: int
+    """Of an example. A Python number, so that shapes do not depend on the data."""
+    num_tokens: int
+    """T, with the unused tokens at the end."""
+    padded: PaddedLayout = field(init=False)
+    """The same, where the kernel cannot be used."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "padded", padded_layout(self.cu_seqlens, self.max_length, self.num_tokens))
+
+    def attend(self, qkv_T3HK: Tensor, *, window: int | None, dropout_rate: float) -> Tensor:
+        # The flash kernel takes half precision only and no dropout.
+        if dropout_rate or qkv_T3HK.dtype not in (torch.bfloat16, torch.float16):
+            return self.padded.attend(qkv_T3HK, window=window, dropout_rate=dropout_rate)
+        from torch.nn.attention.varlen import varlen_attn
+
+        reach = (-1, -1) if window is None else (window // 2, window // 2)
+        q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
+        ends, longest = self.cu_seqlens, self.max_length
+        mixed_THK = varlen_attn(q_THK, k_THK, v_THK, ends, ends, longest, longest, window_size=reach)
+        assert isinstance(mixed_THK, Tensor)  # a pair only where more was asked for
+        return mixed_THK
+
+
+@dataclass(frozen=True, eq=False)
+class FlexPairs(RowPairs):
+    """Rows, through FlexAttention: blocks of pairs that do not see each other are skipped. It has no dropout."""
+
+    block_mask: Any = None
+    """Of `torch.nn.attention.flex_attention`, made from the same visibility."""
+
+    def prepare(self, bias: RelativeBias | None, dtype: torch.dtype) -> Tensor | None:
+        return None if bias is None else bias.by_distance(1 - self.num_queries, self.num_keys - 1)
+
+    def attend(
+        self, q_THK: Tensor | None, kv: Tensor, prepared: Tensor | None, *, dropout_rate: float, scale: float = 1.0
+    ) -> Tensor:
+        if dropout_rate:
+            raise ValueError(f"FlexAttention has no dropout, but the rate is {dropout_rate}: use RowPairs")
+        q_BHQK, k_BHPK, v_BHPK = self._rows(q_THK, kv)
+        num_before = self.num_queries - 1
+
+        def add_bias(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            assert prepared is not None
+            return score + prepared[head, key - query + num_before]
+
+        mixed_BHQK = _flex_attention(q_BHQK.device.type)(
+            q_BHQK,
+            k_BHPK,
+            v_BHPK,
+            score_mod=None if prepared is None else add_bias,
+            block_mask=self.block_mask,
+            scale=scale,
+        )
+        assert isinstance(mixed_BHQK, Tensor)  # a pair only where more was asked for
+        return self._stream(mixed_BHQK)
+
+
+def _flex_attention(device_type: str) -> Callable[..., Any]:
+    """The fused kernel on a GPU, within a compiled block or on its own; elsewhere plain operations."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if device_type != "cuda" or torch.compiler.is_compiling():
+        return flex_attention
+    return _compiled_flex_attention()
+
+
+@cache
+def _compiled_flex_attention() -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+def flex_pairs(
+    query_segment_BQ: Tensor, key_segment_BP: Tensor, *, is_causal: bool = False, is_prefix_BP: Tensor | None = None
+) -> FlexPairs:
+    """The layout of rows with these segments (see `visible_pairs`)."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    num_rows, num_queries = query_segment_BQ.shape
+    num_keys = key_segment_BP.shape[1]
+
+    def is_visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        segment = query_segment_BQ[row, query]
+        visible = (segment == key_segment_BP[row, key]) & (segment > 0)
+        if not is_causal:
+            return visible
+        is_before = key <= query
+        if is_prefix_BP is not None:
+            is_before = is_before | (is_prefix_BP[row, query] & is_prefix_BP[row, key])
+        return visible & is_before
+
+    device = query_segment_BQ.device
+    block_mask = create_block_mask(is_visible, num_rows, None, num_queries, num_keys, device=device.type)
+    return FlexPairs(num_rows, num_queries, num_keys, None, block_mask)
