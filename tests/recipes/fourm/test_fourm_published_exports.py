@@ -51,7 +51,7 @@ def place(folder: Path, modality: str, index: int, suffix: str) -> Path:
 def test_an_export_is_the_run(tmp_path: Path, preset: str, format: str) -> None:
     data = [
         f"data.train={write_parts(tmp_path / 'train', 8)}",
-        f"data.valid={write_parts(tmp_path / 'valid', 4)}",
+        f"data.valid={write_parts(tmp_path / 'valid', 1)}",
         f"data.tokenizer={write_tokenizer(tmp_path / 'words', 150)}",
     ]
     pretrainkit.train(pretrainkit.load_config(f"fourm/{preset}", [*SETTINGS, *data, *SHORT]), tmp_path / "run")
