@@ -131,6 +131,15 @@ def test_an_unknown_key_in_a_file_advises_a_command_that_works(tmp_path: Path, t
     assert fields in found.output
 
 
+@pytest.mark.parametrize("word", ["data.denoising.modes={random_spans: x}", "data.denoising.modes.random_spans=x"])
+def test_a_key_that_a_mapping_cannot_have_is_no_value(word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        pk.load_config("t5/mini", [word])
+    (problem,) = caught.value.problems
+    assert problem.startswith("data.denoising.modes cannot have the key random_spans\n  accepted: the keys R | X | S\n")
+    assert pk.load_config("t5/mini", ["data.denoising.modes={R: x}"]).data.denoising.modes == {"R": "x"}
+
+
 def test_a_resolution_without_whole_patches_names_those_that_work() -> None:
     with pytest.raises(ConfigError) as caught:
         pk.load_config("fourm/tiny", ["model.modalities=[map_depth@70]"])

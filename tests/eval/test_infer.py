@@ -143,6 +143,40 @@ def test_a_killed_process_leaves_its_chunks_to_the_next(tmp_path):
     assert (tmp_path / "a.jsonl").read_bytes() == write(tmp_path / "b.jsonl", Squares(9)).read_bytes()
 
 
+def test_answers_that_were_to_be_replaced_do_not_pass_for_those_they_replaced(tmp_path, monkeypatch):
+    """The first manifest would vouch for the second answers, if the cut falls between the file and its manifest."""
+    write(tmp_path / "a.jsonl", Squares(4))
+    with monkeypatch.context() as cut:
+        cut.setattr("pretrainkit.eval.infer.write_manifest", lambda *_: Squares._interrupt())
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "a.jsonl", Squares(7), overwrite=True)
+    with pytest.raises(InputError, match=r"made by another command|not made here"):
+        write(tmp_path / "a.jsonl", Squares(4))
+    assert len(rows(write(tmp_path / "a.jsonl", Squares(7)))) == 7
+
+
+def test_chunks_that_a_cut_left_behind_whole_answers_go(tmp_path, monkeypatch):
+    def cut(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pretrainkit.eval.infer.shutil.rmtree", cut)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "a.jsonl", Squares(5))
+    assert (tmp_path / "a.jsonl.chunks").is_dir()
+    write(tmp_path / "a.jsonl", Squares(5))
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "a.jsonl.manifest.json"}
+
+
+def test_chunks_of_nobody_knows_what_are_no_answers(tmp_path):
+    """Their removal began with the file that says what they are of."""
+    chunks = tmp_path / "a.jsonl.chunks"
+    chunks.mkdir()
+    (chunks / "chunk-00001-of-00002.jsonl").write_text('{"inputs": {"x": 0}, "prediction": "of another model"}\n')
+    whole = write(tmp_path / "b.jsonl", Squares(5)).read_bytes()
+    assert write(tmp_path / "a.jsonl", Squares(5)).read_bytes() == whole
+
+
 def test_halves_of_surrogate_pairs_are_written_as_json_can(tmp_path):
     class Halves(Squares):
         def lines(self, begin, end):

@@ -68,6 +68,10 @@ def _message(
         return f"{path} is missing{f'{chr(10)}  {doc}' if doc else ''}\n  give it: {path}=VALUE"
     if error["type"] == "extra_forbidden":
         return _unknown(path, _short(given), place.owners, config_class, where, all_fields(parent))
+    if error["loc"][-1] == "[key]":
+        keys = [str(key) for owner in place.owners for key in _keys(owner.model_fields[place.field].annotation)]
+        accepted = f"\n  accepted: the keys {' | '.join(keys)}" if keys else ""
+        return f"{parent} cannot have the key {path.rpartition('.')[2]}{where}{accepted}{meaning}"
     own = isinstance(error.get("ctx", {}).get("error"), ValueError)
     if own or error["type"] == "assertion_error":
         message = re.sub(r"^(Value|Assertion) error, ", "", error["msg"])
@@ -178,6 +182,13 @@ def _place(location: Sequence[Any], config_class: type[BaseModel]) -> _Place:
 
 def _has_keys(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) is dict or any(map(_has_keys, get_args(annotation)))
+
+
+def _keys(annotation: Any) -> tuple[Any, ...]:
+    """The keys that a mapping may have, where they are given one by one."""
+    if getattr(annotation, "__origin__", None) is dict:
+        return get_args(get_args(annotation)[0])
+    return tuple(key for one in get_args(annotation) for key in _keys(one))
 
 
 def tag_of(members: Sequence[type[BaseModel]]) -> tuple[str, dict[str, type[BaseModel]]] | None:

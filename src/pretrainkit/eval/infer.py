@@ -14,7 +14,15 @@ from typing import Any
 
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.eval.inference import Inference
-from pretrainkit.files.manifest import HashingFile, atomic_file, fingerprint, made_by, read_manifest, write_manifest
+from pretrainkit.files.manifest import (
+    HashingFile,
+    atomic_file,
+    fingerprint,
+    made_by,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+)
 from pretrainkit.workers.processes import Progress, Quiet
 
 _SHOWN = 200
@@ -58,9 +66,11 @@ def write_lines(
     request["fingerprint"] = fingerprint(request)
     chunks = target.with_name(f"{target.name}.chunks")
     if overwrite:
+        manifest_path(target).unlink(missing_ok=True)  # before what it says is no longer so
         shutil.rmtree(chunks, ignore_errors=True)
         target.unlink(missing_ok=True)
     elif _is_finished(target, chunks, request):
+        shutil.rmtree(chunks, ignore_errors=True)  # of a call that was cut when it had only them to remove
         progress.note(f"{target} is finished already")
         return target
     _prepare(chunks, request)
@@ -129,6 +139,8 @@ def _prepare(chunks: Path, request: Mapping[str, Any]) -> None:
             )
         if earlier == request:
             return
+    elif chunks.exists():  # parts of nobody knows what, where their removal was cut
+        shutil.rmtree(chunks)
     with atomic_file(path) as file:
         file.write(json.dumps(request, indent=2, ensure_ascii=False).encode() + b"\n")
 

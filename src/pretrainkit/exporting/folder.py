@@ -1,6 +1,11 @@
-"""Output folders and files that are complete or absent."""
+"""Output folders and files that are complete or absent.
+
+They are written in `.OUT-xxxxxxxx` beside them. Whoever writes there holds a lock on that folder, so that the next one
+who writes to OUT can remove what a process that was killed left.
+"""
 
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -22,7 +27,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is not an empty folder\n  give another place, or remove it first")
-    aside = _folder_beside(out)
+    aside, lock = _folder_beside(out)
     try:
         mode = stat.S_IMODE(aside.stat().st_mode)
         yield aside
@@ -43,6 +48,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     except BaseException:  # also Ctrl-C and what the caller raises: half a folder is never left; it is raised on
         shutil.rmtree(aside, ignore_errors=True)
         raise
+    finally:
+        os.close(lock)
 
 
 @contextmanager
@@ -55,7 +62,7 @@ def new_file(out: Path) -> Iterator[Path]:
     """
     if out.exists():
         raise InputError(f"{out} exists\n  give another place, or remove it first")
-    aside = _folder_beside(out)
+    aside, lock = _folder_beside(out)
     try:
         yield aside / out.name
         _follow_umask(aside / out.name, stat.S_IMODE(aside.stat().st_mode))
@@ -66,6 +73,7 @@ def new_file(out: Path) -> Iterator[Path]:
         raise _unwritable(out, error) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        os.close(lock)
 
 
 def _unwritable(out: Path, error: OSError) -> InputError | RunError:
@@ -78,19 +86,56 @@ def _unwritable(out: Path, error: OSError) -> InputError | RunError:
     return RunError(message) if number in NO_SPACE else InputError(message)
 
 
-def _folder_beside(out: Path) -> Path:
-    """A new folder of a name of its own in that of `out`, with the mode that the umask gives to folders."""
-    aside = out.with_name(f".{out.name}-{secrets.token_hex(4)}")
+def _folder_beside(out: Path) -> tuple[Path, int]:
+    """A new folder of a name of its own in that of `out`, with the mode that the umask gives to folders, and the
+    descriptor that holds the lock on it. Those that killed processes left are removed."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        aside.mkdir()
+        for left in os.listdir(out.parent):
+            if re.fullmatch(rf"\.{re.escape(out.name)}-[0-9a-f]{{8}}", left):
+                _remove_unlocked(out.with_name(left))
+        while True:
+            aside = out.with_name(f".{out.name}-{secrets.token_hex(4)}")
+            aside.mkdir()
+            try:
+                lock = os.open(aside, os.O_RDONLY)
+            except FileNotFoundError:  # another process took it for one that was left
+                continue
+            if _is_locked(lock) is not False and aside.exists():
+                return aside, lock
+            os.close(lock)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise _unwritable(out, error) from None
         raise InputError(
             f"cannot write to {out.parent}: {error.strerror}\n  give a folder that can be written"
         ) from None
-    return aside
+
+
+def _remove_unlocked(folder: Path) -> None:
+    """Remove a folder that no process holds the lock of; where there are no locks, nobody knows, and it stays."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # gone, a file or a link, or of another user
+        return
+    try:
+        if _is_locked(lock):
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _is_locked(folder: int) -> bool | None:
+    """Whether the lock on an open folder is ours now; None: the system has none."""
+    try:
+        import fcntl
+
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # Windows, or a file system without locks
+        return None
+    return True
 
 
 def _follow_umask(path: Path, folder_mode: int) -> None:

@@ -39,8 +39,11 @@ def evaluation_config(
     """The config of a trained model for evaluating it, on `data` where some is given.
 
     Raises:
+        InputError: The recipe has no objective, as it only lends its models to others.
         ConfigError, DataError: There is no held-out data, or it does not fit the model.
     """
+    if not opened.recipe.presets:
+        opened.recipe.build_objective(opened.config)
     overrides = list(overrides)
     _state_defaults(opened, Path(path))
     config = _only_held_out(overridden(opened, overrides, EVALUATED), overrides)

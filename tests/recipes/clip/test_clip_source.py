@@ -21,8 +21,9 @@ from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.exporting.torchvision_shim import import_torchvision
 from pretrainkit.images.ops import RandomErasing, RandomResizeCrop
-from pretrainkit.recipes.clip.bad_rows import REASONS
+from pretrainkit.recipes.clip.bad_rows import REASONS, BadRows
 from pretrainkit.recipes.clip.config import ClipRun
+from pretrainkit.recipes.clip.pairs import BrokenImage
 from pretrainkit.recipes.clip.source import ClipSource, bind, open_source
 from remedies import followed
 
@@ -357,7 +358,7 @@ def torn(tmp_path):
 
 def test_of_a_torn_archive_what_can_be_read_is_used_and_counted(tokenizer, torn, caplog):
     with caplog.at_level(logging.WARNING):
-        source = opened(tokenizer, [torn])
+        source = opened(tokenizer, [torn], max_bad_fraction=0.5)
     (pairs,) = source.sets
     assert 8 < len(pairs) < 16
     assert [pairs.caption(row) for row in range(len(pairs))] == [caption(number) for number in range(len(pairs))]
@@ -373,14 +374,40 @@ def test_a_torn_archive_stops_a_run_that_does_not_replace(tokenizer, torn):
     with pytest.raises(DataError, match=r"data\.train=.*1 file cannot be read to the end") as error:
         opened(tokenizer, [torn], on_bad_sample="error")
     advice = followed(error.value, "recipes/clip/checks.py: … / …, or use what can be read")
-    advised = re.search(r"use what can be read: data\.(\w+)=(\w+)$", advice)
-    assert opened(tokenizer, [torn], **{advised[1]: advised[2]}).sizes
+    advised = re.search(r"use what can be read: data\.(\w+)=(\w+) data\.(\w+)=(\S+)$", advice)
+    assert opened(tokenizer, [torn], **{advised[1]: advised[2], advised[3]: float(advised[4])}).sizes
+
+
+def test_what_a_torn_archive_lacks_counts_as_bad(tokenizer, torn):
+    with pytest.raises(DataError, match=r"1 file cannot be read") as error:
+        opened(tokenizer, [torn])
+    advice = followed(error.value, "recipes/clip/checks.py: … / with them about")
+    lost, share = re.search(r"about (\d+) pairs are lost, a share of (\S+), more than data\.max_bad", advice).groups()
+    allowed = float(re.search(r"allow more: data\.max_bad_fraction=(\S+)$", advice)[1])
+    source = opened(tokenizer, [torn], max_bad_fraction=allowed)
+    assert source.sizes == (16 - int(lost),)
+    assert float(share) == pytest.approx(int(lost) / 16, rel=0.05)
+    # A bad image comes on top of it.
+    (pairs,) = source.sets
+    with pytest.raises(DataError, match=rf"about {lost} pairs \(torn file\); that is a share of"):
+        BadRows(pairs, (int(lost) + 0.5) / 16).add(0, BrokenImage("it breaks off"))
+    BadRows(pairs, (int(lost) + 2) / 16).add(0, BrokenImage("it breaks off"))
+
+
+def test_an_archive_of_the_last_pairs_lacks_nothing_because_it_is_small(tokenizer, tmp_path):
+    """But for its sample that cannot be read."""
+    samples = samples_of(2, 200)
+    samples[1]["json"] = samples[1]["json"][:20]
+    write_samples(tmp_path / "set" / "00000.tar", samples_of(200))
+    write_samples(tmp_path / "set" / "00001.tar", samples)
+    (pairs,) = opened(tokenizer, [tmp_path / "set"]).sets
+    assert (len(pairs), pairs.num_lost) == (201, 1)
 
 
 def test_a_json_file_that_is_none_costs_its_sample_alone(tokenizer, tmp_path):
     samples = samples_of(6)
     samples[2]["json"] = samples[2]["json"][:20]
-    source = opened(tokenizer, [write_samples(tmp_path / "a.tar", samples)])
+    source = opened(tokenizer, [write_samples(tmp_path / "a.tar", samples)], max_bad_fraction=0.2)
     assert source.sizes == (5,)
     assert "00002.json is not JSON" in source.sets[0].torn[0]
 

@@ -31,13 +31,13 @@ def write_set(folder: Path, num: int, seed: int) -> Path:
     return folder
 
 
-def write_tokenizer(folder: Path) -> Path:
+def write_tokenizer(folder: Path, num_sentinels: int = 40) -> Path:
     """The vocabulary of captions and boxes."""
     words = folder.with_suffix(".tsv")
     words.write_text("".join(f"{word}\t9\n" for word in ("a", *COLORS)), "utf-8")
-    least = 4 + 40 + 4 * 1000 + len(CLASSES)
+    least = 4 + num_sentinels + 4 * 1000 + len(CLASSES)
     settings = TokenizerSettings(
-        kind="multimodal", vocab_size=least + 12, classes=CLASSES, num_sentinels=40, lowercase=True
+        kind="multimodal", vocab_size=least + 12, classes=CLASSES, num_sentinels=num_sentinels, lowercase=True
     )
     train_tokenizer([words], folder, settings)
     return folder

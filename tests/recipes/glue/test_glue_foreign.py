@@ -7,7 +7,7 @@ import torch
 from glue_toys import QUICK, SPECIAL, WORDS, write_encoder, write_tokenizer
 
 from pretrainkit import api
-from pretrainkit.errors import CheckpointError
+from pretrainkit.errors import CheckpointError, InputError
 from whole_runs import assert_exports_are_the_run
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -103,6 +103,19 @@ def test_the_adapter_says_what_our_own_bert_says(glue, tmp_path):
             found[name] = opened.model.encoder.tokens(batch, 32), opened.model.vectors(batch, 32)
     for ours, theirs in zip(found["ours"], found["theirs"], strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=0)
+
+
+def test_an_encoder_by_itself_is_not_evaluated_whatever_the_data(glue, tmp_path, transformers):
+    """Nobody is sent to encode data anew for nothing."""
+    origin = write_foreign(transformers, tmp_path / "electra", "electra")
+    api.import_model(origin, "huggingface", tmp_path / "ours")
+    shards = tmp_path / "shards"
+    write_tokenizer(shards / "tokenizer")
+    path = shards / "tokenizer" / "tokenizer.json"
+    path.write_text(path.read_text().replace(WORDS[-1], "another"))
+    for data in (None, shards):
+        with pytest.raises(InputError, match="neither trained nor evaluated by themselves"):
+            api.evaluate(tmp_path / "ours", data)
 
 
 def first_batch(opened):

@@ -64,6 +64,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     write_images(folder / "train", 16, 0)
     write_images(folder / "valid", 6, 1)
+    rng = np.random.default_rng(0)
+    for split, num in (("train", 16), ("valid", 6)):
+        (folder / split / "seen" / "0000").mkdir(parents=True)
+        for index in range(num):
+            values = rng.standard_normal((6, 2, 2)).astype(np.float32)
+            np.save(folder / split / "seen" / "0000" / f"{index:05d}.npy", values)
     return folder
 
 
@@ -154,6 +160,11 @@ KINDS = {
     "convolutions": (f"model.encoder={_CONV}", f"model.decoder={_CONV}"),
     "transformer that takes noise away": (f"model.decoder={_UVIT[0]}", *_UVIT[1:]),
     "average": ("ema_decay=0.9",),
+    "perceptrons on features": (
+        "model.domain={name: seen, kind: features, num_channels: 6}",
+        *(f"model.{part}={{kind: mlp, width: 8, num_blocks: 1}}" for part in ("encoder", "decoder")),
+        "objective.reconstruction=mse",
+    ),
 }
 
 

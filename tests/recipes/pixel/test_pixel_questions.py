@@ -11,6 +11,7 @@ from pixel_encoders import SHORT, require_exact_resume, write_encoder
 
 from pretrainkit import api
 from pretrainkit.recipes.glue.answers import records_of
+from whole_runs import assert_exports_are_the_run
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -52,6 +53,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_questions_go_on_exactly(folder: Path, tmp_path: Path) -> None:
     require_exact_resume(folder / "run", tmp_path / "half")
+
+
+@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
+def test_an_export_is_the_run(folder: Path, tmp_path: Path, format: str) -> None:
+    assert_exports_are_the_run(folder / "run", tmp_path, "glue", format)
 
 
 def test_windows_without_the_answer_point_at_the_class_token(folder: Path) -> None:

@@ -247,10 +247,13 @@ def test_a_batch_without_examples_can_be_built(folders):
     assert source.build(records(source, []))["lengths"].shape == (0,)
 
 
-def test_text_of_short_documents_is_remarked_on(latin_font, tmp_path, cache, caplog):
-    (tmp_path / "book.txt").write_text("a short paragraph of some words\n\n" * 20)
-    open_source(run_config(str(tmp_path / "book.txt"), renderer=latin_font, min_text_patches=3), "train")
-    assert "--format book" in caplog.text
+def test_text_of_short_documents_is_remarked_on_once(latin_font, tmp_path, cache, caplog):
+    (tmp_path / "book.txt").write_text("a short paragraph of some words\n\n" * 200)
+    config = run_config(str(tmp_path / "book.txt"), renderer=latin_font, min_text_patches=3, held_out_share=0.2)
+    bind(config)
+    for split in ("train", "valid"):
+        open_source(config, split)
+    assert caplog.text.count("--format book") == 1
 
 
 def test_a_renderer_is_refused_that_did_not_draw_the_rows(folders, renderer, latin_font, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from pixel_encoders import SHORT, require_exact_resume, write_encoder
 
 from pretrainkit import api
+from whole_runs import assert_exports_are_the_run
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -45,6 +46,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_parsing_goes_on_exactly(folder: Path, tmp_path: Path) -> None:
     require_exact_resume(folder / "run", tmp_path / "half")
+
+
+def test_an_export_is_the_run(folder: Path, tmp_path: Path) -> None:
+    """transformers has no class for it."""
+    assert_exports_are_the_run(folder / "run", tmp_path, "glue", "safetensors")
 
 
 def test_every_word_has_a_head_and_a_relation(folder: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pixel_encoders import SHORT, require_exact_resume, write_encoder
 
 from pretrainkit import api
 from pretrainkit.recipes.glue.answers import records_of
+from whole_runs import assert_exports_are_the_run
 
 pytest.importorskip("freetype", reason="needs the package freetype-py to draw text")
 
@@ -54,6 +55,11 @@ def test_it_learns_what_words_look_like(folder: Path, tmp_path: Path) -> None:
 
 def test_tagging_goes_on_exactly(folder: Path, tmp_path: Path) -> None:
     require_exact_resume(folder / "run", tmp_path / "half")
+
+
+@pytest.mark.parametrize("format", ["huggingface", "safetensors"])
+def test_an_export_is_the_run(folder: Path, tmp_path: Path, format: str) -> None:
+    assert_exports_are_the_run(folder / "run", tmp_path, "glue", format)
 
 
 def test_a_label_stands_at_the_first_patch_of_its_word(folder: Path) -> None:

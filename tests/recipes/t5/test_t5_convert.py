@@ -7,6 +7,7 @@ import pytest
 import torch
 from t5_batches import examples, model_config, packed_batch, random_model, row_batch
 
+from pretrainkit.api import import_model
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.nn import activations
@@ -170,6 +171,18 @@ def test_a_tied_checkpoint_that_stores_its_head_is_read_as_tied(tmp_path):
     tensors = read_tensors(tmp_path / "hf")
     write_tensors(tmp_path / "hf/model.safetensors", tensors | {"lm_head.weight": tensors["shared.weight"].clone()})
     assert read_huggingface(tmp_path / "hf")[0] == config
+
+
+@pytest.mark.parametrize("head", ["T5ForSequenceClassification", "T5ForTokenClassification"])
+@pytest.mark.parametrize("recipe", ["t5", None])
+def test_a_classifier_of_transformers_is_named_with_what_to_give(transformers, tmp_path, head, recipe):
+    """Its head reads the decoder, or each token; ours the mean over the encoder."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    getattr(transformers, head)(transformers.T5Config(**sizes)).save_pretrained(tmp_path / "theirs")
+    with pytest.raises(CheckpointError, match=rf"is a {head}.*\n  give the .*it was trained from"):
+        import_model(tmp_path / "theirs", recipe, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
 
 
 def test_models_without_a_hugging_face_form_are_refused(tmp_path):

@@ -73,14 +73,19 @@ def test_files_of_the_original_and_of_ours_are_the_run(tokens: Path, tmp_path: P
     assert_exports_are_the_run(tmp_path / "run", tmp_path, "t5", format, name="export.npz")
 
 
-ONE_STACK = ("model.kind=decoder_only", "model.num_encoder_layers=null", "data.target_length=64")
+DECODER = ("model.kind=decoder_only", "model.num_encoder_layers=null", "data.target_length=64")
+ENCODER = ("model.kind=encoder_only", "model.num_decoder_layers=null", "data.target_length=64")
 
 
-@pytest.mark.parametrize("denoising", ["full_lm", "prefix_lm"])
-def test_a_model_of_one_stack_is_exported_as_the_message_says(tokens: Path, tmp_path: Path, denoising: str) -> None:
+@pytest.mark.parametrize(
+    ("stack", "denoising"), [(DECODER, "full_lm"), (DECODER, "prefix_lm"), (ENCODER, "mass_style")]
+)
+def test_a_model_of_one_stack_is_exported_as_the_message_says(
+    tokens: Path, tmp_path: Path, stack: tuple[str, ...], denoising: str
+) -> None:
     """transformers has no such T5."""
     data = [f"data.train={tokens}/train", f"data.valid={tokens}/valid", "model.vocab_size=512"]
-    words = [*SHAPE, *data, *ONE_STACK, f"data.denoising.name={denoising}"]
+    words = [*SHAPE, *data, *stack, f"data.denoising.name={denoising}"]
     pretrainkit.train(pretrainkit.load_config("t5/1.1-small", words), tmp_path / "run")
     with pytest.raises(InputError, match="use --format safetensors"):
         pretrainkit.export(tmp_path / "run", "huggingface", tmp_path / "none")

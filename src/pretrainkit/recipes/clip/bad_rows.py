@@ -39,7 +39,8 @@ class BadRows:
 
     The budget is a share of the images (a broken one with five captions is one) and, for empty captions, of the rows:
     of those seen, of the first 10,000, or of the whole set where that has fewer. So three bad images of 300 pass with
-    1 %, and a folder that was never mounted ends the run at once.
+    1 %, and a folder that was never mounted ends the run at once. What archives that break off lack counts from the
+    start.
     """
 
     def __init__(self, pairs: Pairs, max_fraction: float) -> None:
@@ -75,16 +76,17 @@ class BadRows:
             num_rows = min(len(self._pairs), max(self._num_seen, _FEW_ROWS))
             # Of the images of so many rows at least this share was seen.
             num_images = max(round(self._num_all_images * num_rows / len(self._pairs)), 1)
-        share = sum(counts.values()) / num_images + len(self._captions) / num_rows
+        share = sum(counts.values()) / num_images + len(self._captions) / num_rows + self._pairs.lost_share
         if share > self._max_fraction:
             told = [f"{count} of {num_images:,} images ({name})" for name, count in counts.items()]
             told += [f"{len(self._captions)} of {num_rows:,} captions (empty)"] if self._captions else []
+            told += [f"about {self._pairs.num_lost:,} pairs (torn file)"] if self._pairs.num_lost else []
             raise DataError(
                 f"{explain(self._pairs, row, error)}\n"
                 f"  with it these are bad: {', '.join(told)}; that is a share of {share:.2g}, more than "
                 f"data.max_bad_fraction={self._max_fraction:g}\n"
                 f"  list them with: pretrainkit data check {quote(self._pairs.path)}\n"
-                f"  mend the set, or allow more: data.max_bad_fraction={_rounded_up(share)}"
+                f"  mend the set, or allow more: data.max_bad_fraction={rounded_up(share)}"
             )
         if num_bad <= _NUM_NAMED:
             more = "; further ones are only counted" if num_bad == _NUM_NAMED else ""
@@ -95,6 +97,6 @@ class BadRows:
         return len(np.unique(self._pairs.image_ids))
 
 
-def _rounded_up(share: float) -> str:
+def rounded_up(share: float) -> str:
     """Twice the share, as a short number of at most 1: the next bad image shall not end the run again."""
     return f"{min(float(f'{2 * share:.1g}'), 1.0):g}"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.recipes.clip.bad_rows import rounded_up
 from pretrainkit.recipes.clip.captions import CaptionTokenizer, find_folder
 from pretrainkit.recipes.clip.config import ClipDataConfig, ClipRun, set_name
 from pretrainkit.recipes.clip.pairs import BadImage, Pairs, Split, whole_numbers
@@ -125,11 +126,12 @@ def check_held_out(train: Sequence[Pairs], valid: Sequence[Pairs]) -> None:
                 _check_images(trained, held_out)
 
 
-def check_torn(pairs: Pairs, split: Split, on_bad_sample: str) -> None:
-    """Files of a set that cannot be read to their end: in training what can be read is used, where that is wanted.
+def check_torn(pairs: Pairs, split: Split, on_bad_sample: str, max_bad_fraction: float = 0.0) -> None:
+    """Files of a set that cannot be read to their end: in training what can be read is used, where that is wanted and
+    what they lack is no larger share of the set than `max_bad_fraction`.
 
     Raises:
-        DataError: There are some, and what they lack is needed.
+        DataError: There are some, and what they lack is needed, or too much.
     """
     if not pairs.torn:
         return
@@ -141,8 +143,16 @@ def check_torn(pairs: Pairs, split: Split, on_bad_sample: str) -> None:
             f"{what}\n  evaluation must see every row: {again}\n  to leave out what is bad: "
             f"{packing(pairs.path, len(pairs.torn))}\n  and then data.valid=PACKED"
         )
+    share = pairs.lost_share
+    allow = f"data.max_bad_fraction={rounded_up(share)}"
     if on_bad_sample == "error":
-        raise DataError(f"{what}\n  {again}, or use what can be read: data.on_bad_sample=replace")
+        more = f" {allow}" if share > max_bad_fraction else ""
+        raise DataError(f"{what}\n  {again}, or use what can be read: data.on_bad_sample=replace{more}")
+    if share > max_bad_fraction:
+        raise DataError(
+            f"{what}\n  with them about {pairs.num_lost:,} pairs are lost, a share of {share:.2g}, more than "
+            f"data.max_bad_fraction={max_bad_fraction:g}\n  {again}, or allow more: {allow}"
+        )
     _logger.warning("%s; the %s pairs that can be read are used", what, f"{len(pairs):,}")
 
 

@@ -350,7 +350,8 @@ class ClipDataConfig(DataConfig):
     """A row with a missing or broken image or an empty caption in training: stop, or take another row of the same set.
     An archive that breaks off: stop, or use what can be read. In evaluation both are errors, before training."""
     max_bad_fraction: Rate = 0.01
-    """replace only: stop when more than this share of the images, and of the captions, was bad."""
+    """replace only: stop when more than this share of the images, and of the captions, was bad. What archives that
+    break off lack counts, as far as the others tell how much it is."""
     cache_frozen: bool = False
     """Before training, compute the features of each tower that does not learn, keep them in the run folder, and train
     on those. Only where the tower's inputs never change: no random transforms or mixed images, no changed captions.

@@ -66,6 +66,8 @@ class Pairs(ABC):
         self.name, self.path, self.table, self.skipped = name, path, table, dict(skipped)
         self.torn: tuple[str, ...] = ()
         """Files of the set of which a part cannot be read, each with the reason; rows from there are not in `table`."""
+        self.num_lost = 0
+        """About so many rows those are."""
         self.weights = np.asarray(weights, np.float64) / sum(weights)
         self.captions = [table.column(f"caption_{column}") for column in range(len(weights))]
         self.image_names = table.column("image")
@@ -102,6 +104,11 @@ class Pairs(ABC):
         if not weights.any():
             return ""
         return texts[int(np.searchsorted(np.cumsum(weights), draw * weights.sum(), side="right"))]
+
+    @property
+    def lost_share(self) -> float:
+        """Of the rows, those that cannot be read, without looking at images and captions."""
+        return self.num_lost / (len(self) + self.num_lost)
 
     def describe(self, row: int) -> str:
         """For messages."""

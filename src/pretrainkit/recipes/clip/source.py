@@ -257,7 +257,7 @@ def bind(config: ClipRun) -> ClipRun:
     train = [open_pairs(source, "train") for source in data.train]
     valid = [open_pairs(source, "valid") for source in data.valid]
     for pairs in train:
-        checks.check_torn(pairs, "train", data.on_bad_sample)
+        checks.check_torn(pairs, "train", data.on_bad_sample, data.max_bad_fraction)
     for pairs in valid:
         checks.check_torn(pairs, "valid", data.on_bad_sample)
     if problems := checks.size_problems(data, train):

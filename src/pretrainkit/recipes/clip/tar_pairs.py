@@ -35,6 +35,7 @@ USUAL_CAPTIONS = ("json:caption", "json:text", "txt", "caption", "text")
 """`json:KEY` is a value inside the sample's .json; the others are endings."""
 _SKIPPED = b"skipped"
 _TORN = b"torn"
+_BREAKS_OFF = b"breaks off"
 
 
 class TarPairs(Pairs):
@@ -61,6 +62,7 @@ class TarPairs(Pairs):
                 whole = whole.drop_columns(column)
         super().__init__(name, where, whole, weights, skipped)
         self.torn = tuple(torn)
+        self.num_lost = _num_lost(tables)
 
     def read_image(self, row: int) -> bytes:
         archive = int(np.searchsorted(self._ends, row, side="right"))
@@ -86,6 +88,19 @@ class TarPairs(Pairs):
         is_new[1:] = (np.diff(offsets) != 0) | (np.diff(archive) != 0)
         is_new[starts[starts < len(self)]] = True
         return np.cumsum(is_new) - 1
+
+
+def _num_lost(tables: Sequence[pa.Table]) -> int:
+    """Of an archive that breaks off, what it lacks of the rows that the whole ones have on average, but at least one;
+    and each sample of the others that cannot be read."""
+    breaks_off = [_BREAKS_OFF in (table.schema.metadata or {}) for table in tables]
+    whole = [table.num_rows for table, is_short in zip(tables, breaks_off, strict=True) if not is_short]
+    usual = round(sum(whole) / len(whole)) if whole else 0
+    found = 0
+    for table, is_short in zip(tables, breaks_off, strict=True):
+        reasons = len(json.loads((table.schema.metadata or {}).get(_TORN, b"[]")))
+        found += max(usual - table.num_rows, reasons) if is_short else reasons
+    return found
 
 
 def open_tars(source: ClipSourceConfig, split: Split) -> TarPairs:
@@ -141,8 +156,9 @@ def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_dr
     rows: list[tuple[Any, ...]] = []
     skipped: Counter[str] = Counter()
     torn: list[str] = []
+    ends: list[str] = []
     with open(path, "rb") as file:
-        for files in _samples(path, torn.append):
+        for files in _samples(path, ends.append):
             image = next((files[ending] for ending in endings if ending in files), None)
             if image is None:
                 skipped["sample without an image"] += 1
@@ -174,7 +190,8 @@ def index_archive(path: Path, endings: Sequence[str], keys: Sequence[str], is_dr
         pa.array(_whole_numbers(column) if name.endswith("_id") else column, kind)
         for column, (name, kind) in zip(columns, fields, strict=True)
     ]
-    schema = pa.schema(fields, metadata={_SKIPPED: json.dumps(skipped).encode(), _TORN: json.dumps(torn).encode()})
+    about_all = {_SKIPPED: json.dumps(skipped).encode(), _TORN: json.dumps(torn + ends).encode()}
+    schema = pa.schema(fields, metadata=about_all | ({_BREAKS_OFF: b"1"} if ends else {}))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

@@ -98,7 +98,7 @@ class HuggingFace(
 
 def _refuse() -> NoReturn:
     raise InputError(
-        "encoders of transformers are not trained by themselves\n"
+        "encoders of transformers are neither trained nor evaluated by themselves\n"
         "  train one further: pretrainkit finetune TASK --from FOLDER"
     )
 

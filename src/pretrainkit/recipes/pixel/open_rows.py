@@ -42,7 +42,7 @@ def open_rows(path: str, data: PixelDataConfig) -> Rows:
         return _published_rows(folder, files)
     if splits := [f"{path}/{split}" for split in ("train", "valid") if is_rendered(folder / split)]:
         raise DataError(f"{path} holds folders of rendered rows\n  name {' or '.join(splits)}")
-    return _rendered_rows(_cut(path, data))
+    return _cut(path, data)
 
 
 def renderer_folder(data: PixelDataConfig) -> Path | None:
@@ -82,20 +82,21 @@ def _published_rows(folder: Path, files: list[Path]) -> Rows:
     return rows
 
 
-def _cut(path: str, data: PixelDataConfig) -> Path:
-    """The folder with the pieces of plain text, made in the cache if it is not there."""
+def _cut(path: str, data: PixelDataConfig) -> Rows:
+    """The pieces of plain text, from a folder that is made in the cache if it is not there."""
     out, documents, renderer = _place(path, data)
     with _alone(out):
         made = prerender({"train": documents}, renderer, out.parent, _TEXT_ONLY, progress=_Logged())["train"]
+    rows = _rendered_rows(out)
     if made["fill_rate"] < _POORLY_FILLED:
-        _logger.warning(
-            "the rows of %s are %.0f %% full, as documents are short (in plain text each paragraph is a document)\n"
-            "  of books: pretrainkit render %s --format book --renderer %s --max-patches %d --out FOLDER, and then "
-            "data.train=FOLDER/train; else shorten the rows, such as data.max_patches=%d",
-            *(path, 100 * made["fill_rate"], quote(path), quote(str(data.renderer)), data.max_patches),
-            max(1, int(data.max_patches * made["fill_rate"])),
+        shorter = max(1, int(data.max_patches * made["fill_rate"]))
+        rows.remark = (
+            f"the rows of {path} are {100 * made['fill_rate']:.0f} % full, as documents are short (in plain text each "
+            f"paragraph is a document)\n  of books: pretrainkit render {quote(path)} --format book --renderer "
+            f"{quote(str(data.renderer))} --max-patches {data.max_patches} --out FOLDER, and then "
+            f"data.train=FOLDER/train; else shorten the rows, such as data.max_patches={shorter}"
         )
-    return out
+    return rows
 
 
 _TEXT_ONLY = RenderSettings(with_pixels=False)

@@ -132,6 +132,8 @@ class Rows(ABC):
         self.table, self.fingerprint, self.name, self.rendering = table, fingerprint, name, rendering
         self.num_patches_N = table.column(PATCHES).astype(np.int32)
         self.kept_N = np.arange(len(self.num_patches_N), dtype=np.int64)
+        self.remark = ""
+        """What whoever trains on them should know."""
 
     def keep(self, chosen: NDArray[np.bool_]) -> None:
         """Leave out all rows but `chosen`, (N,)."""

@@ -224,6 +224,8 @@ def bind(config: PixelRun) -> PixelRun:
                 rows.check(look)
     drawn = {rows.rendering: rows.name for source in sources for rows in source.components if rows.rendering}
     _check_renderer(config.data.renderer, drawn)
+    for remark in dict.fromkeys(rows.remark for rows in train.components if rows.remark):
+        _logger.warning("%s", remark)
     if len(drawn) > 1:
         _logger.warning("not all rows are drawn by the same renderer: %s differ", ", ".join(drawn.values()))
     return config

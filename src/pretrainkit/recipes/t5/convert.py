@@ -271,6 +271,12 @@ def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
     state = read_tensors(folder)
     try:
         values = json.loads(path.read_text("utf-8"))
+        if any(name.startswith("transformer.") for name in state):
+            raise CheckpointError(
+                f"{folder} is a {', '.join(values.get('architectures') or ['T5'])}, a T5 without its logits under a "
+                "head that reads the decoder, or the encoder alone\n  give the folder of the model it was trained "
+                "from, a T5ForConditionalGeneration (MT5…, UMT5…); what it learned itself is not read"
+            )
         config = from_huggingface_config(values, has_logits=_has_logits(state, values))
     except (json.JSONDecodeError, KeyError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None

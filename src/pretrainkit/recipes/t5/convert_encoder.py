@@ -69,7 +69,8 @@ def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[s
     if not (folder / HEAD).is_file():
         raise CheckpointError(
             f"{folder} has no {HEAD}: classifiers of T5 are read as this recipe exports them, an encoder with a head "
-            "beside it\n  give the model it was trained from: init_from=FOLDER init.recipe=t5"
+            f"beside it, and this is a {', '.join(values.get('architectures') or ['T5'])}\n"
+            "  give the T5 it was trained from: init_from=FOLDER init.recipe=t5"
         )
     tensors, head = read_tensors(folder), read_tensors(folder, HEAD.removesuffix(".safetensors"))
     names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_PARTS)}

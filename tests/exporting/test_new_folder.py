@@ -1,0 +1,70 @@
+"""What an export leaves beside its place when it is killed, and who cleans that up."""
+
+import signal
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from pretrainkit.exporting.folder import new_file, new_folder
+
+WRITER = """
+import sys
+from pathlib import Path
+from pretrainkit.exporting.folder import new_file, new_folder
+
+with {"file": new_file, "folder": new_folder}[sys.argv[1]](Path(sys.argv[2])) as aside:
+    (aside / "half" if aside.is_dir() else aside).write_text("half")
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def writer(kind: str, out: Path) -> subprocess.Popen:
+    """A process that is in the middle of writing `out`, until it is killed or its input ends."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, kind, out], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"writing\n"
+    return process
+
+
+def kill(process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def opened(kind: str, out: Path) -> AbstractContextManager[Path]:
+    return (new_folder if kind == "folder" else new_file)(out)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_a_killed_process_left_goes_with_the_next(kind: str, tmp_path: Path) -> None:
+    out = tmp_path / "my [model].v1"
+    kill(writer(kind, out))
+    (left,) = tmp_path.iterdir()
+    others = [tmp_path / f".{name}" for name in ("my [model].v1-notes", "my [model].v10-0123abcd", "other-0123abcd")]
+    for other in others:
+        other.mkdir()
+    a_file = tmp_path / ".my [model].v1-0123abcd"
+    a_file.write_text("of somebody else")
+    with opened(kind, out) as aside:
+        assert not left.exists()
+        (aside / "all" if kind == "folder" else aside).write_text("all")
+    assert set(tmp_path.iterdir()) == {out, a_file, *others}
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_another_process_is_writing_stays(kind: str, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    first = writer(kind, out)
+    (its,) = tmp_path.iterdir()
+    try:
+        with pytest.raises(KeyboardInterrupt), opened(kind, out):
+            raise KeyboardInterrupt
+        assert list(tmp_path.iterdir()) == [its]
+        first.communicate()
+        assert first.returncode == 0
+        assert list(tmp_path.iterdir()) == [out]
+    finally:
+        kill(first)

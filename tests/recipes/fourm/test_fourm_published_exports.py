@@ -1,0 +1,58 @@
+"""Exports of small models on the modalities of 4M-7 and 4M-21, with a file of each kind that those are read from."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fourm_data import write_set, write_tokenizer
+from test_fourm_whole_run import SETTINGS
+
+import pretrainkit
+from pretrainkit.recipes.fourm.catalogue import MOD21, published
+from whole_runs import assert_exports_are_the_run
+
+SHORT = ("num_steps=1", "checkpoint.every_steps=1", "evaluate.every_steps=null", "data.microbatch_size=null")
+
+
+def write_parts(folder: Path, num: int) -> Path:
+    """What other tools made of the pictures of `write_set`: tokens, embeddings, and the JSON files of 4M-21."""
+    rng = np.random.default_rng(0)
+    write_set(folder, num, 0)
+    for index in range(num):
+        for name in MOD21:
+            modality = published(name)
+            if modality.reader == "tokens":
+                tokens = rng.integers(0, modality.vocab_size, (1, modality.max_tokens)).astype(np.int16)
+                np.save(place(folder, name, index, ".npy"), tokens)
+        np.save(place(folder, "crop_settings", index, ".npy"), np.array([[0, 0, 40, 40, 0]]))
+        vectors = rng.standard_normal((5, 4096)).astype(np.float16)
+        np.savez(place(folder, "t5_caption", index, ".npz"), emb=vectors, mask_valid=np.ones(5, bool))
+        square = [[0, 0], [40, 0], [40, 40], [0, 40]]
+        for name, content in {
+            "metadata": {"original_width": 40 + index, "n_humans": 0, "brightness": 200.0},
+            "color_palette": [{str(count): [[count, 10, 255]] * count for count in range(1, 8)}],
+            "human_poses": {},
+            "sam_instance": {"points": [square], "token_ids": [list(range(16))], "bbox": [[0, 0, 40, 40]]},
+        }.items():
+            place(folder, name, index, ".json").write_text(json.dumps(content), "utf-8")
+    return folder
+
+
+def place(folder: Path, modality: str, index: int, suffix: str) -> Path:
+    path = folder / modality / "0000" / f"{index:05d}{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["4m", "safetensors"])
+@pytest.mark.parametrize("preset", ["b-7", "b-21"])
+def test_an_export_is_the_run(tmp_path: Path, preset: str, format: str) -> None:
+    data = [
+        f"data.train={write_parts(tmp_path / 'train', 8)}",
+        f"data.valid={write_parts(tmp_path / 'valid', 1)}",
+        f"data.tokenizer={write_tokenizer(tmp_path / 'words', 150)}",
+    ]
+    pretrainkit.train(pretrainkit.load_config(f"fourm/{preset}", [*SETTINGS, *data, *SHORT]), tmp_path / "run")
+    assert_exports_are_the_run(tmp_path / "run", tmp_path, "fourm", format, name="export.safetensors")
