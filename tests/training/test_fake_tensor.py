@@ -24,16 +24,21 @@ def fake(*shape: int) -> FakeTensor:
         lambda x: torch.cat([x, torch.ones(1, x.shape[1])]),
         lambda x: x.t().sum(0, keepdim=True),
         lambda x: x > 0,
+        lambda x: x[1:3],
+        lambda x: x.view(2, 2, 6).transpose(0, 2)[1:],
+        lambda x: x.split(2, dim=1)[1],
+        lambda x: x[2:].as_strided((2, 3), (6, 2), 6),
     ],
 )
 def test_what_is_computed_has_the_form_of_the_real_result(compute, repeat):
     for _ in range(repeat):  # what was found out once is used again
         found, real = compute(fake(4, 6)), compute(torch.rand(4, 6))
     assert isinstance(found, FakeTensor)
-    assert (found.shape, found.dtype, found.stride(), found.device) == (
+    assert (found.shape, found.dtype, found.stride(), found.storage_offset(), found.device) == (
         real.shape,
         real.dtype,
         real.stride(),
+        real.storage_offset(),
         real.device,
     )
 
@@ -43,6 +48,22 @@ def test_views_share_memory_and_results_do_not():
     assert x[1:].t().fake_storage is x.fake_storage
     assert (x + 1).fake_storage is not x.fake_storage
     assert x.fake_storage.nbytes() == 4 * 4 * 6
+
+
+def test_equal_views_share_memory_with_what_they_are_of():
+    first, second = fake(4, 6), fake(4, 6)
+    for x in (first, second):
+        for part in (x[1:], x.t(), *x.split(2), *x.split(2)):
+            assert part.fake_storage is x.fake_storage
+    assert [part.storage_offset() for part in (second[1:2][0], second[2:3][0], second[2:3][0])] == [6, 12, 12]
+
+
+def test_what_takes_another_shape_leaves_its_equals_alone():
+    x = fake(0)
+    torch.add(fake(3), 1, out=x)
+    assert (fake(0) + 1).shape == (0,)
+    fake(4, 6).t_()
+    assert (fake(4, 6) * 3).shape == (4, 6)
 
 
 def test_equal_operations_give_tensors_of_their_own():

@@ -266,11 +266,13 @@ def _measure(
 @contextmanager
 def _without_collector() -> Iterator[None]:
     """Tens of thousands of fake tensors come and go: looking for garbage takes a fifth of the time."""
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()
 
 
 def _of_size(config: Any, num_examples: int) -> Any:

@@ -9,7 +9,7 @@ step, the import would keep alive what the functions that wait for it have compu
 """
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pretrainkit.training.accumulate import accumulate
-from pretrainkit.training.fake_tensor import FakeTensor, makes_new
+from pretrainkit.training.fake_tensor import FakeTensor, makes_new, tensors_in
 from pretrainkit.training.objective import AnyObjective, Batch
 from pretrainkit.training.optimizers.build import build_optimizer
 from pretrainkit.training.optimizers.config import OptimizerConfig
@@ -54,7 +54,8 @@ def faked(model: nn.Module) -> nn.Module:
 
     def fake(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            empty = FakeTensor(torch.empty_like(tensor, device="meta"))
+            # The second is seen where a network is built in the middle of a step.
+            empty = torch.empty_like(FakeTensor(torch.empty_like(tensor, device="meta")))
             is_parameter = isinstance(tensor, nn.Parameter)
             known[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
         return known[id(tensor)]
@@ -113,7 +114,7 @@ class _Tracker(TorchDispatchMode):
         super().__init__()
         self._makes_fakes = makes_fakes
         self.current = self.peak = self.at_start = 0
-        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._known: dict[int, weakref.ref[Any]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -125,34 +126,31 @@ class _Tracker(TorchDispatchMode):
         self.at_start = self.peak = self.current
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = set() if makes_new(func) else {id(_storage(one)) for one in _tensors((args, *(kwargs or {}).values()))}
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if FakeTensor in types:  # where torch would ask for it, by a longer way
+            result = FakeTensor.__torch_dispatch__(func, types, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
         if self._makes_fakes and func is torch.ops.aten.empty.memory_format and result.numel() > _MOST_FILLED:
             result = result if result.is_meta else FakeTensor(result.to("meta"))
-        for one in _tensors(result):
-            self._add(one, given)
+        for one in (result,) if isinstance(result, Tensor) else tensors_in(result):
+            storage = _storage(one)
+            if id(storage) not in self._known and not one.is_meta:
+                given = () if makes_new(func) else tensors_in((args, tuple(kwargs.values())))
+                if all(storage is not _storage(other) for other in given):
+                    self._add(storage)
         self.peak = max(self.peak, self.current)
         return result
 
-    def _add(self, tensor: Tensor, given: set[int]) -> None:
-        storage = _storage(tensor)
-        if storage in self._known or id(storage) in given:
-            return
-        size = storage.nbytes()
-        self._known[storage] = size
+    def _add(self, storage: Any) -> None:
+        number, size = id(storage), storage.nbytes()
+
+        def gone(_: Any) -> None:
+            del self._known[number]
+            self.current -= size
+
+        self._known[number] = weakref.ref(storage, gone)
         self.current += size
-        weakref.finalize(storage, self._gone, size)
-
-    def _gone(self, size: int) -> None:
-        self.current -= size
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _tensors(part)
 
 
 def _storage(tensor: Tensor) -> Any:

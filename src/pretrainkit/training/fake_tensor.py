@@ -4,7 +4,7 @@ Torch has fake tensors, too, but each operation on them takes about a millisecon
 Tensors on "meta" will not do: number formats (autocast), kernels and layouts depend on the device.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -23,45 +23,83 @@ class FakeStorage:
         return self._num_bytes
 
 
+class _Form:
+    """What the form of results depends on. Equal forms are one object, which makes them quick to compare."""
+
+    __slots__ = ("dtype", "num_bytes", "offset", "seen", "shape", "shape_only", "strides")
+
+    def __init__(self, shape_only: Tensor, seen: int) -> None:
+        self.shape_only = shape_only
+        self.shape, self.strides, self.dtype = shape_only.shape, shape_only.stride(), shape_only.dtype
+        self.offset = shape_only.storage_offset()
+        self.num_bytes = shape_only.untyped_storage().nbytes()
+        self.seen = seen
+        """The same of forms that differ in their place in their storage only."""
+
+
+_FORMS: dict[Any, _Form] = {}
+_SEEN: dict[Any, int] = {}
+
+
+def _form(shape_only: Tensor) -> _Form:
+    seen = (shape_only.shape, shape_only.stride(), shape_only.dtype)
+    key = (seen, shape_only.storage_offset(), shape_only.untyped_storage().nbytes())
+    if key not in _FORMS:
+        _FORMS[key] = _Form(shape_only, _SEEN.setdefault(seen, len(_SEEN)))
+    return _FORMS[key]
+
+
 class FakeTensor(Tensor):
     """A tensor that says it is on the CPU and has a shape but no numbers. What is computed with it is one, too."""
 
-    shape_only: Tensor
-    """The same on "meta". Its own storage is no measure of what lives: torch's functions keep it in cycles."""
+    form: _Form
     fake_storage: FakeStorage
 
+    # Results are fake by the dispatch; torch would look at each call of a function a second time.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
     @staticmethod
-    def __new__(cls, shape_only: Tensor, storage: FakeStorage | None = None) -> "FakeTensor":
+    def __new__(cls, shape_only: Tensor | _Form, storage: FakeStorage | None = None) -> "FakeTensor":
         """`shape_only` is on "meta"; `storage` is given where it is a view of another's."""
+        form = shape_only if isinstance(shape_only, _Form) else _form(shape_only)
         self: FakeTensor = Tensor._make_wrapper_subclass(
-            cls,
-            shape_only.shape,
-            strides=shape_only.stride(),
-            storage_offset=shape_only.storage_offset(),
-            dtype=shape_only.dtype,
-            device=torch.device("cpu"),
+            cls, form.shape, strides=form.strides, storage_offset=form.offset, dtype=form.dtype, device=_CPU
         )
-        self.shape_only = shape_only
-        self.fake_storage = storage or FakeStorage(shape_only.untyped_storage().nbytes())
+        self.form = form
+        self.fake_storage = storage or FakeStorage(form.num_bytes)
         return self
+
+    @property
+    def shape_only(self) -> Tensor:
+        """The same on "meta". Its own storage is no measure of what lives: torch's functions keep it in cycles."""
+        return self.form.shape_only
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
-        if not makes_new(func):
+        if func._schema.is_mutable:
             written = [kwargs[name] for name in _outs(func)] or ([args[0]] if _changes_numbers(func) else [])
             if len(written) == 1 and written[0].numel():  # what is empty may take another shape
                 return written[0]
             return _computed(func, args, kwargs)
-        key = (func, _key(args), *((name, _key(value)) for name, value in kwargs.items()))
-        if key not in _FORMS:
-            _FORMS[key] = _mapped(lambda value: value.shape_only, _computed(func, args, kwargs))
-        return _mapped(FakeTensor, _FORMS[key])
+        is_new = makes_new(func)
+        key = (func, _key(args, is_new), *((name, _key(value, is_new)) for name, value in kwargs.items()))
+        found = _RESULTS.get(key)
+        if found is None:
+            results = _computed(func, args, kwargs)
+            if is_new or (args and all(_is_view(one, args[0]) for one in tensors_in(results))):
+                _RESULTS[key] = _mapped(lambda value: value.form, results)
+            return results
+        storage = None if is_new else args[0].fake_storage
+        if type(found) is _Form:
+            return FakeTensor(found, storage)
+        return _mapped(lambda form: FakeTensor(form, storage), found)
 
 
-_FORMS: dict[Any, Any] = {}
-"""Operators with the forms of their arguments, to the tensors on "meta" that they give. Torch takes up to milliseconds
-to find out, and the steps that are compared hardly differ."""
+_CPU = torch.device("cpu")
+_RESULTS: dict[Any, Any] = {}
+"""Operators with the forms of their arguments, to the forms that they give. Torch takes up to milliseconds to find
+out, and the steps that are compared hardly differ."""
 
 
 @cache
@@ -83,11 +121,22 @@ def _changes_numbers(func: Any) -> bool:
     return func._schema.is_mutable and torch.Tag.pointwise in func.tags
 
 
-def _key(value: Any) -> Any:
-    """What the form of results depends on."""
+def _key(value: Any, is_new: bool) -> Any:
+    """What the form of results depends on, which is the place in the storage only for a view."""
+    kind = type(value)
+    if kind is FakeTensor:
+        return value.form.seen if is_new else value.form
+    if kind is int:
+        return value
     if isinstance(value, Tensor):
-        return value.shape, value.stride(), value.dtype, type(value)
-    return tuple(map(_key, value)) if isinstance(value, (list, tuple)) else (type(value), value)
+        return value.shape, value.stride(), value.dtype, value.storage_offset(), kind
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(part, is_new) for part in value)
+    return kind, value
+
+
+def _is_view(result: Any, viewed: Any) -> bool:
+    return isinstance(viewed, FakeTensor) and result.fake_storage is viewed.fake_storage
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -98,8 +147,10 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not isinstance(value, FakeTensor):
             shape_only = value.to("meta")
         else:
-            shape_only = value.shape_only
+            shape_only = value.form.shape_only
             storages.setdefault(shape_only.untyped_storage()._cdata, value.fake_storage)
+            if func._schema.is_mutable:  # tensors of the same form keep their shape
+                shape_only = torch.ops.aten.alias.default(shape_only)
         # What is changed comes first: as `out`, or as the first argument.
         given.setdefault(id(shape_only), value)
         return shape_only
@@ -115,9 +166,18 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return _mapped(with_storage, func(*_mapped(without_numbers, args), **arguments))
 
 
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """`value` with the function of each tensor in the place of the tensor."""
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of an operator's arguments or results."""
     if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_in(part)
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with the function of each tensor, or form of one, in the place of it."""
+    if isinstance(value, (Tensor, _Form)):
         return function(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_mapped(function, part) for part in value)
