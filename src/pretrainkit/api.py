@@ -420,10 +420,12 @@ def predict(
         InputError: The model is not fine-tuned, or there is neither an input nor a task.
     """
     config = read_model(existing_folder(path), None, None, False)[0]
-    if not isinstance(find_recipe(config.recipe), StandsOnEncoder):
+    recipe = find_recipe(config.recipe)
+    if not isinstance(recipe, StandsOnEncoder):
+        verb = "infer" if isinstance(recipe, Infers) else "generate"
         raise InputError(
             f"{path} is a model of recipe {config.recipe!r}, not a fine-tuned one\n"
-            "  train it further: pretrainkit finetune TASK --from RUN; or ask it with pretrainkit infer"
+            f"  train it further: pretrainkit finetune TASK --from RUN; or ask it with pretrainkit {verb}"
         )
     if input is None and task is None:
         task = config.data.task or "own"

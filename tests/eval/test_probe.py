@@ -7,7 +7,8 @@ from torch import nn
 
 PIL = pytest.importorskip("PIL.Image")
 
-from pretrainkit.errors import DataError  # noqa: E402
+from pretrainkit import api  # noqa: E402
+from pretrainkit.errors import DataError, InputError  # noqa: E402
 from pretrainkit.eval.image_encoder import ImageEncoder  # noqa: E402
 from pretrainkit.eval.probe import probe  # noqa: E402
 from pretrainkit.eval.probe_config import ProbeConfig, valid_transforms  # noqa: E402
@@ -103,3 +104,9 @@ def test_images_are_cut_as_published():
     assert (resize.size, crop.size) == (256, 224)
     augment = ProbeConfig().train_transforms(224)
     assert (augment[0].scale, augment[1].op) == ((0.08, 1.0), "autoaug")
+
+
+def test_an_encoder_of_timm_that_cannot_be_had_is_named_as_it_was_given(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(InputError, match="timm gives no encoder timm:vit_of_nobody: Unknown model"):
+        api.probe("timm:vit_of_nobody", tmp_path)

@@ -22,7 +22,8 @@ def evaluate(
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Token shards, or sets of pairs; default: the run's data.valid.")
+        str | None,
+        typer.Option(help="Token shards, sets of pairs, or NAME=DIR of named tasks; default: the run's data.valid."),
     ] = None,
     num_examples: Annotated[
         int | None, typer.Option(min=1, help="At most so many; default: as the run's config says.")
@@ -46,6 +47,10 @@ def evaluate(
     from pretrainkit import api
     from pretrainkit.errors import InputError
 
+    if data is not None and "=" in data and not Path(data).exists():  # NAME=DIR, as fine-tuning takes it
+        from pretrainkit.tasks.named_data import task_folders
+
+        settings, data = [*(settings or []), f"data.task_folders={json_module.dumps(task_folders([data]))}"], None
     options: dict[str, Any] = {"num_examples": num_examples, "device": device, "averaged": averaged}
     if all_checkpoints:
 

@@ -12,7 +12,13 @@ app = typer.Typer(add_completion=False)
 def export(
     path: Annotated[Path, typer.Argument(help="A run folder or a checkpoint in it.")],
     out: Annotated[Path, typer.Option(help="New folder to write; for t5x a new file, .npz or .safetensors.")],
-    format: Annotated[str, typer.Option(help="huggingface, safetensors, or t5x (recipe t5).")] = "huggingface",
+    format: Annotated[
+        str,
+        typer.Option(
+            help="huggingface, safetensors, or of another system: t5x (recipe t5), 4m (fourm), 4m-tokenizer "
+            "(image_tokenizer)."
+        ),
+    ] = "huggingface",
     averaged: Annotated[
         bool, typer.Option("--averaged", help="The average of the weights that ema_decay keeps.")
     ] = False,

@@ -111,8 +111,8 @@ class NamedData(OpenSource):
     @property
     def _mend(self) -> str:
         return (
-            f"give its folder: data.task_folders={{{self.benchmark}: DIR}} in a config, "
-            f"--data {self.benchmark}=DIR of pretrainkit tasks"
+            f"give its folder: data.task_folders.{self.benchmark}=DIR, or --data {self.benchmark}=DIR where the data "
+            "are named so, as in pretrainkit tasks"
         )
 
     def _places(self, folders: Mapping[str, str]) -> list[Path] | None:

@@ -110,6 +110,20 @@ def test_a_deep_check_finds_what_only_some_random_parts_of_training_would_meet(d
     assert "det/0000/00002.json does not hold instances" in of_box
 
 
+def test_a_deep_check_names_captions_that_are_no_json(data, tmp_path):
+    folder = tmp_path / "train" / "caption" / "0000"
+    for file in sorted(folder.iterdir()):
+        caption = file.read_text()
+        file.unlink()
+        file.with_suffix(".json").write_text(json.dumps([caption]))
+    assert pretrainkit.check_data(config_with(data), deep=True).problems == []
+    replace(folder / "00001.json", b"")
+    replace(folder / "00002.json", b'{"a":')
+    empty, torn = pretrainkit.check_data(config_with(data), deep=True).problems
+    assert "caption/0000/00001.json is no JSON" in empty
+    assert "caption/0000/00002.json is no JSON" in torn
+
+
 def test_a_modality_of_a_set_that_does_not_open_is_not_called_absent(data, tmp_path):
     other = write_set(tmp_path / "other", 3, 1)
     shutil.rmtree(other / "depth")

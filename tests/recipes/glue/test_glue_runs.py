@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from glue_toys import QUICK
+from typer.testing import CliRunner
 
 from pretrainkit import api
-from pretrainkit.cli.main import main
+from pretrainkit.cli.main import app, main
 from pretrainkit.errors import InputError
 from pretrainkit.recipes.glue.answers import records_of
 
@@ -38,6 +39,23 @@ def test_a_fine_tuned_run_needs_neither_encoder_nor_data_to_be_opened(finished):
     opened = api.open_model(finished[0])
     assert opened.config.model.classes == ("negative", "positive")
     assert opened.tokenizer is not None
+
+
+def test_evaluate_takes_the_folder_of_a_benchmark_as_fine_tuning_does(finished, glue):
+    told = {}
+    for words in ((), ("--data", f"glue={glue}"), (f"data.task_folders.glue={glue}",)):
+        done = CliRunner().invoke(app, ["evaluate", str(finished[0]), *words, "--device", "cpu", "--json"])
+        assert done.exit_code == 0, done.output
+        told[words[:1]] = json.loads(done.stdout)
+    first, *others = told.values()
+    assert all(other == first for other in others)
+
+
+def test_a_model_that_was_not_fine_tuned_says_how_it_is_asked(encoder, tmp_path):
+    with pytest.raises(InputError, match="not a fine-tuned one") as error:
+        api.predict(encoder, tmp_path / "answers.jsonl", task="sst2")
+    assert str(error.value).endswith("or ask it with pretrainkit generate")
+    assert api.generate(encoder, ["a <mask>"])
 
 
 def test_predictions_are_json_lines_with_probabilities(finished, tmp_path):

@@ -231,7 +231,7 @@ def test_a_folder_that_is_not_there_is_told_and_the_hub_is_asked_only_without_on
     with pytest.raises(DataError, match=r"there is no folder .*nowhere, where the data of glue are said to be"):
         supplied("glue_rte_v002", glue=tmp_path / "nowhere")
     with pytest.raises(
-        DataError, match=r"has to be given as files\n  give its folder: data\.task_folders=\{wikipedia: DIR\}"
+        DataError, match=r"has to be given as files\n  give its folder: data\.task_folders\.wikipedia=DIR"
     ):
         REGISTRY.get_task("wikipedia_20190301.en_v003_unsupervised").supplied(Supply(BYTES, {}, tuple))
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
@@ -239,7 +239,7 @@ def test_a_folder_that_is_not_there_is_told_and_the_hub_is_asked_only_without_on
         task = supplied("glue_rte_v002", **folders)
         assert task.splits == ("train", "validation", "test")
         with pytest.raises(
-            DataError, match=r"(?s)needs the package 'datasets'.*or give its folder: data\.task_folders=\{glue: DIR\}"
+            DataError, match=r"(?s)needs the package 'datasets'.*or give its folder: data\.task_folders\.glue=DIR"
         ):
             task.bind("train")
 

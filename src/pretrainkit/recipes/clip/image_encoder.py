@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.eval.image_encoder import ImageEncoder
 from pretrainkit.images.transforms import compose
 from pretrainkit.recipes.clip.config import ClipRun, TimmConfig
@@ -24,11 +25,19 @@ def timm_encoder(name: str) -> ImageEncoder:
     """An encoder of timm with its published weights, for images of the size that it was trained with.
 
     Raises:
-        ConfigError, MissingPackageError: timm does not know the name, or is not installed.
+        InputError, MissingPackageError: timm does not know the name, its weights cannot be fetched, or it is not
+            installed.
     """
     from pretrainkit.recipes.clip.timm_tower import TimmTower
 
-    tower = TimmTower(TimmConfig(name=name))
+    try:
+        tower = TimmTower(TimmConfig(name=name))
+    except ConfigError as error:
+        raise InputError(
+            f"timm gives no encoder timm:{name}: {error.__cause__}\n"
+            "  names: python -c 'import timm; print(timm.list_pretrained())'; without network, its weights must be in "
+            "the hub's cache already"
+        ) from error
     mean_311, deviation_311 = (torch.tensor(color).view(3, 1, 1) for color in tower.mean_and_deviation)
 
     def encode(image_B3HW: Tensor) -> Tensor:

@@ -375,7 +375,9 @@ def _json(content: bytes, name: str) -> Any:
 
 def _texts(content: bytes, name: str) -> list[str]:
     """At least one."""
-    if content[:1] in (b"[", b'"', b"{") or content[:2] == b"\x1f\x8b":
+    if name.endswith(JSON_SUFFIXES):
+        found = _json(content, name)
+    elif content[:1] in (b"[", b'"', b"{") or content[:2] == b"\x1f\x8b":
         try:
             found = _json(content, name)
         except DataError:
