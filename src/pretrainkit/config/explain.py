@@ -68,7 +68,7 @@ def _message(
         return f"{path} is missing{f'{chr(10)}  {doc}' if doc else ''}\n  give it: {path}=VALUE"
     if error["type"] == "extra_forbidden":
         return _unknown(path, _short(given), place.owners, config_class, where, all_fields(parent))
-    if error["loc"][-1] == "[key]":
+    if error["loc"][-1:] == ("[key]",):
         keys = [str(key) for owner in place.owners for key in _keys(owner.model_fields[place.field].annotation)]
         accepted = f"\n  accepted: the keys {' | '.join(keys)}" if keys else ""
         return f"{parent} cannot have the key {path.rpartition('.')[2]}{where}{accepted}{meaning}"

@@ -70,5 +70,5 @@ def test_test_sets_of_the_hub_have_no_labels_to_train_on(hub):
 
 def test_where_the_hub_cannot_be_reached_it_is_told_how_to_do_without(monkeypatch):
     stand_in(monkeypatch, {})
-    with pytest.raises(DataError, match=r"data\.task_folders=\{glue: DIR\}"):
+    with pytest.raises(DataError, match=r"data\.task_folders\.glue=DIR"):
         read("rte", "train", needs_label=True)
