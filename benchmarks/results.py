@@ -375,6 +375,12 @@ TARGETS = (
     Target("pretrainkit --help: CPU-s", "start", lambda rows: cell(rows, "pretrainkit --help", "CPU-s"), most=0.15),
     Target("config check: CPU-s", "start", lambda rows: cells(rows, "CPU-s", first="pretrainkit config")[0], most=0.4),
     Target(
+        "plan, the dearest presets: CPU-s",
+        "start",
+        lambda rows: max(cells(rows, "CPU-s", first="pretrainkit plan")),
+        most=5.0,
+    ),
+    Target(
         "train, tiny preset, cold, to the first update: CPU-s",
         "start",
         lambda rows: cells(rows, "CPU-s", first="pretrainkit train")[0],

@@ -44,6 +44,10 @@ def starts(shards: str, run: Path) -> list[Start]:
         Start("import torch", ("-c", "import torch")),
         Start("pretrainkit --help", (*command, "--help"), 0.15),
         Start("pretrainkit config check bert/base", (*command, "config", "check", "bert/base"), 0.4),
+        *(
+            Start(f"pretrainkit plan {preset}", (*command, "plan", preset), 5.0)
+            for preset in ("clip/zerovl", "fourm/xl-21", "t5/1.0-11b")
+        ),
         Start("pretrainkit train bert/tiny, to the first update", train, 3.5, until='"event": "metrics"'),
         Start("pretrainkit train bert/tiny num_steps=1, to the end", train),
     ]
