@@ -43,11 +43,12 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 """Optional packages, by the extra that installs them."""
 
 
+_PACKAGE = Path(__file__).parents[1]
 HELPERS = tuple(
-    f"pretrainkit.{name}"
-    for name in ("corpus._words", "recipes.t5._spans", "recipes.pixel._masks", "recipes.fourm._keep")
+    ".".join(("pretrainkit", *source.relative_to(_PACKAGE).with_suffix("").parts))
+    for source in sorted(_PACKAGE.rglob("_*.c"))
 )
-"""The compiled modules."""
+"""The compiled modules, by their sources, which are installed too."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _rendering(outcome: Outcome) -> list[Finding]:
     if outcome.fault:
         what, _, mend = outcome.fault.removeprefix("MissingLibraryError: ").partition("\n")
         return [Finding("Pango", "missing", what, mend.strip())]
-    return [Finding("Pango", "good", "draws text for recipe pixel as its reference does")]
+    return [Finding("Pango", "good", "draws text as the reference of PIXEL does")]
 
 
 def _version(package: str) -> str | None:

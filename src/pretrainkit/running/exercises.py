@@ -63,7 +63,7 @@ def _torchvision() -> None:
     torchvision.transforms.functional.resize(torch.zeros(3, 4, 4, dtype=torch.uint8), [2, 2])
     try:
         torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         raise _Lack(
             f"its compiled part does not load beside torch {torch.__version__}: no torchvision.ops, no image decoders"
         ) from None
