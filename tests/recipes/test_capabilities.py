@@ -3,13 +3,13 @@
 import pytest
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes import capabilities
+from pretrainkit.recipes import capabilities, exchange
 from pretrainkit.recipes.capabilities import Capability
 from pretrainkit.recipes.registry import able, entries, find_recipe, recipes_able
 
 CAPABILITIES = [
     one
-    for one in vars(capabilities).values()
+    for one in (vars(capabilities) | vars(exchange)).values()
     if isinstance(one, type) and issubclass(one, Capability) and one is not Capability
 ]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pretrainkit.recipes.capabilities import ImportedModel
+    from pretrainkit.recipes.exchange import ImportedModel
 
 app = typer.Typer(add_completion=False)
 

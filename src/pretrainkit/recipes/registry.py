@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 import pretrainkit.recipes
 from pretrainkit.errors import ConfigError, DataError, InputError
-from pretrainkit.recipes.capabilities import Capability, ReadsHuggingFace
+from pretrainkit.recipes.capabilities import Capability
+from pretrainkit.recipes.exchange import ReadsHuggingFace
 from pretrainkit.recipes.recipe import Recipe
 
 GROUP = "pretrainkit.recipes"

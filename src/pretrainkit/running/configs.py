@@ -9,7 +9,7 @@ from typing import Any
 
 from pretrainkit.config.loader import Origins, Resolved, resolve, with_origins
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.recipes.capabilities import ReadsFiles
+from pretrainkit.recipes.exchange import ReadsFiles
 from pretrainkit.recipes.registry import Recipes, find_recipe
 from pretrainkit.training.run import RunConfig
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
-from pretrainkit.recipes.capabilities import (
+from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ImportedConfig,
     ImportedModel,

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.base import architecture
 from pretrainkit.errors import CheckpointError, DataError, InputError
-from pretrainkit.recipes.capabilities import (
-    Generates,
-    Infers,
-    KeepsTokenizer,
-    ReadsHuggingFace,
-    Scores,
-    StandsOnEncoder,
-)
+from pretrainkit.recipes.capabilities import Generates, Infers, KeepsTokenizer, Scores, StandsOnEncoder
+from pretrainkit.recipes.exchange import ReadsHuggingFace
 from pretrainkit.recipes.recipe import Recipe
 from pretrainkit.recipes.registry import able, find_recipe, recipe_of_huggingface, recipes_able
 from pretrainkit.running.configs import load_config

@@ -15,11 +15,11 @@ from pretrainkit.api import load_config, train
 from pretrainkit.cli.main import app
 from pretrainkit.config.yaml import dump_yaml
 from pretrainkit.errors import ConfigError, DataError, InputError
-from pretrainkit.recipes.capabilities import ReadsConfigs
 from pretrainkit.recipes.clip import presets
 from pretrainkit.recipes.clip.config import ClipRun, TemperatureConfig
 from pretrainkit.recipes.clip.original import to_original
 from pretrainkit.recipes.clip.original_config import DEFAULTS, MUST_STAY, WITHOUT_EFFECT, import_config
+from pretrainkit.recipes.exchange import ReadsConfigs
 from pretrainkit.recipes.registry import recipes_able
 from pretrainkit.running.initial import load_initial
 

@@ -14,7 +14,7 @@ from pretrainkit import api
 from pretrainkit.cli.import_ import app
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.safetensors import read_tensors
-from pretrainkit.recipes.capabilities import TextClassifier
+from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.glue.imported import read_classifier as read_run
 from pretrainkit.recipes.glue.recipe import RECIPE as GLUE
 from pretrainkit.recipes.pixel.convert_classifier import read_classifier, write_classifier

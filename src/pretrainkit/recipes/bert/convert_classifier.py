@@ -24,7 +24,7 @@ from pretrainkit.recipes.bert.convert import (
     split_tensors,
     to_huggingface_config,
 )
-from pretrainkit.recipes.capabilities import TextClassifier
+from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.tokenizers.special import SpecialIds
 
 

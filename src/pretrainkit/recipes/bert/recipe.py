@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.recipes.bert.config import BertModelConfig, BertRun, ModernModelConfig
 from pretrainkit.recipes.bert.presets import PRESETS, base, modern_base
-from pretrainkit.recipes.capabilities import (
+from pretrainkit.recipes.capabilities import EncodesText, Generates, PlansWithoutData
+from pretrainkit.recipes.exchange import (
     ConvertsClassifiers,
-    EncodesText,
-    Generates,
     ImportedTextClassifier,
-    PlansWithoutData,
     ReadsHuggingFace,
     TellsIds,
     TextClassifier,

@@ -17,7 +17,6 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.errors import ConfigError
 from pretrainkit.images import ops
 from pretrainkit.images.ops import ImageTransform
-from pretrainkit.recipes.capabilities import ImportedConfig
 from pretrainkit.recipes.clip.config import (
     ClipDataConfig,
     ClipEvaluateConfig,
@@ -32,6 +31,7 @@ from pretrainkit.recipes.clip.config import (
     TextAugmentConfig,
     TimmConfig,
 )
+from pretrainkit.recipes.exchange import ImportedConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig
 from pretrainkit.training.run import CheckpointConfig, LogConfig, PrecisionConfig
 

@@ -13,19 +13,21 @@ from pretrainkit.recipes.capabilities import (
     Evaluator,
     FitsWeights,
     Generates,
-    ImportedConfig,
-    ImportedModel,
     KeepsTokenizer,
     PlansWithoutData,
-    ReadsConfigs,
-    ReadsFiles,
-    ReadsHuggingFace,
     ReadsPairs,
-    TellsIds,
-    WritesHuggingFace,
 )
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.presets import PRESETS
+from pretrainkit.recipes.exchange import (
+    ImportedConfig,
+    ImportedModel,
+    ReadsConfigs,
+    ReadsFiles,
+    ReadsHuggingFace,
+    TellsIds,
+    WritesHuggingFace,
+)
 from pretrainkit.recipes.recipe import Recipe, Split
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pretrainkit.config.loader import parse_override
 from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.capabilities import ImportedConfig
+from pretrainkit.recipes.exchange import ImportedConfig
 from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
 from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig

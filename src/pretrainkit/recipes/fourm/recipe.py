@@ -7,18 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import DataError
-from pretrainkit.recipes.capabilities import (
-    ChecksFiles,
-    EncodesImages,
-    Generates,
-    ImportedConfig,
-    ImportedModel,
-    KeepsTokenizer,
-    PlansWithoutData,
-    ReadsConfigs,
-    ReadsFiles,
-    WritesFiles,
-)
+from pretrainkit.recipes.capabilities import ChecksFiles, EncodesImages, Generates, KeepsTokenizer, PlansWithoutData
+from pretrainkit.recipes.exchange import ImportedConfig, ImportedModel, ReadsConfigs, ReadsFiles, WritesFiles
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.presets import PRESETS
 from pretrainkit.recipes.recipe import Recipe, Split

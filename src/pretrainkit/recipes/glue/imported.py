@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
-from pretrainkit.recipes.capabilities import ConvertsClassifiers, StandsOnEncoder
+from pretrainkit.recipes.capabilities import StandsOnEncoder
+from pretrainkit.recipes.exchange import ConvertsClassifiers
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.presets import own
 from pretrainkit.recipes.glue.tasks import Kind

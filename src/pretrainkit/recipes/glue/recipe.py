@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pretrainkit.errors import ConfigError, DataError, InputError
 from pretrainkit.recipes.capabilities import (
     Benchmark,
-    ConvertsClassifiers,
     EncodesText,
     Evaluates,
     Evaluator,
     Infers,
     KeepsTokenizer,
     PlansWithoutData,
-    ReadsHuggingFace,
     StandsOnEncoder,
+)
+from pretrainkit.recipes.exchange import (
+    ConvertsClassifiers,
+    ReadsHuggingFace,
     TellsIds,
     TextClassifier,
     WritesHuggingFace,

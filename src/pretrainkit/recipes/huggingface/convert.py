@@ -20,7 +20,7 @@ from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.nn.initialise import initialise_layer
-from pretrainkit.recipes.capabilities import ImportedTextClassifier, TextClassifier
+from pretrainkit.recipes.exchange import ImportedTextClassifier, TextClassifier
 from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
 from pretrainkit.recipes.huggingface.convert_slots import slot_classifier, slot_head
 from pretrainkit.recipes.huggingface.encoder import (

@@ -11,7 +11,7 @@ from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.class_names import Reads, class_settings
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
-from pretrainkit.recipes.capabilities import TextClassifier
+from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.huggingface.encoder import HuggingFaceEncoder
 
 _NUM_ENDS = 2

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.capabilities import (
+from pretrainkit.recipes.capabilities import EncodesText
+from pretrainkit.recipes.exchange import (
     ConvertsClassifiers,
-    EncodesText,
     ImportedTextClassifier,
     ReadsHuggingFace,
     TellsIds,

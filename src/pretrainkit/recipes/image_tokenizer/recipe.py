@@ -6,16 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pretrainkit.recipes.capabilities import (
-    Evaluates,
-    Evaluator,
-    ImportedModel,
-    KeepsTokenizer,
-    PlansWithoutData,
-    ReadsFiles,
-    TokenizesImages,
-    WritesFiles,
-)
+from pretrainkit.recipes.capabilities import Evaluates, Evaluator, KeepsTokenizer, PlansWithoutData, TokenizesImages
+from pretrainkit.recipes.exchange import ImportedModel, ReadsFiles, WritesFiles
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
 from pretrainkit.recipes.recipe import Recipe, Split

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.exporting.class_names import class_names, class_settings
-from pretrainkit.recipes.capabilities import TextClassifier
+from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.pixel.config import PixelModelConfig, PixelRun
 from pretrainkit.recipes.pixel.convert import (
     patch_from_huggingface,

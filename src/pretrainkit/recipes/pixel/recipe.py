@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.capabilities import (
+from pretrainkit.recipes.capabilities import EncodesText, FitsWeights, KeepsTokenizer, PlansWithoutData
+from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ConvertsClassifiers,
-    EncodesText,
-    FitsWeights,
     ImportedTextClassifier,
-    KeepsTokenizer,
-    PlansWithoutData,
     ReadsHuggingFace,
     TextClassifier,
     WritesHuggingFace,

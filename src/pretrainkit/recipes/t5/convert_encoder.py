@@ -12,7 +12,7 @@ from pretrainkit.errors import CheckpointError
 from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
-from pretrainkit.recipes.capabilities import TextClassifier
+from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.t5.config import T5ModelConfig
 from pretrainkit.recipes.t5.convert import (
     from_huggingface_config,
