@@ -9,7 +9,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pretrainkit.cli.main import app
 from pretrainkit.running.doctor import EXTRAS, finding_of
 from pretrainkit.running.exercises import Outcome, exercise
 
@@ -80,3 +82,12 @@ def test_what_was_not_built_is_named_with_the_reason_and_the_command_builds_it(c
     subprocess.run(mend, shell=True, check=True, capture_output=True, env=os.environ | {"CC": "cc"})
     state, text, mend = json.loads(python(checkout, "-c", HELPERS, CC="cc"))
     assert (state, mend) == ("good", "")
+
+
+def test_what_there_is_and_what_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exercising the packages takes seconds and is tried where pages of the documentation are run."""
+    monkeypatch.setattr("pretrainkit.running.doctor.exercise", lambda names: {name: Outcome() for name in names})
+    shown = CliRunner().invoke(app, ["doctor"]).stdout
+    names = ("accelerator", "bfloat16", "torch.compile", "attention", "collectives", "Pango", "[slurm]", "SkyPilot")
+    for name in names:
+        assert name in shown

@@ -74,10 +74,3 @@ def test_a_plan_names_memory_time_cost_and_what_does_not_divide(settings: list[s
     assert "data.batch_size=6 or 9" in refusal.err
     assert "h100" in refused("plan", *settings, "--device", "h1000")
     assert "--price 3.5" in refused("plan", *settings, "--price", -1)
-
-
-def test_the_doctor_names_what_there_is_and_what_to_install() -> None:
-    shown = succeed("doctor")
-    names = ("accelerator", "bfloat16", "torch.compile", "attention", "collectives", "Pango", "[slurm]", "SkyPilot")
-    for name in names:
-        assert name in shown

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
 
 DEFAULT: Any = object()
 """As a remedy: the default of a field."""
@@ -91,9 +93,8 @@ def shown(value: Any) -> str:
 
 def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
     """A conflict for each field at any depth that is marked `ReadBy`, is not read, and has not its default."""
-    for name, info in type(config).model_fields.items():
+    for name, info, mark in _marked(type(config)):
         value, path = getattr(config, name), f"{prefix}{name}"
-        mark = next((mark for mark in info.metadata if isinstance(mark, ReadBy)), None)
         if mark is None or getattr(config, mark.field) in mark.values:
             if isinstance(value, Config):
                 yield from unread(value, f"{path}.")
@@ -108,6 +109,15 @@ def unread(config: Config, prefix: str = "") -> Iterator[Conflict]:
                 [(leaf, DEFAULT)],
                 choice,
             )
+
+
+@cache
+def _marked(config_class: type[Config]) -> list[tuple[str, FieldInfo, ReadBy | None]]:
+    """(Name, field, its `ReadBy` if it has one) of every field."""
+    return [
+        (name, info, next((mark for mark in info.metadata if isinstance(mark, ReadBy)), None))
+        for name, info in config_class.model_fields.items()
+    ]
 
 
 def _changed(path: str, value: Any, default: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -259,13 +259,19 @@ def config_of_words(config_class: type[C], words: Iterable[str], option: str) ->
         ) from None
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings to {dotted path: leaf}; lists are leaves."""
-    if isinstance(tree, Mapping) and tree:
-        return {
-            k: v for key, sub in tree.items() for k, v in flatten(sub, f"{prefix}.{key}" if prefix else key).items()
-        }
-    return {prefix: tree}
+def flatten(tree: Any) -> dict[str, Any]:
+    """Nested mappings to {dotted path: leaf}; lists and empty mappings are leaves."""
+    leaves: dict[str, Any] = {}
+    _gather("", tree, leaves)
+    return leaves
+
+
+def _gather(path: str, tree: Any, leaves: dict[str, Any]) -> None:
+    if tree and isinstance(tree, dict | Mapping):  # dict first: asking whether a value is a Mapping is slow
+        for key, below in tree.items():
+            _gather(f"{path}.{key}" if path else key, below, leaves)
+    else:
+        leaves[path] = tree
 
 
 def _load(source: str | Path | Mapping[str, Any], catalog: Catalog, trail: tuple[str, ...]) -> tuple[Tree, Origins]:

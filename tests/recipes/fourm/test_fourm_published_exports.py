@@ -45,14 +45,19 @@ def place(folder: Path, modality: str, index: int, suffix: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="module", params=["b-7", "b-21"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    data = [
+        f"data.train={write_parts(folder / 'train', 8)}",
+        f"data.valid={write_parts(folder / 'valid', 1)}",
+        f"data.tokenizer={write_tokenizer(folder / 'words', 150)}",
+    ]
+    pretrainkit.train(pretrainkit.load_config(f"fourm/{request.param}", [*SETTINGS, *data, *SHORT]), folder / "run")
+    return folder / "run"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["4m", "safetensors"])
-@pytest.mark.parametrize("preset", ["b-7", "b-21"])
-def test_an_export_is_the_run(tmp_path: Path, preset: str, format: str) -> None:
-    data = [
-        f"data.train={write_parts(tmp_path / 'train', 8)}",
-        f"data.valid={write_parts(tmp_path / 'valid', 1)}",
-        f"data.tokenizer={write_tokenizer(tmp_path / 'words', 150)}",
-    ]
-    pretrainkit.train(pretrainkit.load_config(f"fourm/{preset}", [*SETTINGS, *data, *SHORT]), tmp_path / "run")
-    assert_exports_are_the_run(tmp_path / "run", tmp_path, "fourm", format, name="export.safetensors")
+def test_an_export_is_the_run(run: Path, tmp_path: Path, format: str) -> None:
+    assert_exports_are_the_run(run, tmp_path, "fourm", format, name="export.safetensors")
