@@ -179,7 +179,7 @@ def contend(name: str, mixture: str, batch_size: int, threads: int, folder: Path
         else {key: torch.from_numpy(array) for key, array in batch.items()}
         for batch in host
     ]
-    with nullcontext() if name == THEIRS else freed_memory_kept():
+    with nullcontext() if name == THEIRS else freed_memory_kept(torch.device("cpu")):
         if is_theirs:
             theirs, both_of = make_theirs(mixture)
             model: nn.Module = theirs

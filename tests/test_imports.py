@@ -1,6 +1,7 @@
 """The arrows of docs/architecture.md, walked: who may import whom, and what must stay light."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -181,3 +182,19 @@ def test_the_names_of_the_package_are_those_of_its_api():
     assert all(getattr(pretrainkit, name) is getattr(api, name) for name in pretrainkit.__all__)
     assert api.__all__ == sorted(api.__all__)
     assert all(hasattr(api, name) for name in api.__all__)
+
+
+DEVICE_TEST = re.compile(r"""device\.type (==|!=|in|not in)|\.is_cuda|[!=]= "(cpu|cuda|meta|mps|xpu)\"""")
+DEVICE_PLACES = r"dist/.*|nn/(cpu|cuda)/.*|nn/initialise\.py|launch/.*|training/precision\.py|running/(doctor|plan)\.py"
+DEVICE_PLACES += r"|sweep/memory\.py"
+
+
+def test_devices_are_told_apart_in_few_places() -> None:
+    """Everything else asks these what it wants to know, so that a new kind of device is taught in one place."""
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if DEVICE_TEST.search(path.read_text(encoding="utf-8"))
+    }
+    assert {path for path in found if not re.fullmatch(DEVICE_PLACES, path)} == set()
+    assert len(found) <= 12

@@ -1,5 +1,6 @@
 """The tensors of a model by name, whole or sharded."""
 
+import copy
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -31,6 +32,11 @@ def allocate(model: nn.Module, device: str) -> nn.Module:
     `nn.Module.to_empty` would lose the latter.
     """
     return model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device))
+
+
+def on_cpu(model: nn.Module) -> nn.Module:
+    """The model itself where it is on the CPU, else a copy there."""
+    return model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
 
 
 def full_state_dict(model: nn.Module, is_main: bool = True) -> dict[str, Tensor]:

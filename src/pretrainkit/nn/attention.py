@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.rotary import Rotation, rotate
 
 
@@ -63,9 +64,9 @@ class AttentionLayout(ABC):
         The block then gives those tokens only, the same numbers for a part of its work, and `ReadLayout.read` puts them
         into the order of `read_R`.
         """
-        if read_R.device.type != "cpu":  # shapes must not depend on the data there
-            return ReadLayout(self, read_R, None)
-        return ReadLayout(self, *read_R.unique(return_inverse=True))
+        if drops_padding(read_R):
+            return ReadLayout(self, *read_R.unique(return_inverse=True))
+        return ReadLayout(self, read_R, None)
 
 
 @dataclass(frozen=True, eq=False)

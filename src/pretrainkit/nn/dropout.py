@@ -1,10 +1,10 @@
 """Dropout."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretrainkit.nn.cpu.dropout import keep_factors
+from pretrainkit.nn.cpu.dispatch import has_cheap_dropout
+from pretrainkit.nn.cpu.dropout import cheap_dropout
 
 
 def dropout(x: Tensor, rate: float, *, is_training: bool) -> Tensor:
@@ -17,7 +17,4 @@ def dropout(x: Tensor, rate: float, *, is_training: bool) -> Tensor:
     """
     if not is_training or rate == 0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(x, rate)
-    # The factors stay float32, so that their mean is 1 in half precision too.
-    return (x * keep_factors(x.shape, rate)).to(x.dtype)
+    return cheap_dropout(x, rate) if has_cheap_dropout(x) else F.dropout(x, rate)

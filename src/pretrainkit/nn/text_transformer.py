@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
+from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.initialise import initialise_residual_blocks
 from pretrainkit.nn.row_layout import RowLayout, without_padding
 
@@ -89,9 +90,7 @@ class TextTransformer(nn.Module):
         return self.norm_after(self.layers[-1](x_TD, layout.reading(read_B)))
 
     def _leaves_padding_out(self, ids_BS: Tensor, real_B: Tensor) -> bool:
-        if ids_BS.device.type != "cpu":
-            return False  # shapes must not depend on the data there
-        return int(real_B.sum()) < (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
+        return drops_padding(ids_BS) and int(real_B.sum()) < (1 - _WORTH_LEAVING_OUT) * ids_BS.numel()
 
     def _embed(self, ids_BS: Tensor, slots_T: Tensor | None) -> Tensor:
         """(T, D): all slots, or those of `slots_T`."""

@@ -61,15 +61,16 @@ def _run(
     tag: str,
 ) -> dict[str, float]:
     """Metrics of a copy of the model, by name; random numbers are drawn from generators that are put back."""
-    import torch
-
+    from pretrainkit.dist.devices import RandomState, seed_generators
     from pretrainkit.rng import stream_key
 
     device = world.device
-    is_gpu = device.type != "cpu"
-    with torch.random.fork_rng([device.index or 0] if is_gpu else [], device_type=device.type if is_gpu else "cuda"):
-        torch.manual_seed(stream_key(0, "probe", probe.task))
+    before = RandomState(device)
+    try:
+        seed_generators(stream_key(0, "probe", probe.task), device)
         found = opened.run(copy(model))
+    finally:
+        before.restore()
     return {f"probe_{probe.task}/{name}": value for name, value in found.items()}
 
 

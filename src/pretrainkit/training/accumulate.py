@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import RandomState, seed_generators
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
@@ -142,12 +143,12 @@ def accumulate_coupled(
     names = list(objective.scales)
     last = len(microbatches) - 1
     backward_order = [last, *range(last)]
-    states: list[_RandomState] = []
+    states: list[RandomState] = []
     parts: list[Embedded] = []
     for index in range(len(microbatches)):
         if seed_dropout is not None:
             seed_dropout(index)
-        states.append(_RandomState(precision.device))
+        states.append(RandomState(precision.device))
         is_kept = index == last
         with (
             torch.set_grad_enabled(is_kept),
@@ -155,7 +156,7 @@ def accumulate_coupled(
             precision.autocast(),
         ):
             parts.append(objective.embed(model, microbatches[index]))
-    after_forward = _RandomState(precision.device)
+    after_forward = RandomState(precision.device)
     ends = list(itertools.accumulate(len(next(iter(part.vectors.values()))) for part in parts))
 
     terms, slopes_bD, own = _differentiate(objective, names, model, parts, world)
@@ -226,10 +227,7 @@ def seed_dropout(seed: int, step: int, microbatch: int, rank: int, device: torch
     So a resumed run drops what the run before would have dropped. Another number of ranks or microbatches drops
     other units, with the same distribution.
     """
-    key = stream_key(seed, "dropout", step, microbatch, rank)
-    torch.default_generator.manual_seed(key)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(key)
+    seed_generators(stream_key(seed, "dropout", step, microbatch, rank), device)
 
 
 def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -277,17 +275,3 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
 def _check_terms(names: Sequence[str], given: Mapping[str, object]) -> None:
     if set(given) != set(names):
         raise ValueError(f"the objective gave the terms {sorted(given)}, but its scales name {sorted(names)}")
-
-
-class _RandomState:
-    """The state of torch's generators on the host and on one device, to draw the same numbers again."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._host = torch.get_rng_state()
-        self._module = torch.get_device_module(device) if device.type != "cpu" else None
-        self._device = self._module.get_rng_state() if self._module is not None else None
-
-    def restore(self) -> None:
-        torch.set_rng_state(self._host)
-        if self._module is not None:
-            self._module.set_rng_state(self._device)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pretrainkit.dist.devices import device_name
 from pretrainkit.dist.env import World
 from pretrainkit.training.objective import Cost
 from pretrainkit.training.precision import Precision
@@ -67,7 +68,7 @@ class Peak:
     @classmethod
     def of(cls, precision: Precision) -> "Peak":
         """Of the device and format a run computes with. A CPU has no datasheet rate."""
-        name = torch.cuda.get_device_name(precision.device) if precision.device.type == "cuda" else "CPU"
+        name = device_name(precision.device)
         return cls(name, precision.name, peak_flops(name, precision.name))
 
     def describe(self) -> str:

@@ -10,7 +10,6 @@ import gc
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from pretrainkit import __version__
 from pretrainkit.config.base import architecture
 from pretrainkit.data.loader import Loader
-from pretrainkit.dist.devices import has_pinned_memory
+from pretrainkit.dist.devices import from_host, reads_at_once
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize, unwrap
 from pretrainkit.dist.weights import require_same_architecture
@@ -52,8 +51,8 @@ from pretrainkit.training.signals import StopSignal
 from pretrainkit.training.throughput import Peak, Throughput
 from pretrainkit.training.watch import Evaluation, Watcher
 
-_SIGNAL_EVERY_STEPS = {"cpu": 1}
-"""How often ranks ask each other for stop signals; elsewhere every 10 steps, so that the host may run ahead."""
+_SIGNAL_EVERY_STEPS = 10
+"""How often ranks ask each other for stop signals where the host runs ahead of its device."""
 
 
 class Trainer:
@@ -177,15 +176,15 @@ class Trainer:
         try:
             if is_new and self.config.evaluate.before_training:
                 last |= self._evaluate(self.evaluations)
-            with StopSignal() as stop, freed_memory_kept() if self.world.device.type == "cpu" else nullcontext():
+            with StopSignal() as stop, freed_memory_kept(self.world.device):
                 end = self.step if was_over else config.total_steps
                 for step, microbatches, waited in self.loader.iterate(self.step, end):
                     began = time.perf_counter()
                     sums, norm = self._update(step, microbatches)
                     self.step = step + 1
                     is_logged = self.step % config.log.every_steps == 0 or self.step == config.total_steps
-                    if not is_logged and self.world.device.type == "cpu":
-                        self._count_skipped(sums)  # nothing to wait for: say so at once
+                    if not is_logged and reads_at_once(self.world.device):
+                        self._count_skipped(sums)
                     fetched = self._fetch(sums, norm) if is_logged else None  # waits for the device
                     self.throughput.time(time.perf_counter() - began, waited)
                     for batch in microbatches:
@@ -313,7 +312,7 @@ class Trainer:
         if due := self._due:
             metrics = self._evaluate(due)
         is_last = self.is_over
-        every = _SIGNAL_EVERY_STEPS.get(self.world.device.type, 10)
+        every = 1 if reads_at_once(self.world.device) else _SIGNAL_EVERY_STEPS
         # A save that failed in the background ends the run now, not when the next one is due.
         if stop.agreed(lambda asked: self.world.any(asked or self.store.has_failed), self.step, every) and not is_last:
             self._save(blocking=True)
@@ -436,11 +435,8 @@ class _OnDevice(Sequence[Batch]):
 
 
 def to_device(batch: HostBatch, device: torch.device) -> dict[str, Tensor]:
-    """NumPy arrays to tensors on `device`, through pinned memory and without waiting where it has such."""
-    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-    if not has_pinned_memory(device.type):
-        return {name: tensor.to(device) for name, tensor in tensors.items()}
-    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+    """NumPy arrays to tensors on `device`; see `from_host`."""
+    return {name: from_host(array, device) for name, array in batch.items()}
 
 
 def config_digest(config: RunConfig) -> str:

@@ -11,7 +11,7 @@ from pretrainkit.recipes.t5.model import T5, Attention, FeedForward, build
 from pretrainkit.recipes.t5.presets import FAMILIES, PRESETS, model_of, tiny
 
 
-def logits(model, batch, layout="auto"):
+def logits(model, batch, layout=None):
     inputs, targets = read_batch(batch, model.config.kind, layout=layout)
     return model(inputs), targets
 

@@ -68,7 +68,7 @@ class FlexPairs(RowPairs):
             assert prepared is not None
             return score + prepared[head, key - query + num_before]
 
-        mixed_BHQK = _flex_attention(q_BHQK.device.type)(
+        mixed_BHQK = _flex_attention(q_BHQK)(
             q_BHQK,
             k_BHPK,
             v_BHPK,
@@ -80,11 +80,16 @@ class FlexPairs(RowPairs):
         return self._stream(mixed_BHQK)
 
 
-def _flex_attention(device_type: str) -> Callable[..., Any]:
+def has_flex(some: Tensor) -> bool:
+    """Whether FlexAttention has a fused kernel on the device of a tensor."""
+    return some.is_cuda
+
+
+def _flex_attention(some: Tensor) -> Callable[..., Any]:
     """The fused kernel on a GPU, within a compiled block or on its own; elsewhere plain operations."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    if device_type != "cuda" or torch.compiler.is_compiling():
+    if not has_flex(some) or torch.compiler.is_compiling():
         return flex_attention
     return _compiled_flex_attention()
 

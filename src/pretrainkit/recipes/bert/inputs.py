@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pretrainkit.nn.attention import AttentionLayout, PaddedLayout
 from pretrainkit.nn.cpu.attention import TiledLayout
+from pretrainkit.nn.cpu.dispatch import drops_padding
 from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.training.objective import Batch
 
@@ -68,7 +69,7 @@ def _read_rows(batch: Batch) -> tuple[BertInputs, BertTargets]:
     targets = BertTargets(
         batch["masked_lm_ids"].long().flatten(), batch["masked_lm_weights"].flatten(), batch.get("next_sentence_label")
     )
-    if device.type != "cpu":
+    if not drops_padding(ids_BS):
         layout = PaddedLayout(num_rows, length, is_real_BS)
         first_B = row_B * length
         inputs = BertInputs(
@@ -112,7 +113,7 @@ def read_texts(batch: Batch, max_length: int, predicted_K: Tensor) -> BertInputs
         # A microbatch without examples, which a rank gets when another needs one more: the model reads padding as one
         # example, so that every parameter has its (zero) gradient to share. Its predictions have weight 0.
         cu_seqlens = torch.arange(2, dtype=torch.int32, device=ids_T.device) * min(num_tokens, max_length)
-    if ids_T.device.type == "cpu":
+    if drops_padding(ids_T):
         num_tokens = int(cu_seqlens[-1])  # without the room left at the end
     return BertInputs(
         ids_T=ids_T[:num_tokens],

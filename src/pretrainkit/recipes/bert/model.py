@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.blocks import LayerNorm, PostNormBlock, PreNormBlock
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.nn.initialise import SkipInitialisation, initialise_layer
+from pretrainkit.nn.initialise import SkipInitialisation, built, initialise_layer
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.recipes.bert.config import BertModelConfig, ModernModelConfig
@@ -231,8 +231,6 @@ def _pre_norm_block(config: ModernModelConfig, layer: int) -> PreNormBlock:
 
 def build(config: BertModelConfig | ModernModelConfig, *, has_sentence_order: bool) -> BertForPretraining:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
-        model = BertForPretraining(config, has_sentence_order=has_sentence_order)
-    if torch.get_default_device().type != "meta":
-        model.initialise()
-    return model
+    return built(
+        lambda: BertForPretraining(config, has_sentence_order=has_sentence_order), BertForPretraining.initialise
+    )

@@ -3,7 +3,6 @@
 Dimensions: B examples, K predictions.
 """
 
-import copy
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.dist.weights import on_cpu
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.recipes.bert.readable import ORDERS, readable
@@ -58,8 +58,7 @@ def _answers(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The likeliest piece of each used prediction in order, and of each example whether it looks swapped. On the CPU.
     A model may have more rows than there are pieces."""
-    if next(model.parameters()).device.type != "cpu":
-        model = copy.deepcopy(model).cpu()
+    model = on_cpu(model)
     was_training = model.training
     model.eval()
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import has_float64
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights, unwrap
 from pretrainkit.eval.classification import accuracies, class_vectors
@@ -101,8 +102,8 @@ class Embed:
         vectors_ND = embed_rows(
             build, forward, num_rows, batch_size=self.batch_size, world=self.world, num_threads=self.num_threads
         )
-        # Metal has no float64, in which scores are computed.
-        return vectors_ND.cpu() if vectors_ND.device.type == "mps" else vectors_ND
+        # Scores are computed in float64.
+        return vectors_ND if has_float64(vectors_ND.device) else vectors_ND.cpu()
 
 
 def _retrieval(embed: Embed, pairs: PairSet, config: ClipEvaluateConfig, world: World) -> dict[str, float]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pretrainkit.errors import ConfigError
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta
 from pretrainkit.recipes.clip.architecture import read_architecture
 from pretrainkit.recipes.clip.base_tower import TextTower
 from pretrainkit.recipes.clip.config import HuggingFaceTextConfig
@@ -29,7 +29,7 @@ class HuggingFaceTower(TextTower):
         super().__init__()
         self.pool_token = config.pool_token
         architecture = config.architecture or read_architecture(config.name)
-        if torch.get_default_device().type == "meta":
+        if builds_on_meta():
             self.encoder = without_weights(lambda: encoder_from(architecture))
         elif config.pretrained:
             self.encoder = _pretrained(config.name, architecture)

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.nn.autocast import in_float32
+
 Duplicates = Literal["negatives", "ignore", "positives"]
 
 
@@ -198,7 +200,7 @@ def score_rows(
     inputs: Sequence[Tensor | None] = (queries_bD, keys_MD, scale, bias)
     if not torch.is_grad_enabled():
         inputs = [None if tensor is None else tensor.detach() for tensor in inputs]
-    with torch.autocast(queries_bD.device.type, enabled=False):
+    with in_float32(queries_bD):
         return RowScores(*_RowsByChunks.apply(*inputs, score, first_row, num_rows))
 
 

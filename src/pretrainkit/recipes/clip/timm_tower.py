@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pretrainkit.errors import ConfigError
 from pretrainkit.exporting.torchvision_shim import import_timm
 from pretrainkit.nn.foreign import repeated_modules, stacked_layers, without_weights
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import SkipInitialisation, builds_on_meta
 from pretrainkit.recipes.clip.architecture import bind_timm
 from pretrainkit.recipes.clip.base_tower import ImageTower
 from pretrainkit.recipes.clip.config import TimmConfig
@@ -38,7 +38,7 @@ class TimmTower(ImageTower):
         self.config = config
         self.arguments = arguments = constructor_arguments(timm, config)
         self.freezes_batch_norm = config.freeze_batch_norm
-        if torch.get_default_device().type == "meta":
+        if builds_on_meta():
             self.encoder = without_weights(lambda: _create(timm, config, pretrained=False, **arguments))
         else:
             self.encoder = _create(timm, config, pretrained=config.pretrained, **arguments)

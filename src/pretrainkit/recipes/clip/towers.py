@@ -3,11 +3,10 @@
 Dimensions: B images or captions, T tokens, D width of the tower.
 """
 
-import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import built
 from pretrainkit.nn.text_transformer import TextTransformer
 from pretrainkit.nn.vit import VisionTransformer
 from pretrainkit.recipes.clip.base_tower import HALF, ImageTower, TextTower, Tower
@@ -35,8 +34,8 @@ class OwnImageTower(ImageTower):
             )
         _require_whole_heads("image", config)
         self.width = config.hidden_size
-        with SkipInitialisation():
-            self.encoder = VisionTransformer(
+        self.encoder = built(
+            lambda: VisionTransformer(
                 image_size=config.image_size,
                 patch_size=config.patch_size,
                 width=config.hidden_size,
@@ -48,8 +47,9 @@ class OwnImageTower(ImageTower):
                 patch_dropout_rate=config.patch_dropout,
                 attention_dropout_rate=config.attention_dropout,
                 epsilon=config.layer_norm_epsilon,
-            )
-        _initialise(self.encoder)
+            ),
+            VisionTransformer.initialise,
+        )
 
     def blocks(self) -> list[nn.Module]:
         return self.encoder.blocks()
@@ -67,8 +67,8 @@ class OwnTextTower(TextTower):
             raise ValueError("model.text.vocab_size is not known: bind the config to its data, or set it")
         _require_whole_heads("text", config)
         self.width = config.hidden_size
-        with SkipInitialisation():
-            self.encoder = TextTransformer(
+        self.encoder = built(
+            lambda: TextTransformer(
                 vocab_size=config.vocab_size,
                 max_positions=config.max_positions,
                 width=config.hidden_size,
@@ -80,8 +80,9 @@ class OwnTextTower(TextTower):
                 pool=config.pool,
                 attention_dropout_rate=config.attention_dropout,
                 epsilon=config.layer_norm_epsilon,
-            )
-        _initialise(self.encoder)
+            ),
+            TextTransformer.initialise,
+        )
 
     def blocks(self) -> list[nn.Module]:
         return self.encoder.blocks()
@@ -147,8 +148,3 @@ def _require_whole_heads(name: str, config: VitConfig | TextTransformerConfig) -
             f"model.{name}.num_heads={config.num_heads}\n  a head of 64 is usual: "
             f"model.{name}.num_heads={max(1, config.hidden_size // 64)}"
         )
-
-
-def _initialise(encoder: VisionTransformer | TextTransformer) -> None:
-    if torch.get_default_device().type != "meta":
-        encoder.initialise()

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
-from pretrainkit.nn.biased_attention import PairLayout, RowPairs
-from pretrainkit.nn.cpu.attention import Pair, TiledPairs
+from pretrainkit.nn.layouts import row_pairs
 from pretrainkit.recipes.fourm.embeddings import InputEmbedding
 from pretrainkit.recipes.fourm.inputs import InputTokens
 from pretrainkit.recipes.fourm.layers import EncoderBlock, Examples, norm
@@ -68,7 +67,7 @@ class ImageTower(nn.Module):
         embedding: InputEmbedding = self.inputs[self.modality.name]  # type: ignore[assignment]
         tokens = InputTokens(row_n * P + patch_n, patch_n, patch_n, row_n, pixels_BCHW)
         x_TD = embedding(tokens) + embedding.places(patch_n) + self.input_modality[self.modality.name]
-        layout, examples = _layout(B, P, pixels_BCHW.device), Examples(row_n, B)
+        layout, examples = row_pairs(B, P, pixels_BCHW), Examples(row_n, B)
         for block in self.encoder:
             x_TD = block(x_TD, layout, None, examples)
         return self.head(self.encoder_norm(x_TD).unflatten(0, (B, P)))
@@ -89,10 +88,3 @@ def pixels_of(config: FourMModelConfig, name: str | None = None) -> Modality:
         what = "no pixels" if name is None else f"no pixels {name!r}"
         raise InputError(f"the model reads {what}\n  it has {', '.join(m.name for m in config.modalities)}")
     return found[0]
-
-
-def _layout(num_rows: int, length: int, device: torch.device) -> PairLayout:
-    if device.type != "cpu":
-        return RowPairs(num_rows, length, length, None)
-    rows = (slice(start, start + length) for start in range(0, num_rows * length, length))
-    return TiledPairs(tuple(Pair(row, row) for row in rows), num_rows * length)

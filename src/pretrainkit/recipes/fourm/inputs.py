@@ -13,21 +13,22 @@ modality; of those, an image's all, a sequence's up to itself.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.dist.devices import from_host
 from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
 from pretrainkit.nn.cpu.attention import Pair, TiledPairs
 from pretrainkit.nn.cuda.attention import flex_pairs
+from pretrainkit.nn.layouts import PairKind, best_pairs
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.objective import Batch
 
-LayoutChoice = Literal["auto", "tiles", "rows", "flex"]
 _NUMBERS = 256
 """Modalities, and segments of a row, are numbered below this."""
 _NOTHING = slice(0, 0)
@@ -132,17 +133,16 @@ class Slots:
         return self.is_real_BN.flatten().cumsum(0) - 1
 
 
-def read_batch(batch: Batch, config: FourMModelConfig, *, layout: LayoutChoice = "auto") -> FourMInputs:
+def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | None = None) -> FourMInputs:
     """The inputs and targets of a batch.
 
     Args:
         batch: Tensors on the model's device, as `batch.with_places` leaves them.
         config: Of the model, bound to its data.
-        layout: auto: tiles on a CPU, FlexAttention on CUDA. rows are the reference and know all rules, so they are
-            used where the decoder's tokens see those of other modalities.
+        layout: Of attention; None: the device's best. Where the decoder's tokens see those of other modalities it is
+            rows, which know all rules.
     """
-    if layout == "auto":
-        layout = {"cpu": "tiles", "cuda": "flex"}.get(batch["encoder_length"].device.type, "rows")  # type: ignore[assignment]
+    layout = layout or best_pairs(batch["encoder_length"])
     if not config.separate_targets:
         layout = "rows"
     is_stream = layout == "tiles"
@@ -195,7 +195,7 @@ def _target_tokens(batch: Batch, modality: Modality, decoder: Slots) -> TargetTo
     return TargetTokens(decoder.in_stream(places_n)[1], *found)
 
 
-def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: LayoutChoice) -> Layouts:
+def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: PairKind) -> Layouts:
     if layout == "flex":
         block_BM, is_open_BM = _blocks(decoder, config)
         return Layouts(
@@ -230,13 +230,8 @@ def _blocks(decoder: Slots, config: FourMModelConfig) -> tuple[Tensor, Tensor]:
     """int64 (B, M): number of the modality of an example, 0 is padding; bool: whether its tokens all see each other."""
     is_real_BM, modality_BM = decoder.is_real_BN, decoder.modality_BN
     block_BM = (decoder.segment_BN * _NUMBERS + modality_BM) * is_real_BM
-    is_open_M = torch.tensor(
-        [modality.kind == "image" and not config.causal_targets for modality in config.modalities],
-        device="cpu",
-    )
-    if modality_BM.device.type != "cpu":
-        is_open_M = is_open_M.pin_memory().to(modality_BM.device, non_blocking=True)
-    return block_BM, is_open_M[modality_BM]
+    is_open_M = [modality.kind == "image" and not config.causal_targets for modality in config.modalities]
+    return block_BM, from_host(is_open_M, modality_BM.device)[modality_BM]
 
 
 def _tiled(encoder: Slots, decoder: Slots, config: FourMModelConfig) -> Layouts:

@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import built
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
 from pretrainkit.recipes.fourm.inputs import FourMInputs
@@ -173,8 +173,4 @@ def _ramp(num: int, last: float) -> list[float]:
 
 def build(config: FourMModelConfig) -> FourM:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
-        model = FourM(config)
-    if torch.get_default_device().type != "meta":
-        model.initialise()
-    return model
+    return built(lambda: FourM(config), FourM.initialise)

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.nn.layouts import best_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss
 from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.inputs import LayoutChoice, read_batch
+from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
@@ -66,9 +67,8 @@ class FourMObjective(SeparableObjective):
         return count_cost(self._config.model, batch)
 
     def _forward(self, model: nn.Module, batch: Batch) -> dict[str, TokenLoss]:
-        # What is compiled wants shapes that stay: rows. A GPU has them anyway.
-        is_compiled_cpu = self._config.parallel.compile == "on" and batch["encoder_length"].device.type == "cpu"
-        layout: LayoutChoice = "rows" if is_compiled_cpu else "auto"
+        is_compiled = self._config.parallel.compile == "on"
+        layout = best_pairs(batch["encoder_length"], has_static_shapes=is_compiled)
         found: dict[str, TokenLoss] = model(read_batch(batch, self._config.model, layout=layout))
         return found
 

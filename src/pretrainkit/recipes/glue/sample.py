@@ -1,11 +1,11 @@
 """Held-out examples for the report: what was read, what the model answers, what is true."""
 
-import copy
 from typing import Any
 
 import torch
 from torch import nn
 
+from pretrainkit.dist.weights import on_cpu
 from pretrainkit.recipes.glue.answers import answers_of
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.evaluate import spread
@@ -17,8 +17,7 @@ from pretrainkit.training.run import PrecisionConfig
 
 def sample(config: GlueRun, model: nn.Module, source: TextSource, num: int) -> list[dict[str, Any]]:
     """`num` rows evenly spread over the held-out data, answered on the CPU; see `Labelled.shown`."""
-    if next(model.parameters()).device.type != "cpu":
-        model = copy.deepcopy(model).cpu()
+    model = on_cpu(model)
     rows = spread(len(source.examples.index), num)
     said = answers_of(
         model,

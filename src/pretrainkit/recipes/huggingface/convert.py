@@ -19,7 +19,7 @@ from pretrainkit.exporting.safetensors import write_tensors
 from pretrainkit.exporting.settings import SETTINGS
 from pretrainkit.exporting.torchvision_shim import import_transformers
 from pretrainkit.nn.foreign import without_weights
-from pretrainkit.nn.initialise import initialise_layer
+from pretrainkit.nn.initialise import builds_on_meta, initialise_layer
 from pretrainkit.recipes.exchange import ImportedTextClassifier, TextClassifier
 from pretrainkit.recipes.huggingface.config import HuggingFaceModelConfig, HuggingFaceRun
 from pretrainkit.recipes.huggingface.convert_slots import slot_classifier, slot_head
@@ -56,8 +56,7 @@ def build(config: HuggingFaceModelConfig) -> HuggingFaceEncoder:
     def make() -> Any:
         return kind._from_config(found, dtype=torch.float32)
 
-    is_meta = torch.get_default_device().type == "meta"
-    return HuggingFaceEncoder(without_weights(make) if is_meta else make(), has_types=config.second_type > 0)
+    return HuggingFaceEncoder(without_weights(make) if builds_on_meta() else make(), has_types=config.second_type > 0)
 
 
 def read_folder(folder: Path, reads: Reads = "examples") -> Read:

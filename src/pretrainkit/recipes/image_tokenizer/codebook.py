@@ -15,9 +15,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer import draws
 from pretrainkit.recipes.image_tokenizer.model_config import CodebookConfig
-from pretrainkit.recipes.image_tokenizer.precision import in_float32
 from pretrainkit.recipes.image_tokenizer.quantizer import Quantized, Quantizer
 
 _SMOOTHING = 1e-5
@@ -102,7 +102,7 @@ class Codebook(Quantizer):
 
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
         B, D, h, w = latents_BDhw.shape
-        with in_float32(latents_BDhw.device):
+        with in_float32(latents_BDhw):
             latents_ND = latents_BDhw.float().permute(0, 2, 3, 1).reshape(-1, D)
             if self.config.normalizes_latents:
                 latents_ND = F.normalize(latents_ND, dim=-1)

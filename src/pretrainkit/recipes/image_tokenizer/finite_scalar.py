@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer.model_config import FiniteScalarConfig
-from pretrainkit.recipes.image_tokenizer.precision import in_float32
 from pretrainkit.recipes.image_tokenizer.quantizer import Quantized, Quantizer
 
 _MARGIN = 1e-3
@@ -32,7 +32,7 @@ class FiniteScalar(Quantizer):
         """Nothing is drawn."""
 
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
-        with in_float32(latents_BDhw.device):
+        with in_float32(latents_BDhw):
             latents_BhwD = latents_BDhw.float().permute(0, 2, 3, 1)
             half_D = (self.levels_D - 1) * (1 + _MARGIN) / 2
             offset_D = torch.where(self.levels_D % 2 == 0, 0.5, 0.0)

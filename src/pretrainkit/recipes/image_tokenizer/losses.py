@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer.config import Reconstruction
-from pretrainkit.recipes.image_tokenizer.precision import in_float32
 
 _STABLE_1, _STABLE_2 = 0.01**2, 0.03**2
 """SSIM's, of the square of the range."""
@@ -52,7 +52,7 @@ def psnr(prediction_BCHW: Tensor, target_BCHW: Tensor, value_range: float) -> Te
 def ssim(prediction_BCHW: Tensor, target_BCHW: Tensor, value_range: float) -> Tensor:
     """float32 (B,): structural similarity, the mean over all places of a Gaussian window of 11 x 11 (Wang et al. 2004,
     https://doi.org/10.1109/TIP.2003.819861); the window shrinks to images that are smaller."""
-    with in_float32(prediction_BCHW.device):
+    with in_float32(prediction_BCHW):
         similarity_B, _ = _ssim(prediction_BCHW.float(), target_BCHW.float(), value_range)
     return similarity_B.mean(1)
 
@@ -66,7 +66,7 @@ def ms_ssim(prediction_BCHW: Tensor, target_BCHW: Tensor, value_range: float) ->
     num_scales = max(1, sum(side // 2**scale >= _WINDOW for scale in range(len(_EXPONENTS))))
     total = sum(_EXPONENTS[:num_scales])
     found = torch.ones(x.shape[:2], device=x.device)
-    with in_float32(x.device):
+    with in_float32(x):
         for scale, exponent in enumerate(_EXPONENTS[:num_scales]):
             whole_BC, structure_BC = _ssim(x, y, value_range)
             is_last = scale == num_scales - 1

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer import draws
 from pretrainkit.recipes.image_tokenizer.model_config import MemcodesConfig
-from pretrainkit.recipes.image_tokenizer.precision import in_float32
 from pretrainkit.recipes.image_tokenizer.quantizer import Quantized, Quantizer
 
 _STREAM = 12
@@ -39,7 +39,7 @@ class Memcodes(Quantizer):
     def forward(self, latents_BDhw: Tensor, keys_B: Tensor | None = None) -> Quantized:
         B, D, h, w = latents_BDhw.shape
         H, K, E = self.codes_HKE.shape
-        with in_float32(latents_BDhw.device):
+        with in_float32(latents_BDhw):
             queries_BHPE = latents_BDhw.float().view(B, H, E, h * w).transpose(2, 3) * E**-0.5
             logits_BHPK = queries_BHPE @ (self.codes_HKE @ self.keys_HEE).transpose(1, 2)
             values_HKE = self.codes_HKE @ self.values_HEE

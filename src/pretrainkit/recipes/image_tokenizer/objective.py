@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.dist.parallelize import unwrap
+from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer.codebook import Codebook, Met
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.cost import forward_backward_flops
 from pretrainkit.recipes.image_tokenizer.losses import ms_ssim, psnr, reconstruction_loss, ssim
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
 from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
-from pretrainkit.recipes.image_tokenizer.precision import in_float32
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 
 RECONSTRUCTION, COMMITMENT, PERCEPTUAL = "reconstruction_loss", "commitment_loss", "perceptual_loss"
@@ -103,7 +103,7 @@ class ImageTokenizerObjective(SeparableObjective):
             found["ms_ssim"] = ms_ssim(shown, target, 2.0)
             perceptual = self._config.objective.perceptual
             if self._perceptual is not None and perceptual.is_measured:
-                with torch.no_grad(), in_float32(shown.device):
+                with torch.no_grad(), in_float32(shown):
                     found[perceptual.metric] = self._perceptual(shown, target)
         return found
 

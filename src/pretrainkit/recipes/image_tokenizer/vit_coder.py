@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.nn.autocast import in_float32
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
 from pretrainkit.nn.row_layout import RowLayout
 from pretrainkit.recipes.image_tokenizer.grid_positions import grid_table, stretched
 from pretrainkit.recipes.image_tokenizer.model_config import ViTCoderConfig
-from pretrainkit.recipes.image_tokenizer.precision import in_float32
 
 _EPSILON = 1e-6
 
@@ -31,7 +31,7 @@ class LastMLP(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to float32 (T, D)."""
-        with in_float32(x_TD.device):
+        with in_float32(x_TD):
             x_TD = x_TD.float()
             return x_TD + self.down(torch.tanh(self.up(self.norm(x_TD))))
 

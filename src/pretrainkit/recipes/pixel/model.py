@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm, PlainPreNormBlock
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import built
 from pretrainkit.nn.rotary import Rotation, rotation
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelModelConfig, Zero
 from pretrainkit.recipes.pixel.inputs import PixelInputs
@@ -171,8 +171,4 @@ def _block(config: PixelModelConfig, width: int, num_heads: int, inner_width: in
 
 def build(config: PixelModelConfig) -> PixelForPretraining:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
-        model = PixelForPretraining(config)
-    if torch.get_default_device().type != "meta":
-        model.initialise()
-    return model
+    return built(lambda: PixelForPretraining(config), PixelForPretraining.initialise)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pretrainkit.nn.blocks import LayerNorm
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.nn.initialise import SkipInitialisation
+from pretrainkit.nn.initialise import built
 from pretrainkit.recipes.pixel.text_config import PixelTextConfig
 
 
@@ -103,11 +103,12 @@ def build_pooling(
     config: PixelTextConfig, width: int, epsilon: float, dropout_rate: float, scale: float, device: torch.device
 ) -> ClassPooling | PatchPooling:
     """With fresh weights, of deviation `scale`, from torch's global generator; on "meta" without values."""
-    with SkipInitialisation(), device:
-        pooling = ClassPooling(width) if config.pooling == "cls" else PatchPooling(config, width, epsilon, dropout_rate)
-    if device.type == "meta":
-        return pooling
-    with torch.no_grad():
+
+    def make() -> ClassPooling | PatchPooling:
+        return ClassPooling(width) if config.pooling == "cls" else PatchPooling(config, width, epsilon, dropout_rate)
+
+    @torch.no_grad()
+    def initialise(pooling: nn.Module) -> None:
         for module in pooling.modules():
             if isinstance(module, nn.Linear):
                 module.weight.normal_(std=scale)
@@ -117,7 +118,9 @@ def build_pooling(
                 module.bias.zero_()
             elif isinstance(module, AttentionPooling):
                 module.query.normal_(std=scale)
-    return pooling
+
+    with device:
+        return built(make, initialise)
 
 
 def _spread(values_BH: Tensor, lengths_B: Tensor, num_tokens: int) -> Tensor:

@@ -3,7 +3,6 @@
 Dimensions: B texts, N patches of a row, P pixels of a patch's side, K hidden patches, S = P * P.
 """
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.dist.weights import on_cpu
 from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
@@ -76,8 +76,7 @@ def reconstruct(
     Returns:
         Of each text uint8 (K, P, P, 3).
     """
-    if next(model.parameters()).device.type != "cpu":
-        model = copy.deepcopy(model).cpu()
+    model = on_cpu(model)
     was_training = model.training
     model.eval()
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}

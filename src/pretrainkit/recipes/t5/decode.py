@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.nn.autocast import activation_dtype
 from pretrainkit.nn.biased_attention import RowPairs, visible_pairs
 from pretrainkit.nn.relative_bias import RelativeBias
-from pretrainkit.recipes.t5.model import T5, Block, activation_dtype
+from pretrainkit.recipes.t5.model import T5, Block
 from pretrainkit.recipes.t5.step_weights import BlockWeights, Logits
 
 START_ID, END_ID = 0, 1

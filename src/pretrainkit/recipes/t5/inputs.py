@@ -23,10 +23,10 @@ from torch import Tensor
 from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
 from pretrainkit.nn.cpu.attention import Pair, TiledPairs
 from pretrainkit.nn.cuda.attention import flex_pairs
+from pretrainkit.nn.layouts import PairKind, best_pairs
 from pretrainkit.training.objective import Batch
 
 Kind = Literal["encoder_decoder", "decoder_only", "encoder_only"]
-LayoutChoice = Literal["auto", "tiles", "rows", "flex"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,19 +64,16 @@ class T5Targets:
 
 
 def read_batch(
-    batch: Batch, kind: Kind = "encoder_decoder", *, layout: LayoutChoice = "auto", has_dropout: bool = False
+    batch: Batch, kind: Kind = "encoder_decoder", *, layout: PairKind | None = None
 ) -> tuple[T5Inputs, T5Targets]:
     """The inputs and targets of a batch.
 
     Args:
         batch: Tensors on the model's device.
         kind: Of the model.
-        layout: auto: tiles on a CPU, FlexAttention on a GPU; rows are the reference and take dropout on a GPU.
-        has_dropout: Whether attention probabilities are to be dropped.
+        layout: Of attention; None: the device's best without dropout.
     """
-    device = next(iter(batch.values())).device
-    if layout == "auto":
-        layout = "tiles" if device.type == "cpu" else "rows" if has_dropout or device.type != "cuda" else "flex"
+    layout = layout or best_pairs(next(iter(batch.values())))
     is_encoder_only = kind == "encoder_only"
     encoder = None if kind == "decoder_only" else _segments(batch, "encoder", "encoder_input_tokens")
     decoder = None if is_encoder_only else _segments(batch, "decoder", "decoder_target_tokens")
@@ -124,7 +121,7 @@ def _segments(batch: Batch, side: str, tokens: str) -> Tensor:
 
 
 def _in_rows(
-    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: LayoutChoice
+    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind
 ) -> tuple[T5Inputs, None]:
     def pairs(query: Tensor, key: Tensor, *, is_causal: bool = False) -> PairLayout:
         prefix_ = prefix if is_causal else None
@@ -178,7 +175,7 @@ _NOTHING = slice(0, 0)
 
 
 def _tiled(
-    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: LayoutChoice
+    batch: Batch, encoder: Tensor | None, decoder: Tensor | None, prefix: Tensor | None, layout: PairKind
 ) -> tuple[T5Inputs, Tensor]:
     asked = None if encoder is None else _stream(encoder)
     asking = None if decoder is None else _stream(decoder)

@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.dropout import dropout
-from pretrainkit.nn.initialise import SkipInitialisation, truncated_normal_
+from pretrainkit.nn.initialise import built, truncated_normal_
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.nn.rms_norm import RMSNorm
@@ -231,7 +232,7 @@ class T5(nn.Module):
         if self.logits is None:
             hidden_KD = hidden_KD * self.config.hidden_size**-0.5
         weight_VD = weight_VD.to(hidden_KD.dtype)  # of another type as FSDP2 gathers it
-        with torch.autocast(hidden_KD.device.type, enabled=False):
+        with in_float32(hidden_KD):
             if token_K is None:
                 return linear_logits(hidden_KD, weight_VD, None)
             loss = linear_cross_entropy(hidden_KD, weight_VD, None, token_K)
@@ -284,16 +285,6 @@ def _relative_bias(config: T5ModelConfig, *, is_causal: bool) -> RelativeBias:
     )
 
 
-def activation_dtype(x: Tensor) -> torch.dtype:
-    """What autocast computes in, where it is on: the residual stream has this type too, as in T5X."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
-
-
 def build(config: T5ModelConfig) -> T5:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
-    with SkipInitialisation():  # torch's own, which would cost time and draw numbers
-        model = T5(config)
-    if torch.get_default_device().type != "meta":
-        model.initialise()
-    return model
+    return built(lambda: T5(config), T5.initialise)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.nn.layouts import best_pairs
 from pretrainkit.recipes.t5.config import T5ModelConfig, T5Run
-from pretrainkit.recipes.t5.inputs import LayoutChoice, T5Targets, read_batch, target_examples
+from pretrainkit.recipes.t5.inputs import T5Targets, read_batch, target_examples
 from pretrainkit.recipes.t5.losses import (
     ACCURACY,
     CROSS_ENTROPY,
@@ -89,11 +90,12 @@ class T5Objective(SeparableObjective):
 
     def _forward(self, model: nn.Module, batch: Batch) -> tuple[TokenScores, T5Targets]:
         config = self._config
-        has_dropout = model.training and config.model.dropout > 0
-        # What is compiled wants shapes that stay: rows. A GPU has them anyway.
-        is_compiled_cpu = config.parallel.compile == "on" and batch[f"{self._side}_loss_weights"].device.type == "cpu"
-        layout: LayoutChoice = "rows" if is_compiled_cpu else "auto"
-        inputs, targets = read_batch(batch, config.model.kind, layout=layout, has_dropout=has_dropout)
+        layout = best_pairs(
+            batch[f"{self._side}_loss_weights"],
+            has_dropout=model.training and config.model.dropout > 0,
+            has_static_shapes=config.parallel.compile == "on",
+        )
+        inputs, targets = read_batch(batch, config.model.kind, layout=layout)
         has_logit_sum = config.objective.label_smoothing > 0
         return model(inputs, targets.token_K, has_logit_sum=has_logit_sum), targets
 

@@ -21,11 +21,12 @@ from pretrainkit.dist.parallelize import is_sharded, unwrap
 from pretrainkit.dist.weights import allocate, full_state_dict
 from pretrainkit.errors import InputError
 from pretrainkit.eval.evaluator import evaluation_mode
+from pretrainkit.nn.layouts import best_pairs
 from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.decode import END_ID, IMPOSSIBLE, Decoded, beam_search, sample
 from pretrainkit.recipes.t5.decoding_config import DecodingConfig
-from pretrainkit.recipes.t5.inputs import LayoutChoice, read_batch
+from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.t5.packing import Placement, one_per_row
 from pretrainkit.recipes.t5.ragged import ragged
@@ -229,8 +230,8 @@ class Predictor:
         arrays = self._laid_out(examples)
         batch = {name: torch.from_numpy(array).to(self.model.embedding.weight.device) for name, array in arrays.items()}
         with self._autocast(), evaluation_mode(self.model):
-            # On a GPU rows: their widths differ from batch to batch, which FlexAttention would be compiled for anew.
-            layout: LayoutChoice = "tiles" if self.model.embedding.weight.device.type == "cpu" else "rows"
+            # As with dropout: FlexAttention would be compiled for every batch, because their widths differ.
+            layout = best_pairs(self.model.embedding.weight, has_dropout=True)
             inputs, targets = read_batch(batch, self.model.config.kind, layout=layout)
             nll_K = self.model(inputs, targets.token_K).loss.nll_K
         is_scored_K = targets.weight_K > 0

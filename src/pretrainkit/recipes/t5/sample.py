@@ -3,7 +3,6 @@
 Dimensions: K target tokens.
 """
 
-import copy
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from pretrainkit.data.source import BatchSource, Records
+from pretrainkit.dist.weights import on_cpu
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import TextIds
 from pretrainkit.recipes.t5.inputs import read_batch
@@ -63,7 +63,7 @@ def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) ->
         return []
     vocabulary = tasks[0].features["targets"].vocabulary
     examples = [task.example(index) for task, index in picked]
-    found = Predictor(config, _on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
+    found = Predictor(config, on_cpu(model), end_id=vocabulary.eos_id).predict(examples)
     rows = []
     for (task, _), example, answer in zip(picked, examples, found, strict=True):
         texts = {"task": task.name} if len(source.tasks) > 1 else {}
@@ -88,15 +88,10 @@ def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
 @torch.no_grad()
 def _said(config: T5Run, model: nn.Module, batch: dict[str, np.ndarray]) -> list[int]:
     """The likeliest id of each target token. On the CPU."""
-    model = _on_cpu(model)
+    model = on_cpu(model)
     was_training = model.training
     model.eval()
     inputs, _ = read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, config.model.kind)
     logits_KV = model(inputs)
     model.train(was_training)
     return logits_KV.argmax(-1).tolist()
-
-
-def _on_cpu(model: nn.Module) -> nn.Module:
-    """The model itself where it is there, else a copy."""
-    return model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from pretrainkit.nn.activations import ACTIVATIONS
+from pretrainkit.nn.autocast import in_float32
+from pretrainkit.nn.cpu.dispatch import laid_out
 from pretrainkit.recipes.t5.model import T5, Attention, Block
 
 
@@ -61,7 +63,7 @@ class Logits:
     def __call__(self, hidden_BD: Tensor, out_BV: Tensor | None = None) -> Tensor:
         """(B, V), where `out_BV` is or in fresh memory."""
         wide_BD = hidden_BD.to(self.dtype) * self._scale
-        with torch.autocast(wide_BD.device.type, enabled=False):
+        with in_float32(wide_BD):
             return torch.mm(wide_BD, self._table_DV, out=out_BV)
 
 
@@ -70,6 +72,5 @@ def _activated(name: str, x_BF: Tensor) -> Tensor:
 
 
 def _transposed(weight_ED: Tensor, dtype: torch.dtype) -> Tensor:
-    """(D, E). A GPU multiplies by the weight as it lies just as fast."""
-    found = weight_ED.detach().to(dtype).t()
-    return found.contiguous() if found.device.type == "cpu" else found
+    """(D, E)."""
+    return laid_out(weight_ED.detach().to(dtype).t())

@@ -4,15 +4,12 @@ Dimensions: B examples, T tokens, D width.
 Source: Ni et al. 2021, https://arxiv.org/abs/2108.08877, who found the mean to be the best vector of a text.
 """
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
 from pretrainkit.errors import InputError
-from pretrainkit.nn.biased_attention import PairLayout, RowPairs, visible_pairs
-from pretrainkit.nn.cpu.attention import Pair, TiledPairs
-from pretrainkit.nn.cuda.attention import flex_pairs
+from pretrainkit.nn.autocast import activation_dtype
+from pretrainkit.nn.layouts import example_numbers, stream_pairs
 from pretrainkit.recipes.t5.model import T5
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
@@ -37,27 +34,12 @@ class T5TextEncoder(TextEncoder):
 
     def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
         x_TD, ends = self.tokens(batch, max_length), batch["cu_seqlens"].long()
-        example_T = _examples(ends, len(x_TD))
+        example_T = example_numbers(ends, len(x_TD))
         sum_BD = x_TD.new_zeros(len(ends) - 1, self.width).index_add_(0, example_T, x_TD)
         return sum_BD / ends.diff()[:, None], x_TD
 
     def tokens(self, batch: Batch, max_length: int) -> Tensor:
         x_TD = self.embedding(batch["input_ids"])
-        if torch.is_autocast_enabled(x_TD.device.type):
-            x_TD = x_TD.to(torch.get_autocast_dtype(x_TD.device.type))
-        return self.encoder(x_TD, self._layout(batch["cu_seqlens"].long(), len(x_TD)))
-
-    def _layout(self, ends: Tensor, num_tokens: int) -> PairLayout:
-        if ends.device.type == "cpu":
-            examples = [slice(begin, end) for begin, end in pairwise(ends.tolist())]
-            return TiledPairs(tuple(Pair(one, one) for one in examples), num_tokens)
-        segments_1T = _examples(ends, num_tokens)[None] + 1
-        if self.training and self.dropout_rate:
-            visible_1TT = visible_pairs(segments_1T, segments_1T)
-            return RowPairs(1, num_tokens, num_tokens, visible_1TT)
-        return flex_pairs(segments_1T, segments_1T)
-
-
-def _examples(ends: Tensor, num_tokens: int) -> Tensor:
-    """int64 (T,): the number of the example that each token belongs to."""
-    return torch.searchsorted(ends[1:], torch.arange(num_tokens, device=ends.device), right=True)
+        x_TD = x_TD.to(activation_dtype(x_TD))
+        has_dropout = self.training and self.dropout_rate > 0
+        return self.encoder(x_TD, stream_pairs(batch["cu_seqlens"].long(), len(x_TD), has_dropout=has_dropout))

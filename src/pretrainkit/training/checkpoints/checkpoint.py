@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pretrainkit.dist.devices import has_pinned_memory
 from pretrainkit.dist.env import World
 from pretrainkit.dist.weights import is_dtensor, model_tensors, require_same_tensors
 from pretrainkit.errors import CheckpointError, RunError
@@ -189,12 +190,13 @@ class CheckpointStore:
         on_device = False
         for name, tensor in tensors.items():
             local = local_part(tensor)
+            is_pinned = has_pinned_memory(local.device)
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != local.shape or buffer.dtype != local.dtype:
-                buffer = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
+                buffer = torch.empty(local.shape, dtype=local.dtype, pin_memory=is_pinned)
                 self._buffers[name] = buffer
-            buffer.copy_(local, non_blocking=local.is_cuda)
-            on_device = on_device or local.is_cuda
+            buffer.copy_(local, non_blocking=is_pinned)
+            on_device = on_device or is_pinned
             staged[name] = self._as_part_of(buffer, tensor)
         if on_device:
             torch.accelerator.synchronize()

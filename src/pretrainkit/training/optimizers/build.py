@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import has_fused_optimizers, reads_at_once
 from pretrainkit.dist.parallelize import HasBlocks, unwrap
 from pretrainkit.errors import ConfigError
 from pretrainkit.training.eager import EagerAdamW, EagerSGD
@@ -25,7 +26,6 @@ from pretrainkit.training.optimizers.scaled_adamw import ScaledAdamW
 from pretrainkit.training.precision import Precision, has_fast_bfloat16
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
-_FUSED_DEVICES = frozenset({"cpu", "cuda"})
 _FUSED_QUERY_KEY_VALUE = "qkv"
 _WITHOUT_DECAY = frozenset(
     {"class_token", "cls_token", "dist_token", "mask_token", "reg_token", "position_embedding", "pos_embed"}
@@ -106,7 +106,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         return Lamb(groups, **settings, stacked=stacked)
     if config.scale_by_parameter_rms:
         return ScaledAdamW(groups, **settings, stacked=stacked)
-    is_fused = all(p.device.type in _FUSED_DEVICES for p in parameters.values() if p.requires_grad)
+    is_fused = has_fused_optimizers(p for p in parameters.values() if p.requires_grad)
     return EagerAdamW(groups, **settings, fused=is_fused)
 
 
@@ -211,6 +211,6 @@ def clip_gradients(parameters: Iterable[Tensor], config: OptimizerConfig) -> Ten
     if config.max_grad_norm:
         size = norm.square() if config.clip == "squared_norm_legacy" else norm
         factor = torch.where(size < config.max_grad_norm, 1.0, config.max_grad_norm / size)
-        if factor.device.type != "cpu" or factor.item() != 1:  # on a CPU it can be read without waiting
+        if not reads_at_once(factor.device) or factor.item() != 1:
             torch._foreach_mul_(shards, factor)
     return norm.float()

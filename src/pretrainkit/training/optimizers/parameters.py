@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import reads_at_once
 from pretrainkit.dist.weights import is_dtensor
 
 if TYPE_CHECKING:
@@ -133,5 +134,5 @@ def _norms(shards: Sequence[Tensor]) -> Tensor:
 
 
 def _is_long(one: Tensor) -> bool:
-    is_float32_cpu = one.device.type == "cpu" and one.dtype == torch.float32
+    is_float32_cpu = reads_at_once(one.device) and one.dtype == torch.float32
     return is_float32_cpu and one.numel() >= _LONG and one.is_contiguous()
