@@ -112,8 +112,8 @@ def test_imports_point_downwards():
 
 
 NAMELESS = ("api", "running", "sweep", "cli", "eval", "report")
-NAMES_OF_OTHER_THINGS = {"cli/tokenizer.py": {"bert", "t5"}, "cli/demo.py": {"bert", "clip", "t5", "pixel", "fourm"}}
-"""Layouts of control pieces, and demos."""
+NAMES_OF_OTHER_THINGS = {"cli/tokenizer.py": {"bert", "t5"}}
+"""Layouts of control pieces."""
 
 
 def names_of_recipes(path: Path) -> set[str]:

@@ -15,7 +15,7 @@ from pretrainkit import __version__
 from pretrainkit.errors import InputError, PretrainKitError
 
 VERBS = {
-    "demo": "From English prose on this machine to a trained, evaluated, exported tiny BERT, in minutes.",
+    "demo": "From data on this machine to a trained, evaluated, exported tiny model, in minutes.",
     "recipes": "List the recipes and their presets.",
     "config": "Show, check and document configs.",
     "corpus": "Turn raw files into clean, shuffled, checksummed shards; count words; statistics.",

@@ -5,6 +5,7 @@ Each command is printed as it is run, so that the demo reads as a tutorial.
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from pretrainkit.demo.prose import plain_text_documents, standard_library_docume
 from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
 
 VOCAB_SIZE = 4096
-NUM_STEPS = 900
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 225
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
@@ -26,18 +26,18 @@ MASKED_IN_PYTHON = [
 ]
 
 
-def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int, text: Sequence[Path] = ()) -> dict[str, Any]:
     """Run the whole demo into `folder`; returns its headline numbers.
 
     Args:
         folder: Replaced when it holds an earlier demo, refused when it holds anything else.
-        text_files: The user's own files; none: prose of the Python installation.
+        text: The user's own files; none: prose of the Python installation.
         num_steps: Optimizer updates.
     """
     began = time.monotonic()
     prepare_folder(folder)
-    say(1, 8, "Text", "real English prose" if not text_files else "your files")
-    inputs = _inputs(text_files, folder / "text.jsonl")
+    say(1, 8, "Text", "real English prose" if not text else "your files")
+    inputs = _inputs(text, folder / "text.jsonl")
 
     say(2, 8, "Corpus", "checksummed shards; 3 % of the documents are held out by a hash of their text")
     pretrainkit("corpus", "shards", *inputs, "--out", folder / "corpus", "--num-shards", 4, "--heldout", 0.03)
@@ -75,7 +75,7 @@ def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -
 
     say(6, 8, "Export", "to Hugging Face's format, read back by transformers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
-    prompts = MASKED_IN_ENGLISH if text_files else MASKED_IN_PYTHON
+    prompts = MASKED_IN_ENGLISH if text else MASKED_IN_PYTHON
     for prompt, answers in _fill_with_transformers(folder / "export", prompts):
         print(f"  {prompt}\n    {', '.join(answers)}")
     print("  and the same by ourselves:")
@@ -108,10 +108,10 @@ def run_demo(folder: Path, text_files: list[Path], num_steps: int = NUM_STEPS) -
     return result
 
 
-def _inputs(text_files: list[Path], target: Path) -> list[str]:
+def _inputs(text: Sequence[Path], target: Path) -> list[str]:
     """What `corpus shards` reads: corpus files as they are, plain text or Python's prose as JSON lines in `target`."""
-    ready = [path for path in text_files if path.name.endswith(CORPUS_SUFFIXES)]
-    plain = [path for path in text_files if path not in ready]
+    ready = [path for path in text if path.name.endswith(CORPUS_SUFFIXES)]
+    plain = [path for path in text if path not in ready]
     if plain:
         documents = (pair for path in plain for pair in plain_text_documents(path))
         write_documents(target, documents, f"paragraphs of {len(plain)} file{'s' if len(plain) > 1 else ''}")

@@ -16,7 +16,6 @@ NUM_TRAIN = 1300
 NUM_VALID = 100
 """Images of each of the two sets."""
 SIDE = 48
-NUM_STEPS = 420
 BATCH_SIZE = 128
 MICROBATCH_SIZE = 64
 CHECKPOINT_STEPS = 50
@@ -31,7 +30,7 @@ PROMPTS = [
 ]
 
 
-def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     """Run the whole demo into `folder`; returns its headline numbers.
 
     Args:

@@ -16,7 +16,6 @@ from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed
 from pretrainkit.images.thumbnail import thumbnail
 
 NUM_TRAIN, NUM_VALID = 2000, 64
-NUM_STEPS = 640
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 130
 """Not a multiple of CHECKPOINT_STEPS: the steps since the last checkpoint are made again, and compared."""
@@ -55,7 +54,7 @@ NUM_SHOWN = 8
 PROMPT = "a red ball left of a blue cone in a grey room"
 
 
-def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     """Run the whole demo into `folder`; returns its headline numbers.
 
     Args:

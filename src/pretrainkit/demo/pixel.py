@@ -17,7 +17,6 @@ from pretrainkit.demo.sentences import Tagged, as_text, paragraphs, sentences
 from pretrainkit.demo.walk import prepare_folder, pretrainkit, say, train_killed_and_resumed
 from pretrainkit.errors import InputError, MissingPackageError
 
-NUM_STEPS = 900
 """Updates of pretraining."""
 CHECKPOINT_STEPS = 100
 KILL_AFTER_STEP = 225
@@ -40,7 +39,7 @@ SCRIPTS = {
 """The first words of the Universal Declaration of Human Rights, as a font without shaping can draw them."""
 
 
-def run_demo(folder: Path, font: Path | None = None, num_steps: int = NUM_STEPS) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int, font: Path | None = None) -> dict[str, Any]:
     """Run the whole demo into `folder`; returns its headline numbers.
 
     Args:

@@ -18,7 +18,6 @@ from pretrainkit.errors import RunError
 VOCAB_SIZE = 2048
 NUM_PRETRAINING = 240
 """Updates of pretraining."""
-NUM_STEPS = 220
 """Updates of fine-tuning."""
 CHECKPOINT_STEPS = 40
 KILL_AFTER_STEP = 70
@@ -33,7 +32,7 @@ NUM_SHOWN, NUM_ASKED = 4, 16
 """Held-out rows whose answers are printed, and that transformers is asked about."""
 
 
-def run_demo(folder: Path, num_steps: int = NUM_STEPS) -> dict[str, Any]:
+def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     """Run the whole demo into `folder`; returns its headline numbers.
 
     Args:
