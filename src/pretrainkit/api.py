@@ -9,12 +9,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pretrainkit.config.loader import Origins
 from pretrainkit.config.paths import absolute_paths
 from pretrainkit.errors import CheckpointError, ConfigError, InputError
-from pretrainkit.recipes.capabilities import ChecksData, ChecksFiles, DataCheck, EncodesImages, Infers, StandsOnEncoder
+from pretrainkit.eval.inference import RequestOptions
+from pretrainkit.recipes.capabilities import (
+    ChecksData,
+    ChecksFiles,
+    DataCheck,
+    EncodesImages,
+    GenerateOptions,
+    Infers,
+    StandsOnEncoder,
+)
 from pretrainkit.recipes.registry import able, find_recipe, recipes_able
 from pretrainkit.running.configs import check_config, load_config, recorded_config, resolve_config
 from pretrainkit.running.doctor import diagnose
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from pretrainkit.eval.probe_config import ProbeOptions
     from pretrainkit.workers.processes import Progress
 
 __all__ = [
@@ -83,7 +93,7 @@ __all__ = [
 ]
 
 
-def check_data(config: Any, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
+def check_data(config: RunConfig, *, num: int = 2, deep: bool = False, progress: Progress | None = None) -> DataCheck:
     """What the training data of a config are: sizes, passes, shares of a mixture, and what its recipe adds. Nothing is
     trained or written.
 
@@ -122,7 +132,7 @@ def check_data(config: Any, *, num: int = 2, deep: bool = False, progress: Progr
     return DataCheck(figures | more.figures, more.notes, more.examples)
 
 
-def build_model(config: Any, device: str = "cpu") -> nn.Module:
+def build_model(config: RunConfig, device: str = "cpu") -> nn.Module:
     """The freshly initialised model of a config, a plain `nn.Module`. On "meta" it has shapes but no memory."""
     import torch
 
@@ -133,7 +143,7 @@ def build_model(config: Any, device: str = "cpu") -> nn.Module:
         return find_recipe(config.recipe).build_model(config)
 
 
-def batches(config: Any, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
+def batches(config: RunConfig, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
     """The global batches as dicts of NumPy arrays, exactly what `train` feeds, from `start_step` to `num_steps`."""
     recipe = find_recipe(config.recipe)
     config = recipe.bind(config)
@@ -285,7 +295,7 @@ def evaluate_checkpoints(
 
 
 def generate(
-    path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Any
+    path: str | Path, prompts: Iterable[str], *, averaged: bool = False, **options: Unpack[GenerateOptions]
 ) -> list[dict[str, Any]]:
     """What a trained model answers to each prompt: BERT fills in masked words, CLIP finds images, T5 answers, 4M makes
     modalities of a caption or of what else is given.
@@ -294,18 +304,18 @@ def generate(
         path: A run, checkpoint or export.
         prompts: Texts.
         averaged: The average of the weights that `ema_decay` keeps.
-        options: The recipe's `generate_options`. Two of 4M are given by their paths: `then`, further models that make
-            what those before them have not, and `image_tokenizers`, `NAME=RUN` of what makes pictures of tokens.
+        options: Those that the model's recipe takes; others are refused.
 
     Returns:
         Per prompt a dict of plain values; "text" is what the command line prints.
     """
-    if "then" in options:
-        models = [open_model(further, averaged=averaged) for further in options["then"]]
-        options["then"] = [(model.config, model.model, model.tokenizer) for model in models]
-    if "image_tokenizers" in options:
-        options["image_decoders"] = dict(map(image_decoder, options.pop("image_tokenizers")))
-    return open_model(path, averaged=averaged).generate(prompts, **options)
+    given: dict[str, Any] = dict(options)
+    if "then" in given:
+        models = [open_model(further, averaged=averaged) for further in given["then"]]
+        given["then"] = [(model.config, model.model, model.tokenizer) for model in models]
+    if "image_tokenizers" in given:
+        given["image_decoders"] = dict(map(image_decoder, given.pop("image_tokenizers")))
+    return open_model(path, averaged=averaged).generate(prompts, **given)
 
 
 def infer(
@@ -323,7 +333,7 @@ def infer(
     device: str | None = None,
     averaged: bool = False,
     progress: Progress | None = None,
-    **request: Any,
+    **request: Unpack[RequestOptions],
 ) -> Path:
     """Ask a trained model about all examples of a task, or all rows of a file; JSON lines go to the file `out`.
 
@@ -345,8 +355,7 @@ def infer(
         device: None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps.
         progress: Told how far the work is.
-        request: Fields of `pretrainkit.eval.inference.InferenceRequest`: mode, inputs, targets, lengths, fields,
-            has_ids, batch_size, decoding.
+        request: See `pretrainkit.eval.inference.InferenceRequest`.
 
     Returns:
         `out`, or the file of the shard. Beside each file lies its manifest, which is written last.
@@ -404,8 +413,27 @@ def infer(
         world.close()
 
 
+class InferOptions(RequestOptions, total=False):
+    """The options of `infer` besides its task or input."""
+
+    split: str
+    overrides: Iterable[str]
+    modules: Iterable[str]
+    shard: tuple[int, int]
+    chunk_batches: int
+    overwrite: bool
+    device: str | None
+    averaged: bool
+    progress: Progress | None
+
+
 def predict(
-    path: str | Path, out: str | Path, *, input: str | Path | None = None, task: str | None = None, **options: Any
+    path: str | Path,
+    out: str | Path,
+    *,
+    input: str | Path | None = None,
+    task: str | None = None,
+    **options: Unpack[InferOptions],
 ) -> Path:
     """What a fine-tuned model answers to the rows of a file, or of a split of a task: `infer` of such models.
 
@@ -414,7 +442,7 @@ def predict(
         out: A file such as answers.jsonl.
         input: A file of rows with the columns that the run was trained on.
         task: Instead: a task of GLUE; None: that of the run.
-        options: Others of `infer`, such as split.
+        options: As of `infer`.
 
     Raises:
         InputError: The model is not fine-tuned, or there is neither an input nor a task.
@@ -433,7 +461,7 @@ def predict(
 
 
 def probe(
-    path: str, data: str | Path, *, device: str | None = None, **settings: Any
+    path: str, data: str | Path, *, device: str | None = None, **settings: Unpack[ProbeOptions]
 ) -> dict[str, float | dict[str, float]]:
     """How well the frozen image encoder of a model tells classes apart: linear probes and nearest neighbours.
 
@@ -441,7 +469,7 @@ def probe(
         path: A run, checkpoint or export; or `timm:NAME`, an encoder of timm with its published weights.
         data: A folder with train/CLASS/IMAGE and val/CLASS/IMAGE.
         device: None: the best there is.
-        settings: Fields of `pretrainkit.eval.probe_config.ProbeConfig`.
+        settings: See `pretrainkit.eval.probe_config.ProbeConfig`.
 
     Returns:
         Accuracies in percent by name, see `pretrainkit.eval.probe.probe`.

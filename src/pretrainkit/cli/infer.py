@@ -9,9 +9,9 @@ import typer
 from pretrainkit.cli.options import Alpha, Beams, Device, MaxLength, Seed, Temperature, TopK, TopP, lengths_of
 from pretrainkit.cli.stages import shown_stages
 from pretrainkit.errors import InputError
+from pretrainkit.eval.inference import Mode
 
 app = typer.Typer(add_completion=False)
-_MODES = ("predict", "score", "predict-with-scores")
 
 
 @app.command()
@@ -43,7 +43,7 @@ def infer(
         str | None,
         typer.Option(metavar="COLUMN|PATTERN", help="Of rows, to score. Default: targets.", show_default=False),
     ] = None,
-    mode: Annotated[str, typer.Option(help=f"{', '.join(_MODES)}.")] = "predict",
+    mode: Annotated[Mode, typer.Option(help="What to ask: answers, how likely the targets are, or both.")] = "predict",
     lengths: Annotated[
         str | None,
         typer.Option(help="Tokens per feature, such as inputs=512,targets=114. Default: no limit.", show_default=False),
@@ -91,8 +91,6 @@ def infer(
     """
     from pretrainkit import api
 
-    if mode not in _MODES:
-        raise InputError(f"--mode is {mode!r}\n  it is one of {', '.join(_MODES)}")
     if fields is not None and all_fields:
         raise InputError("--fields and --all-fields are both given\n  give one of them")
     named = None if fields is None else tuple(name.strip() for name in fields.split(","))

@@ -13,6 +13,7 @@ import typer
 
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.launch.folder import Launch, LaunchFolder, launched_runs
+from pretrainkit.training.run import RunConfig
 
 WAYS = ("none", "local", "slurm", "cloud")
 
@@ -150,7 +151,7 @@ def start_frozen(
         raise
 
 
-def _refuse_paths_here(config: Any) -> None:
+def _refuse_paths_here(config: RunConfig) -> None:
     from pretrainkit.config.paths import paths_here
 
     if problems := [

@@ -77,7 +77,7 @@ def without_paths(config: C) -> C:
     return config.model_copy(update=changed)
 
 
-def _needs_path(config: Any) -> bool:
+def _needs_path(config: Config) -> bool:
     """Whether a field that must be given names a path of this machine."""
     return isinstance(config, Config) and any(
         info.is_required()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrainkit.config.paths import without_paths
 from pretrainkit.errors import CheckpointError
-from pretrainkit.training.run import InitConfig
+from pretrainkit.training.run import InitConfig, RunConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ class Settings:
     """Whether the model in `config` is that of the weights: nobody has changed `config.json` since."""
 
 
-def write_settings(path: Path, config: Any, trained_length: int | None) -> None:
+def write_settings(path: Path, config: RunConfig, trained_length: int | None) -> None:
     """Write the settings of a run.
 
     Args:

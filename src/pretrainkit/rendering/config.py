@@ -1,6 +1,6 @@
 """The settings of a renderer. Torch-free, and free of every package that draws."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -106,3 +106,26 @@ class RendererConfig(Config):
     @property
     def geometry(self) -> Geometry:
         return Geometry(patch=self.pixels_per_patch, num_patches=self.max_seq_length)
+
+
+class RendererOptions(TypedDict, total=False):
+    """Fields of `RendererConfig` for functions that change some of them; the font is what is opened."""
+
+    engine: EngineName
+    font_index: int
+    fallback_fonts: tuple[str, ...]
+    font_size: float
+    dpi: int
+    pixels_per_patch: int
+    pad_size: int
+    font_color: str
+    background_color: str
+    rgb: bool
+    strategy: Strategy
+    space_patch: bool
+    show_controls: bool
+    cut_letters: bool
+    fit_fallbacks: bool
+    parity: bool
+    on_missing: Literal["warn", "error", "ignore"]
+    font_options: FontOptions | dict[str, Any]

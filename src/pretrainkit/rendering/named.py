@@ -1,16 +1,17 @@
 """A renderer by one path or name."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from pretrainkit.errors import DataError
+from pretrainkit.rendering.config import RendererOptions
 from pretrainkit.rendering.folder import CONFIG_NAME, load_renderer, validated
 from pretrainkit.rendering.fonts import SUFFIXES
 from pretrainkit.rendering.hub_renderer import fetch_renderer, is_hub_name
 from pretrainkit.rendering.renderer import Renderer
 
 
-def open_renderer(path: str | Path, max_patches: int | None = None, **changes: Any) -> Renderer:
+def open_renderer(path: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
     """The renderer of a folder, one with the published settings and a font, or one of the hub.
 
     Args:
@@ -23,9 +24,9 @@ def open_renderer(path: str | Path, max_patches: int | None = None, **changes: A
         DataError: There is none, or it draws otherwise than it did.
         ConfigError: A field or a value is not known.
     """
-    changes |= {} if max_patches is None else {"max_seq_length": max_patches}
+    given: dict[str, Any] = {**changes, **({} if max_patches is None else {"max_seq_length": max_patches})}
     if Path(path).suffix.lower() in SUFFIXES and not Path(path).is_dir():
-        return Renderer(validated({"font_file": str(path), **changes}, Path(path))).opened()
+        return Renderer(validated({"font_file": str(path), **given}, Path(path))).opened()
     if Path(path).is_file() and Path(path).suffix.lower() != ".json":
         raise DataError(
             f"{path} is neither a renderer nor a font that can be drawn\n"
@@ -33,4 +34,4 @@ def open_renderer(path: str | Path, max_patches: int | None = None, **changes: A
         )
     if not Path(path).exists() and is_hub_name(path):
         path = fetch_renderer(str(path))
-    return load_renderer(path, **changes)
+    return load_renderer(path, **given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.dist.env import World
+    from pretrainkit.training.precision import Precision
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def evaluation_config(
     return config
 
 
-def build_evaluations(recipe: Recipe, config: Any, world: World, folder: Path | None) -> list[Evaluation]:
+def build_evaluations(recipe: Recipe, config: RunConfig, world: World, folder: Path | None) -> list[Evaluation]:
     """Held-out losses, and what else the recipe evaluates."""
     from pretrainkit.training.precision import resolve_precision
 
@@ -113,7 +114,7 @@ def _state_defaults(opened: Opened, path: Path) -> None:
     )
 
 
-def _require_same_model(opened: Opened, config: Any, overrides: Iterable[str]) -> None:
+def _require_same_model(opened: Opened, config: RunConfig, overrides: Iterable[str]) -> None:
     """Raises ConfigError where objectives are for models with other parts."""
     import torch
 
@@ -137,7 +138,9 @@ def refuse_idle_evaluation(config: RunConfig, origins: Origins) -> None:
         )
 
 
-def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any:
+def _evaluator(
+    recipe: Recipe[Any], config: RunConfig, world: World, precision: Precision
+) -> Callable[[nn.Module], dict[str, float]]:
     """A function of the model: metrics on the first `evaluate.num_examples` of a fixed shuffle of the held-out data.
 
     Every one of them is scored once, in the same batches, whatever the number of ranks.
@@ -165,7 +168,7 @@ def _evaluator(recipe: Recipe, config: Any, world: World, precision: Any) -> Any
     )
 
 
-def _with_held_out(config: Any, data: str, overrides: Iterable[str]) -> Any:
+def _with_held_out(config: RunConfig, data: str, overrides: Iterable[str]) -> RunConfig:
     """The config with `data` held out, in place of whatever it says is."""
     if both := [*_held_out_words(config, overrides).values()]:
         raise ConfigError(f"--data {data} and {both[0]} both say what to evaluate on\n  give one of them")
@@ -173,7 +176,7 @@ def _with_held_out(config: Any, data: str, overrides: Iterable[str]) -> Any:
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 
-def _only_held_out(config: Any, overrides: Iterable[str]) -> Any:
+def _only_held_out(config: RunConfig, overrides: Iterable[str]) -> RunConfig:
     """The config with what an override says is held out in place of what the run said."""
     given = {name: word for name, word in _held_out_words(config, overrides).items() if getattr(config.data, name)}
     if len(given) > 1:
@@ -184,16 +187,16 @@ def _only_held_out(config: Any, overrides: Iterable[str]) -> Any:
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 
-def _held_out_words(config: Any, overrides: Iterable[str]) -> dict[str, str]:
+def _held_out_words(config: RunConfig, overrides: Iterable[str]) -> dict[str, str]:
     """Those of `held_out_fields` that are overridden, and the words that do."""
     words = {word.split("=")[0].removeprefix("data."): word for word in overrides if word.startswith("data.")}
     return {name: words[name] for name in config.data.held_out_fields if name in words}
 
 
-def _without_held_out(config: Any) -> dict[str, Any]:
+def _without_held_out(config: RunConfig) -> dict[str, Any]:
     """Fields of the data's config that say nothing is held out."""
     return {name: type(config.data).model_fields[name].default for name in config.data.held_out_fields}
 
 
-def _sources(config: Any, path: str) -> Any:
+def _sources(config: RunConfig, path: str) -> Any:
     return type(config.data).model_validate({**config.data.model_dump(), "valid": path}).valid

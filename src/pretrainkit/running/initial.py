@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pretrainkit.dist.env import World
+    from pretrainkit.training.run import RunConfig
 
 _log = logging.getLogger(__name__)
 
 
-def with_encoder(recipe: Recipe, config: Any) -> Any:
+def with_encoder(recipe: Recipe, config: RunConfig) -> RunConfig:
     """The config of a recipe that stands on an encoder, with what it is; a config that was bound before says that."""
     if not isinstance(recipe, StandsOnEncoder) or config.init_from is None or recipe.has_encoder(config):
         return config
@@ -31,7 +32,7 @@ def with_encoder(recipe: Recipe, config: Any) -> Any:
     return recipe.with_encoder(config, found.recipe, found, tokenizer)
 
 
-def fresh_model(recipe: Recipe, config: Any, world: World, *, filled_later: bool) -> nn.Module:
+def fresh_model(recipe: Recipe, config: RunConfig, world: World, *, filled_later: bool) -> nn.Module:
     """The model on this rank's device; without values where a checkpoint brings them, so that a resumed run needs no
     published weights that it started from."""
     import torch
@@ -45,7 +46,7 @@ def fresh_model(recipe: Recipe, config: Any, world: World, *, filled_later: bool
     return allocate(model, str(world.device))
 
 
-def require_same_state(config: Any, before: Any, there: str, advice: str) -> None:
+def require_same_state(config: RunConfig, before: Any, there: str, advice: str) -> None:
     """Refuse to go on from the state of an optimizer that keeps another one.
 
     Args:
@@ -62,11 +63,12 @@ def require_same_state(config: Any, before: Any, there: str, advice: str) -> Non
     raise ConfigError(f"{there} has the state of another optimizer: {told}\n  set {same} to go on with it, {advice}")
 
 
-def load_initial(model: nn.Module, config: Any) -> None:
+def load_initial(model: nn.Module, config: RunConfig) -> None:
     """Copy the weights of `init_from` into a fresh model, for data of the same tokenizer."""
     from pretrainkit.dist.weights import copy_beginnings
     from pretrainkit.training.initial import plan_initial
 
+    assert config.init_from is not None
     # A run that is still training may have saved since its step was looked at.
     step = config.first_step if config.init.restore == "all" else config.init.step
     opened = open_model(config.init_from, step=step, recipe=config.init.recipe, averaged=config.init.averaged)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.registry import find_recipe
@@ -47,9 +47,10 @@ def build_loader(config: RunConfig, source: BatchSource, *, rank: int, world_siz
     return loader
 
 
-def with_num_steps(config: Any, loader: Loader) -> Any:
+def with_num_steps(config: RunConfig, loader: Loader) -> RunConfig:
     """The config with lengths in steps where it gives them in passes over the data."""
     if config.num_steps is None:
+        assert config.data.num_epochs is not None  # one of the two is given
         num_steps = loader.first_step + max(1, loader.num_steps_for(config.data.num_epochs))
         config = config.model_copy(update={"num_steps": num_steps})
     if config.evaluate.every_epochs is not None:
@@ -59,7 +60,7 @@ def with_num_steps(config: Any, loader: Loader) -> Any:
     return config
 
 
-def with_first_step(config: Any) -> Any:
+def with_first_step(config: RunConfig) -> RunConfig:
     """The config with the step that it goes on from, where it takes over the whole state of another run."""
     if config.init_from is None or config.init.restore != "all":
         return config
@@ -77,7 +78,7 @@ def with_first_step(config: Any) -> Any:
     return config.model_copy(update={"first_step": step})
 
 
-def with_extra_steps(config: Any) -> Any:
+def with_extra_steps(config: RunConfig) -> RunConfig:
     """The config with num_steps where it gives the updates of this run alone."""
     if config.num_extra_steps is None:
         return config

@@ -21,6 +21,8 @@ from pretrainkit.training.folder import RunFolder
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from pretrainkit.training.run import RunConfig
+
 _log = logging.getLogger(__name__)
 
 
@@ -30,7 +32,7 @@ class Opened:
 
     model: nn.Module
     """In evaluation mode, float32, on CPU."""
-    config: Any
+    config: RunConfig
     """Its recipe's config, bound to its data."""
     recipe: Recipe
     tokenizer: Path | None
@@ -212,7 +214,7 @@ def existing_folder(path: str | Path) -> Path:
     return Path(path)
 
 
-def with_weights(recipe: Recipe, config: Any, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
+def with_weights(recipe: Recipe, config: RunConfig, weights: Mapping[str, Any], path: str | Path) -> nn.Module:
     """The model of a config in evaluation mode on CPU, with the weights that came from `path`."""
     import torch
 

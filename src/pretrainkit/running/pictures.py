@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pretrainkit.errors import InputError
-from pretrainkit.recipes.capabilities import ImageCodec, TokenizesImages
+from pretrainkit.recipes.capabilities import DecodeOptions, ImageCodec, ImageTokenOptions, TokenizesImages
 from pretrainkit.recipes.registry import able
 from pretrainkit.running.opened import open_model
 
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pretrainkit.rendering import Renderer
+    from pretrainkit.rendering.config import RendererOptions
     from pretrainkit.rendering.prerender import RenderSettings
     from pretrainkit.workers.processes import Progress
 
 _ON_HUB = "datasets:"
 
 
-def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Any) -> Renderer:
+def open_renderer(source: str | Path, max_patches: int | None = None, **changes: Unpack[RendererOptions]) -> Renderer:
     """What draws text: `renderer("some text").pixel_values`, pairs, lists of words (docs/rendering.md).
 
     Args:
@@ -105,7 +106,12 @@ def open_image_tokenizer(
 
 
 def decode_tokens(
-    path: str | Path, ids: NDArray[np.integer], *, device: str | None = None, averaged: bool = False, **options: Any
+    path: str | Path,
+    ids: NDArray[np.integer],
+    *,
+    device: str | None = None,
+    averaged: bool = False,
+    **options: Unpack[DecodeOptions],
 ) -> NDArray[Any]:
     """Images of ids, as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks and
     classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
@@ -115,7 +121,7 @@ def decode_tokens(
         ids: Integers (B, tokens), row by row.
         device: None: the best there is.
         averaged: The average of the weights that `ema_decay` keeps.
-        options: Of a diffusion decoder: num_steps, guidance, seed.
+        options: Of a diffusion decoder.
 
     Raises:
         DataError: They are no ids of this tokenizer.
@@ -131,7 +137,7 @@ def tokenize_images(
     averaged: bool = False,
     batch_size: int = 64,
     progress: Progress | None = None,
-    **settings: Any,
+    **settings: Unpack[ImageTokenOptions],
 ) -> dict[str, Any]:
     """Write the tokens of a data set's images beside them. The same call goes on where
     an interrupted one stopped.
@@ -143,7 +149,7 @@ def tokenize_images(
         averaged: The average of the weights that `ema_decay` keeps.
         batch_size: Images per forward pass.
         progress: Told how far the work is.
-        settings: Of the recipe, such as num_parts.
+        settings: Which parts of images, and where the tokens go.
 
     Returns:
         The manifest, with `written` and `kept`, numbers of files.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -21,7 +21,9 @@ from pretrainkit.training.run import ParallelConfig, RunConfig
 if TYPE_CHECKING:
     from torch import nn
 
+    from pretrainkit.recipes.recipe import Recipe
     from pretrainkit.training.fake_step import StepMemory
+    from pretrainkit.training.objective import HostBatch
     from pretrainkit.training.optimizers.config import OptimizerConfig
 
 DEVICES: Mapping[str, tuple[str, float]] = MappingProxyType(
@@ -221,7 +223,7 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _builder(recipe: Any, config: Any) -> Any:
+def _builder(recipe: Recipe[Any], config: RunConfig) -> Callable[[], nn.Module]:
     import torch
 
     def build() -> nn.Module:
@@ -232,13 +234,20 @@ def _builder(recipe: Any, config: Any) -> Any:
     return build
 
 
-def _with_steps(recipe: Any, config: Any) -> Any:
+def _with_steps(recipe: Recipe[Any], config: RunConfig) -> RunConfig:
     loader = build_loader(config, recipe.open_data(config, "train"), rank=0, world_size=1)
     return with_num_steps(config, loader)
 
 
 def _measure(
-    recipe: Any, config: Any, model: nn.Module, per_microbatch: int, device: str, *, is_alone: bool, is_assumed: bool
+    recipe: Recipe[Any],
+    config: RunConfig,
+    model: nn.Module,
+    per_microbatch: int,
+    device: str,
+    *,
+    is_alone: bool,
+    is_assumed: bool,
 ) -> tuple[StepMemory, float, float]:
     """Memory of a step with one microbatch of that many examples; FLOPs and tokens of one example."""
     sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
@@ -275,7 +284,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _of_size(config: Any, num_examples: int) -> Any:
+def _of_size(config: RunConfig, num_examples: int) -> RunConfig:
     """The config with that many examples in its only microbatch."""
     data = config.data.model_copy(
         update={"batch_size": num_examples, "microbatch_size": None}
@@ -284,10 +293,10 @@ def _of_size(config: Any, num_examples: int) -> Any:
     return config.model_copy(update={"data": data})
 
 
-def _host_batch(recipe: Any, config: Any, num_examples: int, is_assumed: bool) -> Any:
+def _host_batch(recipe: Recipe[Any], config: RunConfig, num_examples: int, is_assumed: bool) -> HostBatch:
     small = _of_size(config, num_examples)
     if is_assumed:
-        return recipe.assumed_batch(small, num_examples)
+        return able(recipe, PlansWithoutData).assumed_batch(small, num_examples)
     loader = build_loader(
         small.model_copy(update={"num_steps": 1}), recipe.open_data(small, "train"), rank=0, world_size=1
     )
@@ -296,7 +305,12 @@ def _host_batch(recipe: Any, config: Any, num_examples: int, is_assumed: bool) -
 
 
 def _memory(
-    recipe: Any, config: Any, model: nn.Module, host_batch: Any, device: str, optimizer: OptimizerConfig | None
+    recipe: Recipe[Any],
+    config: RunConfig,
+    model: nn.Module,
+    host_batch: HostBatch,
+    device: str,
+    optimizer: OptimizerConfig | None,
 ) -> StepMemory:
     import torch
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pretrainkit.recipes.capabilities import StandsOnEncoder
 from pretrainkit.recipes.recipe import Recipe
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from pretrainkit.recipes.capabilities import TaskProbe
     from pretrainkit.training.evaluate_config import TaskProbeConfig
     from pretrainkit.training.precision import Precision
+    from pretrainkit.training.run import RunConfig
 
 
 def build_probes(
-    recipe: Recipe, config: Any, tokenizer: Path | None, world: World, precision: Precision
+    recipe: Recipe, config: RunConfig, tokenizer: Path | None, world: World, precision: Precision
 ) -> list[Evaluation]:
     """One for each of `evaluate.probes`.
 
@@ -74,7 +75,7 @@ def _run(
     return {f"probe_{probe.task}/{name}": value for name, value in found.items()}
 
 
-def _copied(recipe: Recipe, config: Any, world: World, model: nn.Module) -> nn.Module:
+def _copied(recipe: Recipe, config: RunConfig, world: World, model: nn.Module) -> nn.Module:
     """A model of its own with the weights of `model`, whole on this rank's device; a collective."""
     import torch
 

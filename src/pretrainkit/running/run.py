@@ -256,7 +256,7 @@ def checked(recipe: Recipe[Any], config: RunConfig, origins: Origins | None = No
     return bound
 
 
-def check_new_run(recipe: Recipe, config: Any, source: BatchSource) -> None:
+def check_new_run(recipe: Recipe, config: RunConfig, source: BatchSource) -> None:
     """Refuse training data that a new run must not be started with. Raises ConfigError, DataError."""
     if isinstance(recipe, ChecksFiles):
         recipe.check_new_run(config, source)

@@ -17,6 +17,7 @@ from typing import Any
 from pretrainkit.config.yaml import dump_yaml, parse_yaml
 from pretrainkit.errors import DataError, InputError, RunError
 from pretrainkit.files.manifest import atomic_file
+from pretrainkit.training.run import RunConfig
 from pretrainkit.training.samples import Sample
 
 CONFIG, PROVENANCE, EVENTS, EVALUATIONS = "config.yaml", "provenance.json", "events.jsonl", "eval.jsonl"
@@ -89,7 +90,7 @@ class RunFolder:
                 self.checkpoints.rmdir()
             self.path.rmdir()
 
-    def record(self, config: Any, provenance: Mapping[str, Any]) -> None:
+    def record(self, config: RunConfig, provenance: Mapping[str, Any]) -> None:
         """Write config and provenance. Raises DataError where that cannot be written."""
         _write(self.path / CONFIG, dump_yaml(config.model_dump(mode="json")))
         self.write_json(PROVENANCE, provenance)

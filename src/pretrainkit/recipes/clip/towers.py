@@ -63,13 +63,14 @@ class OwnTextTower(TextTower):
 
     def __init__(self, config: TextTransformerConfig) -> None:
         super().__init__()
-        if config.vocab_size is None:
+        vocab_size = config.vocab_size
+        if vocab_size is None:
             raise ValueError("model.text.vocab_size is not known: bind the config to its data, or set it")
         _require_whole_heads("text", config)
         self.width = config.hidden_size
         self.encoder = built(
             lambda: TextTransformer(
-                vocab_size=config.vocab_size,
+                vocab_size=vocab_size,
                 max_positions=config.max_positions,
                 width=config.hidden_size,
                 num_layers=config.num_layers,

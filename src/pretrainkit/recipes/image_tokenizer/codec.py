@@ -3,7 +3,7 @@
 Dimensions: B images, N tokens of an image, H x W pixels.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pretrainkit import rng
 from pretrainkit.errors import DataError
+from pretrainkit.recipes.capabilities import DecodeOptions
 from pretrainkit.recipes.image_tokenizer.domain import Domain
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, prepared
 from pretrainkit.recipes.image_tokenizer.shown import as_files, as_pictures, values_of
@@ -59,13 +60,13 @@ class ImageCodec:
             found.append(self._model.encode(values).ids.flatten(1).cpu())
         return torch.cat(found).numpy() if found else np.zeros((0, self.num_tokens), np.int64)
 
-    def decode(self, ids_BN: NDArray[np.integer], /, **options: Any) -> NDArray[Any]:
+    def decode(self, ids_BN: NDArray[np.integer], /, **options: Unpack[DecodeOptions]) -> NDArray[Any]:
         """Images as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0 and
         255) and classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
 
         Args:
             ids_BN: As `encode` gives them; grids are squares, of any size for transformers.
-            options: num_steps and guidance of a diffusion decoder, and seed, of the noise that it begins with.
+            options: Of a diffusion decoder.
 
         Raises:
             DataError: They are no ids of this tokenizer.
