@@ -198,3 +198,17 @@ def test_devices_are_told_apart_in_few_places() -> None:
     }
     assert {path for path in found if not re.fullmatch(DEVICE_PLACES, path)} == set()
     assert len(found) <= 12
+
+
+def test_tests_import_no_private_names() -> None:
+    wrong = [
+        f"{path.name}: {name}"
+        for path in Path(__file__).parent.rglob("*.py")
+        for name in imports(path)
+        if name.startswith("pretrainkit.") and name.rpartition(".")[2].startswith("_") and name not in COMPILED
+    ]
+    assert not wrong
+
+
+COMPILED = {"pretrainkit.corpus._words", "pretrainkit.corpus._words.WordTable"}
+"""Compiled helpers, whose names say that Python does the same."""

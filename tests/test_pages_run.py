@@ -9,10 +9,10 @@ from unittest import mock
 
 import pytest
 
-import page_data as data
-from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
-from page_runner import ROOT, Walk, blocks_of, run_warm_verb, walk, within
 from pretrainkit.tasks.task import REGISTRY
+from support import page_data as data
+from support.page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, killed, put
+from support.page_runner import ROOT, Walk, blocks_of, run_warm_verb, walk, within
 
 pytestmark = pytest.mark.slow
 

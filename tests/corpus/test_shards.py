@@ -21,7 +21,7 @@ from pretrainkit.errors import DataError
 from pretrainkit.files.manifest import read_manifest, verify
 from pretrainkit.files.sources import find_sources
 from pretrainkit.workers.processes import Quiet
-from remedies import followed
+from support.remedies import followed
 
 
 class Notes(Quiet):

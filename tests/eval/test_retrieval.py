@@ -17,7 +17,7 @@ from pretrainkit.eval.retrieval import (
     ranks,
     retrieval,
 )
-from remedies import followed
+from support.remedies import followed
 
 
 def slow_ranks(queries, query_ids, gallery, gallery_ids):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import encoded, noise_image, smooth_image
 from pydantic import ValidationError
+
+from support.pictures import encoded, noise_image, smooth_image
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 

@@ -18,7 +18,7 @@ from pretrainkit.sweep.plan import Plan
 from pretrainkit.sweep.runs import Sweep, Worker
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes" / "glue"))
-from glue_toys import QUICK, write_encoder, write_glue
+from support.glue_toys import QUICK, write_encoder, write_glue
 
 TASKS = ("cola", "mrpc", "qqp", "sst2", "stsb", "mnli", "qnli", "rte")
 ROWS = dict.fromkeys(NUM_ROWS, 16) | {"AX.tsv": 8, "WNLI.tsv": 146}

@@ -19,7 +19,7 @@ from pretrainkit.tokenizers import punkt
 from pretrainkit.tokenizers.abbreviations import LANGUAGES, language_of
 from pretrainkit.tokenizers.punkt import PunktParameters, PunktSplitter, read_abbreviations, train_punkt
 from pretrainkit.tokenizers.sentences import SPLITTERS, PlainSplitter, about_language, learn_punkt, load_splitter
-from remedies import followed
+from support.remedies import followed
 
 PARAMETERS = PunktParameters(
     abbreviations=frozenset({"mr", "dr", "u.s", "etc", "p.m", "vol"}),

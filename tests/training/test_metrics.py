@@ -11,7 +11,7 @@ from pretrainkit.errors import DataError, InputError
 from pretrainkit.training.folder import RunFolder
 from pretrainkit.training.metrics import JsonLines, MetricsLog, to_numbers
 from pretrainkit.training.run import LogConfig
-from remedies import followed
+from support.remedies import followed
 
 
 def read(path) -> list[dict]:

@@ -81,7 +81,7 @@ def run_demo(folder: Path, num_steps: int) -> dict[str, Any]:
     say(6, NUM_CHAPTERS, "Export", "to Hugging Face's CLIPModel, read back by transformers")
     pretrainkit("export", run, "--format", "huggingface", "--out", folder / "export")
     print("  >>> CLIPModel.from_pretrained(EXPORT), CLIPProcessor.from_pretrained(EXPORT)")
-    best = _ask_transformers(folder / "export", sets[0] / "valid", PROMPTS[0])
+    best = ask_transformers(folder / "export", sets[0] / "valid", PROMPTS[0])
     print(f"  {PROMPTS[0]}\n    {best}")
 
     say(7, NUM_CHAPTERS, "Report", "one HTML page, with retrieved pairs as pictures")
@@ -114,7 +114,7 @@ def _names(set_name: str) -> tuple[str, str]:
     return f"{set_name}_I2T-R@1", f"{set_name}_T2I-R@1"
 
 
-def _ask_transformers(export: Path, images: Path, prompt: str) -> str:
+def ask_transformers(export: Path, images: Path, prompt: str) -> str:
     """The file name of the image that fits `prompt` best, as any user of transformers would find it."""
     import torch
     from PIL import Image

@@ -252,14 +252,14 @@ def _measure(
     """Memory of a step with one microbatch of that many examples; FLOPs and tokens of one example."""
     sizes: Sequence[int] = _ASSUMED_EXAMPLES if is_assumed else _MEASURED_EXAMPLES
     sizes = sizes if per_microbatch > sizes[-1] else (per_microbatch,)
-    batches = [_host_batch(recipe, config, size, is_assumed) for size in sizes]
+    batches = [host_batch_of(recipe, config, size, is_assumed) for size in sizes]
     objective = recipe.build_objective(config)
     costs = [objective.cost(batch) for batch in batches]
     found = []
     with _without_collector():
         for number, (size, batch) in enumerate(zip(sizes, batches)):
             optimizer = None if number else config.optimizer  # whatever the batch, its memory is the same
-            found.append(_memory(recipe, _of_size(config, size), model, batch, device, optimizer))
+            found.append(_memory(recipe, with_batch_size(config, size), model, batch, device, optimizer))
     examples = sum(cost.examples for cost in costs)
     flops, tokens = (sum(getattr(cost, name) for cost in costs) / max(1, examples) for name in ("flops", "tokens"))
     memory, cost = found[0], costs[-1]
@@ -284,7 +284,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _of_size(config: RunConfig, num_examples: int) -> RunConfig:
+def with_batch_size(config: RunConfig, num_examples: int) -> RunConfig:
     """The config with that many examples in its only microbatch."""
     data = config.data.model_copy(
         update={"batch_size": num_examples, "microbatch_size": None}
@@ -293,8 +293,8 @@ def _of_size(config: RunConfig, num_examples: int) -> RunConfig:
     return config.model_copy(update={"data": data})
 
 
-def _host_batch(recipe: Recipe[Any], config: RunConfig, num_examples: int, is_assumed: bool) -> HostBatch:
-    small = _of_size(config, num_examples)
+def host_batch_of(recipe: Recipe[Any], config: RunConfig, num_examples: int, is_assumed: bool) -> HostBatch:
+    small = with_batch_size(config, num_examples)
     if is_assumed:
         return able(recipe, PlansWithoutData).assumed_batch(small, num_examples)
     loader = build_loader(

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from bert_batches import WIDTH, modern_config, run_config
 
 from pretrainkit.recipes.bert.batch import Examples, Special, packed
 from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.recipes.bert.recipe import RECIPE
+from support.bert_batches import WIDTH, modern_config, run_config
 
 CONFIGS = {"bert": run_config(), "modern": modern_config()}
 

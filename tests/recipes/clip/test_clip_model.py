@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from clip_models import captions, images, random_model, run_config, text, vit
 from torch import nn
 
 import pretrainkit
@@ -16,6 +15,7 @@ from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.recipes.clip.temperature import Temperature
 from pretrainkit.training.optimizers.build import build_optimizer, decayed_names
 from pretrainkit.training.optimizers.config import OptimizerConfig
+from support.clip_models import captions, images, random_model, run_config, text, vit
 
 
 def embed(model, **shares):

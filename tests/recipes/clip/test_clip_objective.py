@@ -5,17 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from clip_two_ranks import train
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_pairs import (
-    ToyEncoder,
-    batch_of,
-    cut,
-    gradients,
-    relative_error,
-    toy_config,
-)
 
 from pretrainkit.dist.env import World
 from pretrainkit.eval.evaluator import evaluate
@@ -26,6 +17,15 @@ from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import CheckpointConfig
 from pretrainkit.training.watch import Watcher
+from support.clip_two_ranks import train
+from support.toy_pairs import (
+    ToyEncoder,
+    batch_of,
+    cut,
+    gradients,
+    relative_error,
+    toy_config,
+)
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 SETTINGS = [

@@ -12,7 +12,7 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.clip.config import ClipRun, ClipSourceConfig
 from pretrainkit.recipes.clip.order import build_order, steps_per_epoch
 from pretrainkit.recipes.clip.presets import tiny
-from remedies import followed
+from support.remedies import followed
 
 
 def run(weights=(None, None), **data) -> ClipRun:

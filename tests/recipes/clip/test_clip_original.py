@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from clip_models import captions, images, random_model, run_config, tiny_bert, tiny_timm, vit
 from typer.testing import CliRunner
 
 from pretrainkit.api import import_model, open_model
@@ -20,7 +19,8 @@ from pretrainkit.recipes.clip.original import import_original, interpolate_posit
 from pretrainkit.recipes.clip.presets import PRESETS
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.running.initial import load_initial
-from remedies import followed
+from support.clip_models import captions, images, random_model, run_config, tiny_bert, tiny_timm, vit
+from support.remedies import followed
 
 LEFTOVERS = {
     "image_encoder.model.model.pre_logits.fc.weight": torch.ones(2, 2),

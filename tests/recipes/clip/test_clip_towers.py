@@ -10,7 +10,6 @@ import sys
 
 import pytest
 import torch
-from clip_models import captions, images, random_model, run_config, text, tiny_bert, tiny_timm, vit
 from torch import nn
 
 import pretrainkit
@@ -23,7 +22,8 @@ from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.recipes.clip.towers import build_image_tower, build_text_tower
 from pretrainkit.training.optimizers.build import decayed_names
 from pretrainkit.training.optimizers.config import OptimizerConfig
-from remedies import followed
+from support.clip_models import captions, images, random_model, run_config, text, tiny_bert, tiny_timm, vit
+from support.remedies import followed
 
 
 def learned(tower):

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, random_batch, small, tensors
 from safetensors import safe_open
 
 from pretrainkit.errors import CheckpointError, InputError
@@ -21,7 +20,8 @@ from pretrainkit.recipes.fourm.original import config_of, read_original, write_o
 from pretrainkit.recipes.fourm.original_names import from_original, to_original
 from pretrainkit.recipes.fourm.presets import b_7
 from pretrainkit.recipes.fourm.recipe import RECIPE
-from remedies import followed
+from support.fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, random_batch, small, tensors
+from support.remedies import followed
 
 VARIANTS = {
     "swiglu": {},

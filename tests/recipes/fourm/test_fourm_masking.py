@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fourm_samples import contents_of
 
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.bound_mixture import Bound
@@ -11,6 +10,7 @@ from pretrainkit.recipes.fourm.data_config import MaskingConfig
 from pretrainkit.recipes.fourm.masking import Contents, Masking
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.sequences import Ragged
+from support.fourm_samples import contents_of
 
 FIRST = 5
 SENTINELS = frozenset(range(4, 204))

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from fourm_batches import MODALITIES, small
 
 from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
 from pretrainkit.recipes.fourm.data_config import MaskingConfig
@@ -13,6 +12,7 @@ from pretrainkit.recipes.fourm.recipe import RECIPE
 from pretrainkit.training.optimizers.build import decayed_names
 from pretrainkit.training.optimizers.config import ScheduleConfig
 from pretrainkit.training.optimizers.schedule import learning_rate
+from support.fourm_batches import MODALITIES, small
 
 MILLIONS = {"b-7": 360.8, "l-7": 921.7, "xl-7": 3254.9, "b-21": 623.8, "l-21": 1272.4, "xl-21": 3956.3}
 

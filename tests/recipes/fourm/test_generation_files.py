@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fourm_data import write_set, write_tokenizer
 from PIL import Image
 
 import pretrainkit
@@ -21,6 +20,7 @@ from pretrainkit.recipes.fourm.presets import tiny_modalities
 from pretrainkit.recipes.fourm.sample import sample
 from pretrainkit.recipes.fourm.source import bind, open_source
 from pretrainkit.recipes.fourm.text import TextVocabulary
+from support.fourm_data import write_set, write_tokenizer
 
 SETTINGS = (
     "model.hidden_size=16",

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, VECTORS, small
 
 from pretrainkit.recipes.fourm.generation.guidance import guided
 from pretrainkit.recipes.fourm.generation.known import Known, Places, encoder_rows, whole
@@ -15,6 +14,7 @@ from pretrainkit.recipes.fourm.generation.token_by_token import TokenByToken
 from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.model import FourM, build
 from pretrainkit.recipes.fourm.sequences import merge_spans
+from support.fourm_batches import CAPTION, DEPTH, GLOBAL, MODALITIES, RGB, VECTORS, small
 
 EOS, SENTINELS = 3, tuple(range(4, 12))
 EXAMPLES = [7, 8, 9]

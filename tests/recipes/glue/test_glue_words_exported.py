@@ -8,14 +8,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from glue_toys import GOOD, QUICK, WORDS, sentence, write_encoder, write_tokenizer
 
 from pretrainkit import api
 from pretrainkit.errors import CheckpointError, InputError
 from pretrainkit.recipes.glue.answers import records_of
 from pretrainkit.recipes.registry import find_recipe
-from remedies import followed
-from whole_runs import assert_exports_are_the_run
+from support.glue_toys import GOOD, QUICK, WORDS, sentence, write_encoder, write_tokenizer
+from support.remedies import followed
+from support.whole_runs import assert_exports_are_the_run
 
 
 def write_tags(path):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tokenizer_data import CODER, RGB, model
 
 from pretrainkit.config.base import unread
 from pretrainkit.recipes.image_tokenizer.domain import DOMAINS, Domain
@@ -18,6 +17,7 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     UNetConfig,
     UViTConfig,
 )
+from support.tokenizer_data import CODER, RGB, model
 
 CONV = ConvCoderConfig(width=8, multipliers=(1, 2, 1, 2))
 MLP = MLPCoderConfig(width=12, num_blocks=2)

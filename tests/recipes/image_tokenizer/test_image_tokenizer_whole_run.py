@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tokenizer_data import write_images
 from typer.testing import CliRunner
 
 import pretrainkit
@@ -19,7 +18,13 @@ from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.image_tokenizer import original
 from pretrainkit.recipes.image_tokenizer.source import open_source
 from pretrainkit.training.checkpoints.checkpoint import read_weights
-from whole_runs import assert_exports_are_the_run, assert_goes_on_exactly, assert_two_processes_train_as_one, weights
+from support.tokenizer_data import write_images
+from support.whole_runs import (
+    assert_exports_are_the_run,
+    assert_goes_on_exactly,
+    assert_two_processes_train_as_one,
+    weights,
+)
 
 STEPS = 4
 SETTINGS = (

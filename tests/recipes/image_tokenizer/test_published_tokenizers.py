@@ -3,7 +3,6 @@
 import pytest
 import torch
 from safetensors import safe_open
-from tokenizer_data import CODER, model
 
 from pretrainkit.dist.weights import allocate
 from pretrainkit.errors import CheckpointError, InputError
@@ -18,7 +17,8 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
 from pretrainkit.recipes.image_tokenizer.original import config_of, model_of, read_original, write_original
 from pretrainkit.recipes.image_tokenizer.original_names import from_original, original_name, to_original
 from pretrainkit.recipes.image_tokenizer.presets import PRESETS
-from remedies import followed
+from support.remedies import followed
+from support.tokenizer_data import CODER, model
 
 PUBLISHED = [name for name in PRESETS if not name.startswith("tiny")]
 NAMES = {

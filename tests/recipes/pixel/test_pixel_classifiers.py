@@ -21,7 +21,7 @@ from pretrainkit.recipes.pixel.convert_classifier import read_classifier, write_
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
-from remedies import followed
+from support.remedies import followed
 
 SMALL = (
     "model.positions=grid",

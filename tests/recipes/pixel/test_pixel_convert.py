@@ -8,7 +8,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from pixel_batches import pictures, small_model, small_run
 from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError
@@ -30,6 +29,7 @@ from pretrainkit.recipes.pixel.presets import base
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, save_renderer
 from pretrainkit.rendering.identity import describe
+from support.pixel_batches import pictures, small_model, small_run
 
 Reader = Callable[[PixelForPretraining], nn.Module]
 

@@ -21,7 +21,7 @@ from pretrainkit.recipes.pixel.source import bind, open_source
 from pretrainkit.rendering import Renderer, RendererConfig
 from pretrainkit.rendering.documents import find_documents
 from pretrainkit.rendering.prerender import RenderSettings, prerender
-from toy_words import WORDS
+from support.toy_words import WORDS
 
 pytest.importorskip("freetype")
 pytest.importorskip("pyarrow")

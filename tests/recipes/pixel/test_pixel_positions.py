@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pixel_batches import batch_of, pictures, small_model, small_run
 
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.nn.cuda.attention import VarlenLayout
@@ -19,6 +18,7 @@ from pretrainkit.recipes.pixel.convert import (
 )
 from pretrainkit.recipes.pixel.model import PixelForPretraining, build
 from pretrainkit.running.configs import check_config
+from support.pixel_batches import batch_of, pictures, small_model, small_run
 
 
 def made(**settings: object) -> PixelForPretraining:

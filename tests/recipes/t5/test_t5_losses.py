@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from t5_batches import VOCAB_SIZE, model_config, packed_batch, random_model, row_batch, run_config
 from torch import nn
 
 from pretrainkit.nn.linear_cross_entropy import TokenLoss
@@ -15,6 +14,7 @@ from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.optimizers.config import OptimizerConfig
 from pretrainkit.training.precision import Precision
+from support.t5_batches import VOCAB_SIZE, model_config, packed_batch, random_model, row_batch, run_config
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 

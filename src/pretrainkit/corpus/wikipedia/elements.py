@@ -55,8 +55,8 @@ BAR = chr(0xF0100)
 PREFORMATTED = chr(0xF0102)
 """At the start of a line that began with a space in the wikitext."""
 
-_SUPERSCRIPTS = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
-_SUBSCRIPTS = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
+SUPERSCRIPTS = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")
+SUBSCRIPTS = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
 _RAISED = re.compile(r"<(su[bp])\b[^<>]*>([^<>\n]{1,40})</su[bp]>", re.IGNORECASE)
 _SIGNS = re.compile(r"[0-9+\-−=()]+|n")
 
@@ -159,4 +159,4 @@ def _raised(found: re.Match[str]) -> str:
     inner = found[2].strip()
     if not _SIGNS.fullmatch(inner):
         return found[2]
-    return inner.translate(_SUPERSCRIPTS if found[1].lower() == "sup" else _SUBSCRIPTS)
+    return inner.translate(SUPERSCRIPTS if found[1].lower() == "sup" else SUBSCRIPTS)

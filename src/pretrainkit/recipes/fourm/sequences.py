@@ -152,7 +152,7 @@ def _keep(
     try:
         import pretrainkit.recipes.fourm._keep as compiled
     except ImportError:
-        return _kept_by_numpy(sequences, keys_R, keep_R, budget_R, attempt_R)
+        return kept_by_numpy(sequences, keys_R, keep_R, budget_R, attempt_R)
     is_kept_F = np.zeros(len(sequences.ids_F), np.bool_)
     units_F = np.empty(0, np.int32) if sequences.unit_F is None else sequences.unit_F
     compiled.keep(
@@ -168,7 +168,7 @@ def _keep(
     return is_kept_F
 
 
-def _kept_by_numpy(
+def kept_by_numpy(
     sequences: Ragged,
     keys_R: rng.Keys,
     keep_R: NDArray[np.float64],

@@ -105,7 +105,7 @@ def draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wante
     try:
         import pretrainkit.recipes.pixel._masks as compiled
     except ImportError:
-        return _draw_spans(rule, keys, lengths_B, sizes_B, wanted_B, num_patches)
+        return draw_spans_by_numpy(rule, keys, lengths_B, sizes_B, wanted_B, num_patches)
     is_masked_BN = np.zeros((len(keys), num_patches), np.bool_)
     compiled.draw_spans(
         np.ascontiguousarray(keys, np.uint64),
@@ -119,7 +119,9 @@ def draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wante
     return is_masked_BN
 
 
-def _draw_spans(rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int) -> Bools:
+def draw_spans_by_numpy(
+    rule: SpanRule, keys: Keys, lengths_B: Ints, sizes_B: Ints, wanted_B: Ints, num_patches: int
+) -> Bools:
     """`draw_spans` without the helper: every round, each row that is not done tries one run."""
     gap_max = rule.longest if rule.spacing is None else rule.spacing
     reach = rule.longest + 2 * gap_max

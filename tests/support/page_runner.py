@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from pretrainkit.cli.main import main
-from warm_python import run_warm
+from support.warm_python import run_warm
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LONGEST = 100
 """Seconds of a command, on a busy machine."""
 

@@ -54,7 +54,7 @@ def test_transformers_finds_the_image_that_we_find(transformers, tokenizer, tmp_
     write_native(config, api.build_model(config), tokenizer, tmp_path / "model")
     api.export(tmp_path / "model", "huggingface", tmp_path / "export")
     code = (
-        "import sys; from pathlib import Path; from pretrainkit.demo.clip import _ask_transformers as ask; "
+        "import sys; from pathlib import Path; from pretrainkit.demo.clip import ask_transformers as ask; "
         "print(ask(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "export"), str(images), demo.PROMPTS[0]]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from t5_batches import random_model
 
 from pretrainkit import api
 from pretrainkit.cli.main import main
@@ -16,6 +15,7 @@ from pretrainkit.demo.parts import MAX_CHARACTERS, MIN_CHARACTERS, NUM_PARTS, pa
 from pretrainkit.exporting.native import write_native
 from pretrainkit.recipes.registry import find_recipe
 from pretrainkit.tasks.task import REGISTRY
+from support.t5_batches import random_model
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCAB_SIZE, FIRST_PIECE = 310, 259

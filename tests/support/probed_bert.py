@@ -4,10 +4,9 @@ import json
 import random
 from pathlib import Path
 
-from glue_toys import sentence, write_tokenizer
-
 from pretrainkit import api
 from pretrainkit.tokenizers.encode import EncodeSettings, encode_corpus
+from support.glue_toys import sentence, write_tokenizer
 
 PROBES = [
     {"task": "sst2", "every_steps": 2, "num_train_examples": 200},

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from probed_bert import NO_DROPOUT, PROBES, pretrain
+from support.probed_bert import NO_DROPOUT, PROBES, pretrain
 
 shards, glue, out = sys.argv[1:]
 metrics = pretrain(Path(shards), Path(glue), Path(out), PROBES, "parallel.strategy=fsdp2", *NO_DROPOUT)

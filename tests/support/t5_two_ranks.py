@@ -3,11 +3,10 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch.distributed as dist
-from t5_batches import model_config, packed_batch, random_model, run_config
 from torch import Tensor
 
 from pretrainkit.dist.env import World
@@ -16,6 +15,7 @@ from pretrainkit.recipes.t5.decoding_config import DecodingConfig
 from pretrainkit.recipes.t5.objective import T5Objective
 from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.training.run import ParallelConfig
+from support.t5_batches import model_config, packed_batch, random_model, run_config
 
 
 def gradients(strategy: str | None, config, world: World, *, is_lopsided: bool = False) -> dict[str, Tensor]:

@@ -16,7 +16,8 @@ import pretrainkit
 from pretrainkit.config.loader import flatten
 from pretrainkit.training.checkpoints.checkpoint import read_weights
 from pretrainkit.training.checkpoints.files import step_folders
-from two_processes import run_two
+from support import SUPPORT
+from support.two_processes import run_two
 
 
 def weights(run: Path, step: int | None = None) -> dict[str, torch.Tensor]:
@@ -41,7 +42,7 @@ def assert_goes_on_exactly(run: Path, copy: Path) -> None:
 def assert_two_processes_train_as_one(run: Path, place: Path, *changes: str) -> None:
     """The run's config with these changes, trained by two processes under DDP and under FSDP2 into folders of `place`,
     ends in the run's weights but for the order of additions."""
-    run_two(Path(__file__).with_name("whole_run_ranks.py"), str(run / "config.yaml"), str(place), *changes)
+    run_two(SUPPORT / "whole_run_ranks.py", str(run / "config.yaml"), str(place), *changes)
     expected = weights(run)
     for strategy in ("ddp", "fsdp2"):
         found = weights(place / strategy)

@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCE = Path(__file__).parents[1] / "src" / "pretrainkit"
+from support import SUPPORT
+
+SOURCE = Path(__file__).parents[2] / "src" / "pretrainkit"
 GAP = "\0"
 """Stands for what is filled in."""
 COMMAND = re.compile(r"pretrainkit ([a-z]+(?: [^`\n;,()]*)?)")
@@ -114,7 +116,7 @@ def followed(message: object, site: str) -> str:
 @cache
 def followed_elsewhere() -> frozenset[str]:
     """Keys of the sites whose remedies tests follow by `followed`."""
-    texts = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in SUPPORT.parent.rglob("test_*.py")]
     named = [name for text in texts for name in re.findall(r"\bfollowed\([^\n]*, \"([^\"]+)\"\)", text)]
     found = {name: [site.key for site in sites() if site.key.startswith(name)] for name in named}
     assert all(found.values()), [name for name, keys in found.items() if not keys]

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from page_runner import run_here, within
+from support import SUPPORT, generated_text, glue_toys, pair_sets
+from support.page_runner import run_here, within
 
-HERE = Path(__file__).parent
 TITLES = ("Town", "River", "Lake", "Mountain", "Village", "Bridge")
 
 
 @functools.cache
-def toys(path: str) -> ModuleType:
-    """A module of generated data beside other tests."""
-    spec = importlib.util.spec_from_file_location(f"pages_{Path(path).stem}", HERE / path)
+def test_module(path: str) -> ModuleType:
+    """A module of tests, for the files of other programs that it writes."""
+    spec = importlib.util.spec_from_file_location(f"pages_{Path(path).stem}", SUPPORT.parent / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -36,7 +36,7 @@ def must(*words: object) -> None:
 
 
 def texts(num: int = 60, seed: int = 0) -> list[str]:
-    return toys("end_to_end/generated_text.py").documents(num, seed)
+    return generated_text.documents(num, seed)
 
 
 def put(path: Path, content: str | bytes) -> Path:
@@ -173,7 +173,7 @@ def _make_t5_base(folder: Path) -> None:
 
 
 def _make_glue(folder: Path) -> None:
-    toys("recipes/glue/glue_toys.py").write_glue(folder)
+    glue_toys.write_glue(folder)
 
 
 def _make_rooms(folder: Path) -> None:
@@ -224,9 +224,8 @@ def put_parquet(path: Path, columns: dict) -> None:
 
 def put_pairs(folder: Path, seed: int = 0) -> None:
     """Image-text pairs in ZeroVL's layout."""
-    sets = toys("recipes/clip/pair_sets.py")
     for number, (split, num) in enumerate((("train", 64), ("valid", 8))):
-        sets.write_csv_set(folder, split, sets.rows(num, first=1000 * seed + 500 * number))
+        pair_sets.write_csv_set(folder, split, pair_sets.rows(num, first=1000 * seed + 500 * number))
 
 
 def put_t5x(folder: Path) -> None:
@@ -235,8 +234,8 @@ def put_t5x(folder: Path) -> None:
 
     import pretrainkit
     from pretrainkit.recipes.t5.original import names
+    from support import t5_foreign_files as files
 
-    files = toys("recipes/t5/t5_foreign_files.py")
     pretrainkit.export(part("t5"), "t5x", folder / "tree.npz")
     with np.load(folder / "tree.npz") as tree:
         arrays = {name.removeprefix("target/"): tree[name] for name in tree.files}

@@ -14,7 +14,7 @@ from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import parallelize
 from pretrainkit.nn.foreign import without_weights
 from pretrainkit.recipes.registry import find_recipe
-from pretrainkit.running.plan import _host_batch, _of_size
+from pretrainkit.running.plan import host_batch_of, with_batch_size
 from pretrainkit.training.fake_step import StepMemory, faked, step_memory
 from pretrainkit.training.precision import Precision
 
@@ -139,8 +139,8 @@ def test_every_preset_is_planned_without_data(source: str, monkeypatch: pytest.M
 
 def _memory(recipe: Any, config: Any, model: Any) -> StepMemory:
     """Of two examples in bfloat16."""
-    config = _of_size(config, 2)
-    batch = {name: torch.from_numpy(array) for name, array in _host_batch(recipe, config, 2, is_assumed=True).items()}
+    config = with_batch_size(config, 2)
+    batch = {name: torch.from_numpy(array) for name, array in host_batch_of(recipe, config, 2, is_assumed=True).items()}
     precision = Precision(torch.device("cpu"), torch.bfloat16, False, None)
     return step_memory(model, recipe.build_objective(config), [batch], config.optimizer, precision)
 

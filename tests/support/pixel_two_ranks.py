@@ -12,7 +12,7 @@ from pathlib import Path
 from torch.distributed import TCPStore
 
 import pretrainkit
-from two_processes import meeting
+from support.two_processes import meeting
 
 if __name__ == "__main__":
     folder, *settings = sys.argv[1:]

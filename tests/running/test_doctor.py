@@ -15,7 +15,7 @@ from pretrainkit.cli.main import app
 from pretrainkit.running.doctor import EXTRAS, finding_of
 from pretrainkit.running.exercises import Outcome, exercise
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HELPERS = """
 import json
 from pretrainkit.running.doctor import helpers_built, helpers_finding

@@ -6,10 +6,11 @@ import shlex
 import shutil
 from pathlib import Path
 
-import page_data as data
-from page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, put
 from pretrainkit.exporting.torchvision_shim import import_transformers
-from remedies import Case
+from support import SUPPORT, glue_toys, pair_sets, t5_foreign_files
+from support import page_data as data
+from support.page_data import BERT, FOURM, GLUE, PIXEL, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, put
+from support.remedies import Case
 
 SMALL_CLIP = """\
 extends: clip/tiny
@@ -404,7 +405,7 @@ CASES = [
 
 def prepare(folder: Path) -> None:
     """Puts what the cases read beside the rest."""
-    sets = data.toys("recipes/clip/pair_sets.py")
+    sets = pair_sets
     put(folder / "clip.yaml", SMALL_CLIP)
     for name in ("pairs", "more/pairs", "torn", "silent"):
         sets.write_csv_set(folder / name, "train", sets.rows(6))
@@ -454,11 +455,11 @@ def prepare(folder: Path) -> None:
         data.put_jsonl(folder / "c4" / "en" / f"{split}.jsonl", [{"text": text} for text in data.texts(30)])
     data.put_t5x(folder / "foreign")
     shutil.copytree(folder / "foreign" / "t5-small", folder / "flax")
-    put(folder / "flax" / "checkpoint", data.toys("recipes/t5/t5_foreign_files.py").packed({"params": {}}))
-    shutil.copy(data.HERE / "recipes" / "clip" / "zerovl_yaml" / "zerovl_dga.yaml", folder / "zerovl.yaml")
+    put(folder / "flax" / "checkpoint", t5_foreign_files.packed({"params": {}}))
+    shutil.copy(SUPPORT.parent / "recipes" / "clip" / "zerovl_yaml" / "zerovl_dga.yaml", folder / "zerovl.yaml")
     text = (folder / "zerovl.yaml").read_text("utf-8")
     put(folder / "zerovl.yaml", "".join(line for line in text.splitlines(True) if not line.startswith("epoch")))
-    theirs = data.toys("recipes/fourm/test_fourm_original_yaml.py")
+    theirs = data.test_module("recipes/fourm/test_fourm_original_yaml.py")
     put(folder / "cfgs" / "data.yaml", theirs.DATA)
     put(folder / "cfgs" / "alphas.yaml", theirs.ALPHAS)
     put(folder / "fourm.yaml", theirs.MAIN.replace("data_config: cfgs/data.yaml\n", ""))
@@ -543,7 +544,7 @@ def put_encoders(folder: Path) -> None:
     import_transformers()
     import transformers
 
-    toys = data.toys("recipes/glue/glue_toys.py")
+    toys = glue_toys
     sizes = {"vocab_size": len(toys.WORDS), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes["intermediate_size"] = 16
     transformers.ElectraModel(transformers.ElectraConfig(**sizes, embedding_size=16)).save_pretrained(
@@ -565,7 +566,7 @@ def put_classifiers_of_pixel(folder: Path) -> None:
     """One that reads the class token, and one with a tensor of those that pool by attention."""
     from safetensors.torch import save_file
 
-    theirs = data.toys("recipes/pixel/test_pixel_classifiers.py")
+    theirs = data.test_module("recipes/pixel/test_pixel_classifiers.py")
     theirs.as_original(folder / "pixel-cls", "cls")
     theirs.as_original(folder / "pma", "mean")
     state = theirs.read_tensors(folder / "pma") | {"pooler.pooling.pooler.S": theirs.torch.zeros(1, 1, 16)}

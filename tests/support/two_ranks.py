@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
 
 from pretrainkit.dist.env import World, init_world
 from pretrainkit.dist.parallelize import averages_gradients, gradient_sync, parallelize
@@ -22,6 +21,7 @@ from pretrainkit.training.optimizers.muon import Muon
 from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import ParallelConfig
 from pretrainkit.training.throughput import Peak, Throughput
+from support.toy_objectives import Contrast, TwoHeads, TwoTerms, TwoTowers, cut, gradients, host_batch, to_tensors
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 SIZES = {1: [[24]], 2: [[5, 1, 6], [2, 9, 1]], 4: [[5, 1], [4, 2], [2, 4], [1, 5]]}

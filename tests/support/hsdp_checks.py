@@ -6,16 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_checks import (
-    LENGTH,
-    assert_equal,
-    backward,
-    build,
-    run_checks,
-    train,
-    whole,
-    whole_state,
-)
 
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import averages_gradients, is_sharded
@@ -25,6 +15,16 @@ from pretrainkit.training.checkpoints.checkpoint import CheckpointStore, load
 from pretrainkit.training.ema import Ema
 from pretrainkit.training.optimizers.parameters import local_tensors
 from pretrainkit.training.run import CheckpointConfig
+from support.rank_checks import (
+    LENGTH,
+    assert_equal,
+    backward,
+    build,
+    run_checks,
+    train,
+    whole,
+    whole_state,
+)
 
 LAYOUTS = {"hsdp": {"shard_ranks": 2}, "fsdp2": {}, "ddp": {}}
 

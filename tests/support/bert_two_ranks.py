@@ -3,10 +3,9 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from bert_batches import WIDTH, modern_config, packed_batch, row_batch, run_config
 from torch import Tensor
 
 from pretrainkit.dist.env import World, init_world
@@ -14,6 +13,7 @@ from pretrainkit.dist.parallelize import parallelize
 from pretrainkit.recipes.bert.objective import BertObjective
 from pretrainkit.recipes.bert.recipe import RECIPE
 from pretrainkit.training.run import ParallelConfig
+from support.bert_batches import WIDTH, modern_config, packed_batch, row_batch, run_config
 
 
 def gradients(strategy: str | None, config, world: World, *, is_packed: bool = False) -> dict[str, Tensor]:

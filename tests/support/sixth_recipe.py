@@ -188,5 +188,5 @@ class Toy(Recipe):
         return self._objective()
 
 
-SORTING = Toy("sixth_recipe:SORTING", "Ranks of numbers.", Sorting, NUM_FEATURES)
-PAIRING = Toy("sixth_recipe:PAIRING", "Pairs of views.", Pairing, 4)
+SORTING = Toy("support.sixth_recipe:SORTING", "Ranks of numbers.", Sorting, NUM_FEATURES)
+PAIRING = Toy("support.sixth_recipe:PAIRING", "Pairs of views.", Pairing, 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.distributed import TCPStore
 
-from warm_python import run_all_warm
+from support.warm_python import run_all_warm
 
 
 def run_two(script: Path, *arguments: str) -> list[str]:

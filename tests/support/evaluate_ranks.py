@@ -7,13 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from toy_held_out import ToyEncoder, toy_classes, toy_pairs
-
 from pretrainkit.dist.env import init_world
 from pretrainkit.dist.parallelize import parallelize, unwrap
 from pretrainkit.recipes.clip.config import ClipEvaluateConfig
 from pretrainkit.recipes.clip.evaluate import held_out_metrics
 from pretrainkit.training.run import ParallelConfig
+from support.toy_held_out import ToyEncoder, toy_classes, toy_pairs
 
 if __name__ == "__main__":
     import torch

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from support import SUPPORT
+
 
 class Ended(NamedTuple):
     """A process that has ended."""
@@ -59,7 +61,7 @@ def _run(starts: Sequence[Mapping[str, object]]) -> list[int]:
 @functools.cache
 def _server() -> "subprocess.Popen[bytes]":
     """One for all tests of this process; it ends when this process does."""
-    command = [sys.executable, str(Path(__file__).with_name("warm_server.py"))]
+    command = [sys.executable, str(SUPPORT / "warm_server.py")]
     server = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )

@@ -15,7 +15,7 @@ from pretrainkit.demo import pixel as demo
 from pretrainkit.demo.sentences import TAGS, as_text, paragraphs, sentences
 from pretrainkit.errors import InputError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @given(seed=st.integers(0, 2**31))

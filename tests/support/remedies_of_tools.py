@@ -4,11 +4,11 @@ commands read."""
 import json
 from pathlib import Path
 
-import page_data as data
-from page_data import BERT, GLUE, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, put
-from page_runner import within
 from pretrainkit.launch.folder import Launch, LaunchFolder
-from remedies import Case
+from support import page_data as data
+from support.page_data import BERT, GLUE, QUICK, QUICK_TASK, T5, T5_DATA, TOKENIZER, copy, put
+from support.page_runner import within
+from support.remedies import Case
 
 TRAIN = f"train bert/tiny {BERT} {QUICK} --out {{out}}"
 SHARDS = "data.train=tokens/train data.valid=tokens/valid"

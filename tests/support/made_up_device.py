@@ -21,11 +21,11 @@ _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 
 def install(folder: Path) -> None:
     """Make this module a package of `folder`, for Pythons that have it on their path."""
-    (folder / f"{__name__}.py").write_text(Path(__file__).read_text())
+    (folder / "made_up_device.py").write_text(Path(__file__).read_text())
     about = folder / "made_up_device-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: made-up-device\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[torch.backends]\n{NAME} = {__name__}:register\n")
+    (about / "entry_points.txt").write_text(f"[torch.backends]\n{NAME} = made_up_device:register\n")
 
 
 def register() -> None:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from toy_pairs import ToyEncoder, ToyPairs, batch_of, cut, gradients, toy_config
 
 from pretrainkit.data.loader import Loader
 from pretrainkit.dist.env import World, init_world
@@ -23,6 +22,7 @@ from pretrainkit.training.precision import Precision
 from pretrainkit.training.run import CheckpointConfig, LogConfig, ParallelConfig
 from pretrainkit.training.trainer import Trainer
 from pretrainkit.training.watch import Watcher
+from support.toy_pairs import ToyEncoder, ToyPairs, batch_of, cut, gradients, toy_config
 
 FLOAT32 = Precision(device=torch.device("cpu"), compute_dtype=torch.float32, uses_tf32=False, scaler=None)
 GRADIENTS = [

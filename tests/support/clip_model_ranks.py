@@ -4,11 +4,10 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch.distributed as dist
-from clip_models import captions, images, run_config, text, vit
 from torch import Tensor
 
 import pretrainkit.dist.parallelize as parallelize_module
@@ -17,6 +16,7 @@ from pretrainkit.dist.parallelize import gather_root_weights, parallelize, unwra
 from pretrainkit.recipes.clip.config import ClipObjectiveConfig, TemperatureConfig
 from pretrainkit.recipes.clip.recipe import RECIPE
 from pretrainkit.training.run import ParallelConfig
+from support.clip_models import captions, images, run_config, text, vit
 
 CONFIGS = {
     "siglip": run_config(
