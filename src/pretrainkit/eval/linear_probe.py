@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pretrainkit.eval.probe_config import ProbeConfig
 from pretrainkit.training.optimizers.config import ScheduleConfig
-from pretrainkit.training.optimizers.lars import Lars
+from pretrainkit.training.optimizers.per_tensor import Lars
 from pretrainkit.training.optimizers.schedule import lr_factor
 
 _LOGITS_BYTES = 128 * 2**20
