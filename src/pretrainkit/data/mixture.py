@@ -39,6 +39,7 @@ def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple
     if num_slots is None:
         num_slots = min(math.lcm(*(share.denominator for share in shares)), MAX_SLOTS)
     counts = [math.floor(share * num_slots) for share in shares]
+    # Largest remainder: the slots that rounding down left over go to those who lost most by it.
     by_remainder = sorted(range(len(shares)), key=lambda c: (counts[c] - shares[c] * num_slots, c))
     for component in by_remainder[: num_slots - sum(counts)]:
         counts[component] += 1

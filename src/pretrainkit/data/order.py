@@ -128,6 +128,7 @@ class Order:
             self._turns, self._settings = chosen
         elif is_static:
             self._settings = repr(("static", batch_size))
+        # The draw number of a slot is that of its turn of the pattern plus its rank among the slots of its stream.
         self._pattern = interleave(self._counts)
         self._rank_in_pattern = np.empty(len(self._pattern), np.int64)
         for c, count in enumerate(self._counts):
@@ -230,7 +231,7 @@ class Order:
     ) -> NDArray[np.uint64]:
         if len(source) == 0:
             return np.empty(0, np.uint64)
-        if len(self.sizes) == 1 and epoch.min() == epoch.max():
+        if len(self.sizes) == 1 and epoch.min() == epoch.max():  # the same bits, with one fold in place of N
             return rng.fold(rng.fold(self._component_keys, epoch[:1]), index)
         return rng.fold(rng.fold(self._component_keys[source], epoch), index)
 
@@ -303,6 +304,7 @@ class _Stream:
                 place[rows] = self._read_lanes(int(one), offset[rows])
         if len(self.ends) == 1:
             return np.full(len(draws), self.first_component, np.int64), epoch, place
+        # "right": a place that is the end of one component is the first of the next.
         part = np.searchsorted(self.ends, place, side="right")
         return part + self.first_component, epoch, place - (self.ends - np.diff(self.ends, prepend=0))[part]
 
@@ -313,10 +315,11 @@ class _Stream:
         documents, ends = self._document_table(epoch)
         turn, lane = np.divmod(offset, self.num_lanes)
         short, num_longer = divmod(self.size, self.num_lanes)
-        place = lane * short + np.minimum(lane, num_longer) + turn
+        place = lane * short + np.minimum(lane, num_longer) + turn  # all lanes before it, of which some are longer
         rank = np.searchsorted(ends, place, side="right")
         document = documents[rank]
         assert self.documents is not None
+        # From the start of the document in this epoch's order to its start in storage.
         return place - (ends[rank] - self.documents[document]) + self.document_starts[document]
 
     def _document_table(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -59,12 +59,13 @@ def _permute_by_table(index: NDArray[np.int64], size: int, keys: NDArray[np.uint
 
 
 def _walk(index: NDArray[np.uint64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    num_high = math.isqrt(size - 1) + 1
+    num_high = math.isqrt(size - 1) + 1  # the digits' bases: num_high * num_low is the least such product >= size
     num_low = -(-size // num_high)
     round_keys = rng.bits(keys, _ROUNDS).T
     out = _feistel(index, num_high, num_low, round_keys)
-    outside = np.flatnonzero(out >= size)
+    outside = np.flatnonzero(out >= size)  # cycle walking: at most about one in sqrt(size)
     while len(outside):
+        # Each goes on in its own permutation.
         own_keys = round_keys if len(keys) == 1 else round_keys[:, outside]
         out[outside] = _feistel(out[outside], num_high, num_low, own_keys)
         outside = outside[out[outside] >= size]

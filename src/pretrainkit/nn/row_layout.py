@@ -83,6 +83,7 @@ def without_padding(layout: RowLayout) -> tuple[RowLayout, Tensor]:
         raise ValueError("the rows have no padding: num_real_B is None")
     is_real_BS = _slots(layout.length, layout.num_real_B) < layout.num_real_B[:, None]
     slot_T = is_real_BS.flatten().nonzero()[:, 0]
+    # A slot of padding gets the token before it, which attention masks; no row begins with padding.
     token_N = (is_real_BS.flatten().cumsum(0) - 1).clamp_(min=0)
     stream = RowLayout(layout.num_rows, layout.length, layout.is_causal, layout.num_real_B, token_N, slot_T)
     return stream, slot_T
