@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pretrainkit.dist.devices import RandomState, seed_generators
+from pretrainkit.dist.devices import RandomState, from_host, seed_generators
 from pretrainkit.dist.env import World
 from pretrainkit.dist.parallelize import gather_root_weights
 from pretrainkit.rng import stream_key
@@ -242,7 +242,7 @@ def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def _term_factors(scales: Mapping[str, float], weights: Tensor, gradient_scale: float) -> Tensor:
     """What to multiply each term's sum by; 0 where no part of the global batch has the term."""
     scaled = torch.tensor([scale * gradient_scale for scale in scales.values()], dtype=weights.dtype)
-    scaled = scaled.to(weights.device, non_blocking=True)
+    scaled = from_host(scaled, weights.device)
     return torch.where(weights > 0, scaled / weights, 0.0)
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.dist.devices import from_host
 from pretrainkit.recipes.clip.base_tower import Color, ImageTower, TextTower
 from pretrainkit.recipes.clip.config import ClipRun
 from pretrainkit.recipes.clip.projections import Projection, build_projection
@@ -54,7 +55,7 @@ class DualEncoder(nn.Module):
 
     def logit_scale(self) -> Tensor:
         """1 / temperature, a scalar within its limits; no gradient outside of them."""
-        return self.temperature.logit_scale()
+        return self.temperature.logit_scale(next(self.image_projection.parameters()).device)
 
     def project_temperature(self) -> None:
         """Bring a learned temperature back into its limits. Does not wait for the device."""
@@ -108,10 +109,7 @@ class DualEncoder(nn.Module):
         """uint8 (B, 3, H, W) to floats of about mean 0 and deviation 1; floats are taken as they are."""
         if image.is_floating_point():
             return image
-        mean_311, deviation_311 = (
-            torch.tensor(values, device="cpu").view(3, 1, 1).to(image.device, non_blocking=True)
-            for values in self.mean_and_deviation
-        )
+        mean_311, deviation_311 = (from_host(values, image.device).view(3, 1, 1) for values in self.mean_and_deviation)
         dtype = next(self.image_projection.parameters()).dtype
         if not self.training:  # in the order of torchvision, so that evaluation agrees with it to the last bit
             return image.float().div_(255).sub_(mean_311).div_(deviation_311).to(dtype)

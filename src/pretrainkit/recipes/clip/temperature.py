@@ -28,14 +28,15 @@ class Temperature(nn.Module):
         elif config.kind == "log_parameter":
             self.log_scale = nn.Parameter(torch.full((1,), -math.log(config.value)))
 
-    def logit_scale(self) -> Tensor:
-        """1 / temperature, a scalar within the limits; its gradient is zero where the parameter is outside of them."""
+    def logit_scale(self, device: torch.device | None = None) -> Tensor:
+        """1 / temperature, a scalar within the limits; its gradient is zero where the parameter is outside of them. A
+        constant is made on `device`."""
         config = self.config
         if config.kind == "parameter":
             return 1 / self.temperature.clamp(config.smallest, config.largest)[0]
         if config.kind == "log_parameter":
             return self.log_scale.clamp(max=-math.log(config.smallest)).exp()[0]
-        return torch.tensor(1 / min(max(config.value, config.smallest), config.largest))
+        return torch.full((), 1 / min(max(config.value, config.smallest), config.largest), device=device)
 
     @torch.no_grad()
     def project(self) -> None:

@@ -142,7 +142,7 @@ def read_batch(batch: Batch, config: FourMModelConfig, *, layout: PairKind | Non
         layout: Of attention; None: the device's best. Where the decoder's tokens see those of other modalities it is
             rows, which know all rules.
     """
-    layout = layout or best_pairs(batch["encoder_length"])
+    layout = layout or best_pairs(batch["encoder_length"], config.hidden_size // config.num_heads)
     if not config.separate_targets:
         layout = "rows"
     is_stream = layout == "tiles"

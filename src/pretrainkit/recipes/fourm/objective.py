@@ -67,9 +67,10 @@ class FourMObjective(SeparableObjective):
         return count_cost(self._config.model, batch)
 
     def _forward(self, model: nn.Module, batch: Batch) -> dict[str, TokenLoss]:
-        is_compiled = self._config.parallel.compile == "on"
-        layout = best_pairs(batch["encoder_length"], has_static_shapes=is_compiled)
-        found: dict[str, TokenLoss] = model(read_batch(batch, self._config.model, layout=layout))
+        config, is_compiled = self._config.model, self._config.parallel.compile == "on"
+        width = config.hidden_size // config.num_heads
+        layout = best_pairs(batch["encoder_length"], width, has_static_shapes=is_compiled)
+        found: dict[str, TokenLoss] = model(read_batch(batch, config, layout=layout))
         return found
 
     def _sums(self, found: dict[str, TokenLoss]) -> dict[str, LossSum]:

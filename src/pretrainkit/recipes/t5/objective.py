@@ -92,6 +92,7 @@ class T5Objective(SeparableObjective):
         config = self._config
         layout = best_pairs(
             batch[f"{self._side}_loss_weights"],
+            config.model.head_size,
             has_dropout=model.training and config.model.dropout > 0,
             has_static_shapes=config.parallel.compile == "on",
         )

@@ -231,7 +231,7 @@ class Predictor:
         batch = {name: torch.from_numpy(array).to(self.model.embedding.weight.device) for name, array in arrays.items()}
         with self._autocast(), evaluation_mode(self.model):
             # As with dropout: FlexAttention would be compiled for every batch, because their widths differ.
-            layout = best_pairs(self.model.embedding.weight, has_dropout=True)
+            layout = best_pairs(self.model.embedding.weight, self.model.config.head_size, has_dropout=True)
             inputs, targets = read_batch(batch, self.model.config.kind, layout=layout)
             nll_K = self.model(inputs, targets.token_K).loss.nll_K
         is_scored_K = targets.weight_K > 0

@@ -24,6 +24,7 @@ class T5TextEncoder(TextEncoder):
         if model.encoder is None:
             raise InputError("this T5 is a decoder alone\n  give one with an encoder")
         self.width, self.dropout_rate = model.config.hidden_size, model.config.dropout
+        self.head_width = model.config.head_size
         self.embedding, self.encoder = model.embedding, model.encoder
 
     def blocks(self) -> list[torch.nn.Module]:
@@ -42,4 +43,6 @@ class T5TextEncoder(TextEncoder):
         x_TD = self.embedding(batch["input_ids"])
         x_TD = x_TD.to(activation_dtype(x_TD))
         has_dropout = self.training and self.dropout_rate > 0
-        return self.encoder(x_TD, stream_pairs(batch["cu_seqlens"].long(), len(x_TD), has_dropout=has_dropout))
+        return self.encoder(
+            x_TD, stream_pairs(batch["cu_seqlens"].long(), len(x_TD), self.head_width, has_dropout=has_dropout)
+        )

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from pretrainkit.dist.devices import from_host
 from pretrainkit.dist.weights import is_dtensor
 from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizers.config import AdafactorConfig
@@ -140,7 +141,7 @@ class Adafactor(GroupOptimizer):
         parts = [part for param in params for part in self._parts(param)]
         config = self.config
         updates = self._directions(parts)
-        sizes = torch.tensor([math.prod(part.shape) for part in parts], dtype=torch.float32, device=updates[0].device)
+        sizes = from_host([float(math.prod(part.shape)) for part in parts], updates[0].device)
         layout = [part.param for part in parts]
         update_rms = tensor_norms(updates, layout) / sizes.sqrt()
         factors = group["lr"] / (update_rms / config.clipping_threshold).clamp(min=1.0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from pretrainkit.dist.devices import from_host
 from pretrainkit.training.eager import GroupOptimizer
 from pretrainkit.training.optimizers.parameters import in_parts, local_tensors, repeated, tensor_norms
 
@@ -120,11 +121,8 @@ class ScaledAdamW(_Adam):
 
     def _update(self, params: _Tensors, group: dict[str, Any]) -> None:
         weights, updates = local_tensors(params), self._directions(params, group)
-        sizes = torch.tensor(
-            [param.numel() // self.stacked.get(param, 1) for param in repeated(params, self.stacked)],
-            dtype=torch.float32,
-            device=weights[0].device,
-        )
+        counts = [float(param.numel() // self.stacked.get(param, 1)) for param in repeated(params, self.stacked)]
+        sizes = from_host(counts, weights[0].device)
         rms = _norms(weights, params, self.stacked) / sizes.sqrt()
         scales = rms.clamp(min=SMALLEST_RMS) * -group["lr"]
         torch._foreach_mul_(in_parts(updates, params, self.stacked), list(scales.unbind()))
