@@ -17,10 +17,15 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the guard is built and loaded as on Linux"),
     pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="there is no C++ compiler"),
 ]
-FLOAT32, BFLOAT16 = 1e-5, 5e-2
+LIMITS = {"float32": 1e-5, "bfloat16": 5e-2}
 """Largest relative differences of a gradient from the CPU's in the same format. In bfloat16 the layouts of a CPU and of
 a GPU round in other places; models are small and their gradients too."""
-ONLY_FINITE = {"dropout": "the CPU drops other units", "image_tokenizer convolutions": "codes near a border change"}
+WIDER = {
+    ("dropout", "float32"): "the CPU drops other units",
+    ("dropout", "bfloat16"): "the CPU drops other units",
+    ("image_tokenizer", "bfloat16"): "latents near a border get another code",
+}
+"""Where only finite gradients are asked for."""
 WAITING_OPTIMIZERS = ("t5 ", "optimizer ")
 """Those without a fused kernel look at the norm before they update: one wait."""
 
@@ -60,8 +65,8 @@ def check(name: str, compute: str, told: dict[str, Any]) -> None:
     assert "error" not in told, told
     assert told["not_finite"] == []
     assert told["missing"] == []
-    if not any(part in name for part in ONLY_FINITE):
-        assert told["worst"] < (FLOAT32 if compute == "float32" else BFLOAT16), told["name"]
+    if not any(part in name and compute == format for part, format in WIDER):
+        assert told["worst"] < LIMITS[compute] * (10 if "convolutions" in name else 1), told["name"]
     waits = {place: num for place, num in told["waits"].items() if "is_skipped.item()" not in place}
     assert waits == {}
     if told["waits"]:
