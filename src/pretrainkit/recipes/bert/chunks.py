@@ -48,13 +48,8 @@ class ChunkIndex:
 
 
 def token_limits(num_inner: Ints, max_tokens: int, sentence_order: bool) -> Ints:
-    """Most text tokens of an example: one less where a pair needs a second [SEP].
-
-    Args:
-        num_inner: Inner sentence ends per chunk.
-        max_tokens: max_seq_length - 2.
-        sentence_order: Whether chunks of several sentences become pairs.
-    """
+    """Most text tokens of an example, of max_seq_length - 2 = max_tokens: one less where a pair needs a second
+    [SEP]."""
     return max_tokens - ((num_inner > 0) & sentence_order).astype(np.int64)
 
 
@@ -77,7 +72,6 @@ def chunk_index(
     Args:
         sentence_ends: (sentences,) cumulative token counts within the shard.
         document_ends: (documents,) cumulative sentence counts within the shard.
-        chunking: Which rule.
         max_tokens: max_seq_length - 2: the tokens beside [CLS] and the last [SEP].
         sentence_order: Whether pairs must leave room for a second [SEP] (lossless only; sabertooth's rule is the same
             for both).
@@ -90,13 +84,16 @@ def chunk_index(
     num_sentences = len(ends)
     starts = np.concatenate([[0], ends[:-1]]) if num_sentences else np.empty(0, np.int64)
     if chunking == "sabertooth":
+        # The sentence that reaches max_tokens - 1 is the last one of the chunk.
         after = np.searchsorted(ends, starts + (max_tokens - 1), side="left") + 1
     else:
         room = max_tokens - 1 if sentence_order else max_tokens
         after = np.maximum(np.searchsorted(ends, starts + room, side="right"), np.arange(1, num_sentences + 1))
     sentences_of_document = np.diff(last_of_document, prepend=0)
+    # `after` is the sentence at which a chunk that begins with this one ends: at the latest where its document does.
     np.minimum(after, np.repeat(last_of_document, sentences_of_document), out=after)
 
+    # Every document begins a chunk, as none goes past its end, so its chunks are counted by their first sentences.
     first = np.append(_walk(after), num_sentences)
     index_of_document = np.searchsorted(first, last_of_document, side="left")
     document_sizes = np.diff(index_of_document, prepend=0)
@@ -153,6 +150,7 @@ def _cut_long_sentences(ends: Ints, last_of_document: Ints, max_tokens: int) -> 
         return ends, last_of_document
     piece_ends = np.repeat(ends, num_pieces)
     last_piece = np.cumsum(num_pieces)
+    # Piece p of a sentence ends max_tokens x (p + 1) behind its beginning, the last one where the sentence does.
     place = np.arange(len(piece_ends)) - np.repeat(last_piece - num_pieces, num_pieces)
     cut = np.repeat(ends - lengths, num_pieces) + (place + 1) * max_tokens
     return np.minimum(piece_ends, cut), np.concatenate([[0], last_piece])[last_of_document]

@@ -6,13 +6,12 @@ every start. Below `MIN_SENTENCES` nothing is written. A folder that cannot be w
 
 import hashlib
 import logging
-import os
-import secrets
-import shutil
 from pathlib import Path
 
 import numpy as np
 
+from pretrainkit.errors import InputError, RunError
+from pretrainkit.exporting.folder import new_folder
 from pretrainkit.recipes.bert.chunks import ChunkIndex, Chunking, chunk_index, join
 from pretrainkit.tokenizers.shards import TokenShards
 
@@ -44,10 +43,15 @@ def chunks_of(
         return _read(folder)
     index = _made(shards, chunking, max_tokens, sentence_order)
     try:
-        _write(index, folder)
-    except OSError as error:
-        _logger.warning("the chunk index of %s is not kept, so the next start makes it again: %s", shards.folder, error)
-        return index
+        with new_folder(folder) as aside:
+            for name in _ARRAYS:
+                np.save(aside / f"{name}.npy", getattr(index, name))
+    except (InputError, RunError) as error:
+        if not folder.is_dir():  # else another rank was faster; its arrays are the same
+            _logger.warning(
+                "the chunk index of %s is not kept, so the next start makes it again: %s", shards.folder, error
+            )
+            return index
     return _read(folder)
 
 
@@ -67,22 +71,3 @@ def _made(shards: TokenShards, chunking: Chunking, max_tokens: int, sentence_ord
 
 def _read(folder: Path) -> ChunkIndex:
     return ChunkIndex(*(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS))
-
-
-def _write(index: ChunkIndex, folder: Path) -> None:
-    """All arrays or none: written aside, then renamed. Another rank may have been faster; its arrays are the same."""
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    try:
-        aside.mkdir()
-        for name in _ARRAYS:
-            with open(aside / f"{name}.npy", "wb") as file:
-                np.save(file, getattr(index, name))
-                file.flush()
-                os.fsync(file.fileno())
-        try:
-            aside.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

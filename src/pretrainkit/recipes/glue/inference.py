@@ -11,8 +11,7 @@ from pretrainkit.eval.inference import Inference, InferenceRequest
 from pretrainkit.recipes.glue.answers import answers_of
 from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.heads.by_kind import build_objective
-from pretrainkit.recipes.glue.kinds.by_name import KINDS
-from pretrainkit.recipes.glue.source import TextSource, read_place, rows_of, task_of
+from pretrainkit.recipes.glue.source import KINDS, TextSource, read_place, rows_of, task_of
 from pretrainkit.recipes.glue.tasks import TextTask, named_task
 from pretrainkit.recipes.text_reader import TextReader
 from pretrainkit.tasks.sources import TaskSource
@@ -61,16 +60,10 @@ class Answers(Inference):
         return self._settings
 
     def lines(self, begin: int, end: int) -> list[dict[str, Any]]:
-        examples, rows = self._source.examples, np.arange(begin, end)
-        said = answers_of(
-            self._model,
-            build_objective(self._config),
-            self._source,
-            examples.examples_of(rows),
-            batch_size=self._request.batch_size,
-            precision=self._precision,
-        )
-        return examples.lines(rows, said)
+        rows, objective = np.arange(begin, end), build_objective(self._config)
+        batch_size = self._request.batch_size
+        said = answers_of(self._model, objective, self._source, rows, batch_size=batch_size, precision=self._precision)
+        return self._source.examples.lines(rows, said)
 
 
 def _asked(config: GlueRun, request: InferenceRequest) -> tuple[TextTask, TaskSource, str]:

@@ -20,9 +20,8 @@ from pretrainkit.eval.embed import embed_rows
 from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.eval.linear_fit import fit_linear
 from pretrainkit.recipes.capabilities import EncodesText, Evaluator
-from pretrainkit.recipes.glue.answers import records_of
+from pretrainkit.recipes.glue.answers import records_of, spread
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.evaluate import spread
 from pretrainkit.recipes.glue.heads.texts import TextHead
 from pretrainkit.recipes.glue.presets import PRESETS
 from pretrainkit.recipes.glue.source import TextSource
@@ -61,12 +60,8 @@ class TaskProbe:
     precision: Precision
 
     def run(self, trained: nn.Module) -> dict[str, float]:
-        """Held-out metrics in percent, the same on all ranks; a collective.
-
-        Args:
-            trained: A model of `recipe` on the device, of which nobody else has need: its encoder may change. Draws
-                from torch's global generators.
-        """
+        """Held-out metrics in percent, the same on all ranks; a collective. `trained` is a model of `recipe` on the
+        device, of which nobody else has need: its encoder may change. Draws from torch's global generators."""
         model = cast(TextHead, self.glue.build_model(self.config)).to(self.world.device)
         self.glue.load_encoder(self.config, model, self.recipe.name, self.encoder_config, trained)
         if self.probe.method == "linear":
