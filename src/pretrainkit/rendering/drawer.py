@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pretrainkit.errors import DataError
-from pretrainkit.rendering.config import RendererConfig
+from pretrainkit.rendering.config import Geometry, RendererConfig
 from pretrainkit.rendering.engine import Engine, Lines
-from pretrainkit.rendering.geometry import Geometry
 from pretrainkit.rendering.painting import Shades
 
 _BLANKS = dict.fromkeys(map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u2028\u2029"), " ")
@@ -58,8 +57,6 @@ class Drawer:
         return text if is_word or self.config.engine == "freetype" else text.replace("\n", " ")
 
     def _report(self, found: Sequence[str]) -> None:
-        if not found:
-            return
         missing = list(dict.fromkeys(found))
         if missing and self.config.on_missing == "error":
             raise DataError(

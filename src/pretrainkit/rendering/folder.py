@@ -80,7 +80,6 @@ def load_renderer(
     the class that wrote it, PyGame's where the file does not say.
 
     Args:
-        source: Folder or file.
         on_change: What happens where the test page is not drawn as it was when the folder was written.
         changes: Fields of `RendererConfig` to set otherwise.
 
@@ -170,15 +169,8 @@ def _check_fonts(config: RendererConfig, path: Path) -> None:
 
 
 def validated(values: dict[str, Any], path: Path) -> RendererConfig:
-    """The config with these values.
-
-    Args:
-        values: Of its fields.
-        path: File in the folder to be named where they are wrong.
-
-    Raises:
-        ConfigError: A field or a value is not known.
-    """
+    """The config with these values. Raises ConfigError with the folder of `path` where a field or a value is not
+    known."""
     try:
         return RendererConfig.model_validate(values)
     except ValidationError as error:

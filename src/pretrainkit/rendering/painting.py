@@ -55,10 +55,7 @@ class Ink:
     """Rows of the canvas above each text's baseline."""
 
     def coverage(
-        self,
-        atlas: GlyphAtlas,
-        shape_XP: tuple[int, int],
-        columns_N: Sequence[int] | NDArray[np.int64],
+        self, atlas: GlyphAtlas, shape_XP: tuple[int, int], columns_N: Sequence[int] | NDArray[np.int64]
     ) -> NDArray[np.uint8]:
         """uint8 (X, P): the texts, each from its column on."""
         columns_G = self.columns_G + self._each(np.asarray(columns_N, np.int64))
@@ -74,7 +71,7 @@ class Ink:
             is_here_G = baseline_G == baseline
             layers = None if self.layers_G is None else self.layers_G[is_here_G]
             atlas.paint(part_XP, self.slots_G[is_here_G], columns_G[is_here_G], baseline, layers)
-            np.maximum(line_XP, part_XP, out=line_XP)
+            np.maximum(line_XP, part_XP, out=line_XP)  # texts do not overlap
         return line_XP
 
     def _each(self, values_N: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pretrainkit.nn.blocks import LayerNorm
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import built
-from pretrainkit.recipes.pixel.text_config import PixelTextConfig
+from pretrainkit.recipes.pixel.config import PixelTextConfig
 
 
 class ClassPooling(nn.Module):
@@ -42,13 +42,8 @@ class PatchPooling(nn.Module):
         self.attention = AttentionPooling(width, int(heads)) if self.kind == "pma" else None
 
     def forward(self, x_TD: Tensor, positions_T: Tensor, starts: Tensor) -> Tensor:
-        """(T, D) to (B, D).
-
-        Args:
-            x_TD: Of all texts one after another; each has a class token and at least one patch.
-            positions_T: 0 for class tokens.
-            starts: (B + 1,), where texts begin, and the end of the last.
-        """
+        """(T, D) to (B, D): of texts with a class token, whose position is 0, and at least one patch; `starts` are
+        (B + 1,), where texts begin, and the end of the last."""
         if self.dense is not None:
             x_TD = F.gelu(self.dense(x_TD))
         if self.norm is not None:
@@ -86,9 +81,10 @@ class AttentionPooling(nn.Module):
         heads = (self.num_heads, x_TD.shape[1] // self.num_heads)
         k_TD, v_TD = self.keys_and_values(x_TD).float().chunk(2, dim=1)
         score_TH = (k_TD.unflatten(1, heads) * self.query.view(heads)).sum(-1) * heads[1] ** -0.5
+        # A softmax over the patches of each text: the highest score is subtracted first, as exp overflows otherwise.
         score_TH = score_TH.masked_fill(is_class_token_T1, -torch.inf)
         highest_BH = torch.segment_reduce(score_TH.detach(), "max", lengths=lengths_B)
-        weight_TH = (score_TH - _spread(highest_BH, lengths_B, len(x_TD))).exp()
+        weight_TH = (score_TH - highest_BH.repeat_interleave(lengths_B, dim=0, output_size=len(x_TD))).exp()
         total_BH = torch.segment_reduce(weight_TH, "sum", lengths=lengths_B)
         mixed_TD = (v_TD.unflatten(1, heads) * weight_TH[:, :, None]).flatten(1)
         mixed_BHK = torch.segment_reduce(mixed_TD, "sum", lengths=lengths_B).unflatten(1, heads)
@@ -121,8 +117,3 @@ def build_pooling(
 
     with device:
         return built(make, initialise)
-
-
-def _spread(values_BH: Tensor, lengths_B: Tensor, num_tokens: int) -> Tensor:
-    """(T, H): of each token its text's."""
-    return values_BH.repeat_interleave(lengths_B, dim=0, output_size=num_tokens)

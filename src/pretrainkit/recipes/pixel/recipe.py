@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.capabilities import EncodesText, FitsWeights, KeepsTokenizer, PlansWithoutData
+from pretrainkit.recipes.capabilities import CorruptsWords, EncodesText, FitsWeights, KeepsTokenizer, PlansWithoutData
 from pretrainkit.recipes.exchange import (
     ComparesWithHuggingFace,
     ConvertsClassifiers,
@@ -42,6 +42,7 @@ class Pixel(
     ReadsHuggingFace[PixelRun],
     WritesHuggingFace[PixelRun],
     ComparesWithHuggingFace[PixelRun],
+    CorruptsWords[PixelRun],
 ):
     """Hidden patches of rendered text, drawn again by a masked autoencoder."""
 
@@ -86,7 +87,7 @@ class Pixel(
 
     def tokenizer_folder(self, config: PixelRun) -> Path | None:
         """Text is drawn, not cut into tokens: the folder of the renderer, where the data say."""
-        from pretrainkit.recipes.pixel.open_rows import renderer_folder
+        from pretrainkit.recipes.pixel.rows import renderer_folder
 
         return renderer_folder(config.data)
 
@@ -233,6 +234,11 @@ class Pixel(
         from pretrainkit.recipes.pixel.convert import difference_from_huggingface
 
         return difference_from_huggingface(config, model, folder)
+
+    def write_noisy(self, source: Path, out: Path, attack: Any, severity: float, **settings: Any) -> int:
+        from pretrainkit.recipes.pixel.noise import write_noisy
+
+        return write_noisy(source, out, attack, severity, **settings)
 
 
 RECIPE = Pixel()

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.layouts import stream_layout
 from pretrainkit.recipes.pixel.config import PixelRun
-from pretrainkit.recipes.pixel.model import PixelForPretraining, patch_vectors, rotation_of
+from pretrainkit.recipes.pixel.model import PixelForPretraining, fitted_table, patch_vectors, rotation_of
 from pretrainkit.recipes.pixel.pooling import ClassPooling, build_pooling
-from pretrainkit.recipes.pixel.positions import fitted_table
 from pretrainkit.recipes.text_encoder import TextEncoder
 from pretrainkit.training.objective import Batch
 
