@@ -94,7 +94,12 @@ def load_renderer(
     extras = _read(extras_path) if extras_path.exists() else None
     values = _values(stored, path) | ({} if extras is None else _settings(extras, extras_path))
     values |= _fonts(stored, values, path)
-    _check_fonts(validated(values | changes, path), path)
+    config = validated(values | changes, path)
+    for font in (config.font_file, *config.fallback_fonts):
+        if not Path(font).exists():
+            raise DataError(
+                f"the renderer {path.parent} has no font {font}\n  put the file there; {path.name} is made for it"
+            )
     if extras is not None and on_change != "ignore":
         changed = difference(extras.get("rendering", {}), describe(Renderer(validated(values, path))))
         if changed:
@@ -106,7 +111,7 @@ def load_renderer(
             if on_change == "error":
                 raise DataError(message)
             warnings.warn(message, stacklevel=2)
-    return Renderer(validated(values | changes, path)).opened()
+    return Renderer(config).opened()
 
 
 def is_renderer(folder: Path) -> bool:
@@ -158,14 +163,6 @@ def _fonts(stored: dict[str, Any], values: dict[str, Any], path: Path) -> dict[s
         raise DataError(f"{path} names no font\n  give the name of a file beside it as its font_file")
     fallbacks = [str(path.parent / FALLBACKS_NAME / str(font)) for font in values.get("fallback_fonts", [])]
     return {"font_file": str(path.parent / Path(name).name), "fallback_fonts": fallbacks}
-
-
-def _check_fonts(config: RendererConfig, path: Path) -> None:
-    for font in (config.font_file, *config.fallback_fonts):
-        if not Path(font).exists():
-            raise DataError(
-                f"the renderer {path.parent} has no font {font}\n  put the file there; {path.name} is made for it"
-            )
 
 
 def validated(values: dict[str, Any], path: Path) -> RendererConfig:

@@ -163,4 +163,4 @@ def _renderer(folder: Path) -> Renderer:
     config = renderer.config
     if config.on_missing != "warn":
         return renderer
-    return Renderer(config.model_copy(update={"on_missing": "ignore"}))
+    return Renderer(config.changed(on_missing="ignore"))

@@ -96,7 +96,7 @@ def modern_mini() -> BertRun:
     model = ModernModelConfig(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=640, global_every=1)
     optimizer = OptimizerConfig(name="muon", peak_lr=3e-3, momentum=0.95, beta2=0.98, weight_decay=0.01)
     run = _small(6_000, model, optimizer, batch_size=32, num_warmup_steps=100, every_steps=500, num_examples=1024)
-    return run.model_copy(update={"objective": BertObjectiveConfig(sentence_order=False)})
+    return run.changed(objective={"sentence_order": False})
 
 
 def base() -> BertRun:
@@ -119,7 +119,7 @@ def base() -> BertRun:
 
 def large() -> BertRun:
     """24 layers x 1024, 337 872 258 parameters with heads: BERT-large on one node or more. Otherwise as bert/base."""
-    return base().model_copy(update={"model": _bert(24, 1024, SABERTOOTH_VOCAB_SIZE)})
+    return base().changed(model=_bert(24, 1024, SABERTOOTH_VOCAB_SIZE))
 
 
 def modern_base() -> BertRun:
@@ -151,13 +151,11 @@ def recipe_a() -> BertRun:
     As the code of the published results computed it: rows of 128, batch rows that read on in their documents, random
     replacements from the whole vocabulary, and the squared-norm clip (a gradient of norm g > 1 is scaled to norm 1/g).
     """
-    return base().model_copy(
-        update={
-            "objective": BertObjectiveConfig(random_replacement="whole_vocabulary_compat"),
-            "data": BertDataConfig(batch_size=1024, batching="rows", order="lanes", chunking="sabertooth"),
-            "optimizer": OptimizerConfig(peak_lr=1e-4, clip="squared_norm_legacy"),
-            "log": LogConfig(every_steps=200),
-        }
+    return base().changed(
+        objective=BertObjectiveConfig(random_replacement="whole_vocabulary_compat"),
+        data=BertDataConfig(batch_size=1024, batching="rows", order="lanes", chunking="sabertooth"),
+        optimizer=OptimizerConfig(peak_lr=1e-4, clip="squared_norm_legacy"),
+        log=LogConfig(every_steps=200),
     )
 
 
@@ -167,22 +165,17 @@ def recipe_b() -> BertRun:
     Half the examples of recipe A (a TPU v3-32 in the original). The squared-norm clip at 0.4 acts on gradients of norm
     0.632 and more. Otherwise as recipe A.
     """
-    return recipe_a().model_copy(
-        update={
-            "num_steps": 125_000,
-            "data": BertDataConfig(batch_size=4096, batching="rows", order="lanes", chunking="sabertooth"),
-            "optimizer": OptimizerConfig(
-                peak_lr=1e-3,
-                beta1=0.9,
-                beta2=0.98,
-                epsilon=1e-11,
-                weight_decay=0.1,
-                max_grad_norm=0.4,
-                clip="squared_norm_legacy",
-            ),
-            "schedule": ScheduleConfig(num_warmup_steps=3_125),
-        }
+    optimizer = OptimizerConfig(
+        peak_lr=1e-3,
+        beta1=0.9,
+        beta2=0.98,
+        epsilon=1e-11,
+        weight_decay=0.1,
+        max_grad_norm=0.4,
+        clip="squared_norm_legacy",
     )
+    schedule = ScheduleConfig(num_warmup_steps=3_125)
+    return recipe_a().changed(num_steps=125_000, data={"batch_size": 4096}, optimizer=optimizer, schedule=schedule)
 
 
 PRESETS: dict[str, Callable[[], BertRun]] = {

@@ -156,14 +156,12 @@ class Bert(
         model, state = read_huggingface(folder)
         config = self._run_of(model)
         has_sentence_order = "sentence_order.classifier.weight" in state
-        objective = config.objective.model_copy(update={"sentence_order": has_sentence_order})
-        return config.model_copy(update={"objective": objective}), state
+        return config.changed(objective={"sentence_order": has_sentence_order}), state
 
     def _run_of(self, model: AnyModelConfig) -> BertRun:
         config = base() if model.arch == "bert" else modern_base()
         length = min(config.data.max_seq_length, model.max_positions)
-        data = config.data.model_copy(update={"max_seq_length": length})
-        return config.model_copy(update={"model": model, "data": data})
+        return config.changed(model=model, data={"max_seq_length": length})
 
 
 RECIPE = Bert()

@@ -14,6 +14,7 @@ from torch import nn
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.weights import on_cpu
+from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.inputs import read_batch
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
@@ -61,12 +62,10 @@ def _answers(
     """The likeliest piece of each used prediction in order, and of each example whether it looks swapped. On the CPU.
     A model may have more rows than there are pieces."""
     model = on_cpu(model)
-    was_training = model.training
-    model.eval()
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
     inputs, targets = read_batch(tensors, config.data.max_seq_length)
-    outputs = model(inputs)
-    model.train(was_training)
+    with evaluation_mode(model):
+        outputs = model(inputs)
     said_K = outputs.logits_KV[:, :num_pieces].argmax(-1)[targets.weight_K > 0].numpy()
     order_B2 = outputs.sentence_order_B2
     return said_K, None if order_B2 is None else order_B2.argmax(-1).numpy()

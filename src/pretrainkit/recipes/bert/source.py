@@ -17,9 +17,8 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.bert import batch as layouts
 from pretrainkit.recipes.bert.batch import Examples
-from pretrainkit.recipes.bert.chunks import ChunkIndex
+from pretrainkit.recipes.bert.chunks import ChunkIndex, chunks_of
 from pretrainkit.recipes.bert.config import BertRun
-from pretrainkit.recipes.bert.index_cache import chunks_of
 from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
 from pretrainkit.rng import Keys, fold, stream_key
@@ -230,8 +229,7 @@ def bind(config: BertRun) -> BertRun:
     refuse_shared_documents(train, valid)
     tokenizer = train[0]
     if config.model.vocab_size is None:
-        model = config.model.model_copy(update={"vocab_size": tokenizer.vocab_size})
-        config = config.model_copy(update={"model": model})
+        config = config.changed(model={"vocab_size": tokenizer.vocab_size})
     problems = config.problems()
     assert config.model.vocab_size is not None
     if config.model.vocab_size < tokenizer.vocab_size:
@@ -313,7 +311,7 @@ def without_data(config: BertRun) -> tuple[BertRun, str]:
     """The config with a vocabulary, and what `assumed_batch` assumes."""
     told = f"examples of data.max_seq_length={config.data.max_seq_length} tokens"
     if config.model.vocab_size is None:
-        config = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": _USUAL_VOCABULARY})})
+        config = config.changed(model={"vocab_size": _USUAL_VOCABULARY})
         told += f", a vocabulary of {_USUAL_VOCABULARY:,} pieces"
     return config, told
 

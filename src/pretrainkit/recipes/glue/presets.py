@@ -29,21 +29,17 @@ def own() -> GlueRun:
 
 def tags() -> GlueRun:
     """A class for each word, from files of your own (.conllu, columns, .jsonl): passes and learning rate as for own."""
-    return _with_data(_run(None), kind="tags", max_seq_length=256)
+    return own().changed(data={"kind": "tags", "max_seq_length": 256})
 
 
 def qa() -> GlueRun:
     """Answers in a text, from JSON as SQuAD has it or .jsonl with its columns: windows of 384 tokens."""
-    return _with_data(_run(None), kind="spans", max_seq_length=384)
+    return own().changed(data={"kind": "spans", "max_seq_length": 384})
 
 
 def parse() -> GlueRun:
     """A head and a relation for each word, from .conllu or rows: passes and learning rate as for own."""
-    return _with_data(_run(None), kind="tree", max_seq_length=256)
-
-
-def _with_data(config: GlueRun, **values: Any) -> GlueRun:
-    return config.model_copy(update={"data": config.data.model_copy(update=values)})
+    return own().changed(data={"kind": "tree", "max_seq_length": 256})
 
 
 def _preset(task: str) -> Callable[[], GlueRun]:

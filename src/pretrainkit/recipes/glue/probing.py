@@ -155,31 +155,17 @@ def open_probe(
     preset = PRESETS[probe.task]()
     reader = able(recipe, EncodesText)
     positions = None if tokenizer is None else reader.text_reader(encoder_config, tokenizer).max_positions
-    pooling = None if probe.pooling == "own" else probe.pooling
-    config = preset.model_copy(
-        update={
-            "seed": stream_key(0, "probe", probe.task) % 2**31,
-            "model": preset.model.model_copy(update={"pooling": pooling}),
-            "data": preset.data.model_copy(
-                update={
-                    "task_folders": dict(folders),
-                    "max_seq_length": min(probe.max_seq_length, positions or probe.max_seq_length),
-                    "batch_size": probe.batch_size,
-                }
-            ),
-            "optimizer": OptimizerConfig(peak_lr=probe.peak_lr),
-            "evaluate": preset.evaluate.model_copy(update={"num_examples": probe.num_examples}),
-        }
+    config = preset.changed(
+        seed=stream_key(0, "probe", probe.task) % 2**31,
+        model={"pooling": None if probe.pooling == "own" else probe.pooling},
+        data={
+            "task_folders": dict(folders),
+            "max_seq_length": min(probe.max_seq_length, positions or probe.max_seq_length),
+            "batch_size": probe.batch_size,
+        },
+        optimizer=OptimizerConfig(peak_lr=probe.peak_lr),
+        evaluate={"num_examples": probe.num_examples},
     )
     config = glue.bind(glue.with_encoder(config, recipe.name, encoder_config, tokenizer))
-    return TaskProbe(
-        probe,
-        config,
-        glue,
-        recipe,
-        encoder_config,
-        glue.open_data(config, "train"),
-        glue.build_evaluator(config, world, precision),
-        world,
-        precision,
-    )
+    source, evaluator = glue.open_data(config, "train"), glue.build_evaluator(config, world, precision)
+    return TaskProbe(probe, config, glue, recipe, encoder_config, source, evaluator, world, precision)

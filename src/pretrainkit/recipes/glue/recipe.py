@@ -86,8 +86,7 @@ class Glue(
         if recipe == self.name:
             encoder = encoder_config.model.encoder
         else:
-            empty = encoder_config.data.model_copy(update={"train": (), "valid": ()})
-            described = encoder_config.model_copy(update={"data": empty, "init_from": None})
+            described = encoder_config.changed(data={"train": (), "valid": ()}, init_from=None)
             encoder = EncoderConfig(recipe=recipe, config=described.model_dump(mode="json"))
         given = tokenizer if config.data.tokenizer is None else Path(config.data.tokenizer)
         settings = flatten(config.model.encoder_settings) if config.model.encoder_settings else {}
@@ -97,12 +96,7 @@ class Glue(
             resolve(encoder.config, words, Recipes()).config, given, config.data.max_seq_length
         )
         encoder = EncoderConfig(recipe=encoder.recipe, config=described.model_dump(mode="json"))
-        return config.model_copy(
-            update={
-                "model": config.model.model_copy(update={"encoder": encoder}),
-                "data": config.data.model_copy(update={"tokenizer": given and str(given)}),
-            }
-        )
+        return config.changed(model={"encoder": encoder}, data={"tokenizer": given and str(given)})
 
     def load_encoder(self, config: GlueRun, model: Any, recipe: str, encoder_config: Any, trained: Any) -> None:
         """Of a fine-tuned model with the same kind of task, classes and pooling the head, too. It may be for texts of
@@ -161,7 +155,7 @@ class Glue(
             )
         if length < 8:
             raise ConfigError(f"data.max_seq_length is {length}; with control tokens it must be at least 8")
-        return config.model_copy(update={"model": config.model.model_copy(update={"classes": classes or ()})})
+        return config.changed(model={"classes": classes or ()})
 
     def without_data(self, config: GlueRun) -> tuple[GlueRun, str]:
         from pretrainkit.recipes.glue.source import without_data
@@ -221,9 +215,7 @@ class Glue(
         return folder
 
     def with_tokenizer(self, config: GlueRun, tokenizer: Path) -> GlueRun:
-        return config.model_copy(
-            update={"data": config.data.model_copy(update={"tokenizer": str(Path(tokenizer).resolve())})}
-        )
+        return config.changed(data={"tokenizer": str(Path(tokenizer).resolve())})
 
     def input_ids(self, config: GlueRun, tokenizer: Path, texts: Sequence[str]) -> list[list[int]] | None:
         from pretrainkit.recipes.glue.model import encoder_of
@@ -249,7 +241,7 @@ class Glue(
     def open_inference(
         self, config: GlueRun, model: nn.Module, tokenizer: Path, request: InferenceRequest, precision: Precision
     ) -> Inference:
-        from pretrainkit.recipes.glue.inference import Answers
+        from pretrainkit.recipes.glue.answers import Answers
 
         return Answers(config, model, self._reader(config), request, precision)
 
@@ -303,9 +295,8 @@ class Glue(
         length = found.length or min(usual.data.max_seq_length, found.max_positions or usual.data.max_seq_length)
         on_examples: Kind = "classes" if found.classes else "numbers"
         kinds: dict[str, Kind] = {"examples": on_examples, "words": "tags", "spans": "spans"}
-        data = usual.data.model_copy(update={"kind": kinds[found.reads], "max_seq_length": length})
-        config = self.with_encoder(usual.model_copy(update={"data": data}), name, found.config, folder)
-        config = config.model_copy(update={"model": config.model.model_copy(update={"classes": found.classes})})
+        config = usual.changed(data={"kind": kinds[found.reads], "max_seq_length": length})
+        config = self.with_encoder(config, name, found.config, folder).changed(model={"classes": found.classes})
         state = {f"encoder.{name}": tensor for name, tensor in found.encoder.items()}
         return config, state | {f"head.{name}": tensor for name, tensor in found.head.items()}
 

@@ -165,14 +165,13 @@ def without_data(config: GlueRun) -> tuple[GlueRun, str]:
     if data.task is None:
         has_texts = data.texts or data.kind not in ("classes", "numbers")
         valid = data.valid or (SourceConfig(path="held-out data"),)
-        data = data.model_copy(update={"texts": data.texts if has_texts else ("text",), "valid": valid})
-        config = config.model_copy(update={"data": data})
+        config = config.changed(data={"texts": data.texts if has_texts else ("text",), "valid": valid})
     task = task_of(config.data)
     classes = task.classes if config.model.classes is None else config.model.classes
     if classes is None and (num := _USUAL_CLASSES.get(task.kind)):
         classes = tuple(map(str, range(num)))
         told += f", {num} classes"
-    return config.model_copy(update={"model": config.model.model_copy(update={"classes": classes or ()})}), told
+    return config.changed(model={"classes": classes or ()}), told
 
 
 def assumed_truths(config: GlueRun, ends_B1: np.ndarray) -> dict[str, np.ndarray]:

@@ -159,7 +159,7 @@ class PixelAugmentConfig(Config):
     @field_validator("inks", "papers")
     @classmethod
     def _are_colors(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        from pretrainkit.rendering.colors import parse_color
+        from pretrainkit.rendering.painting import parse_color
 
         for name in names:
             try:

@@ -178,11 +178,10 @@ def with_length(state: State, config: PixelModelConfig, max_patches: int) -> tup
     """
     found = dict(state)
     if config.positions == "rotary":
-        return config.model_copy(update={"max_patches": max_patches}), found
+        return config.changed(max_patches=max_patches), found
     for name in _TABLES:
         found[name] = fitted_table(state[name], max_patches, config.position_grid_width)
-    update = {"max_patches": max_patches, "grid_width": config.position_grid_width}
-    return config.model_copy(update=update), found
+    return config.changed(max_patches=max_patches, grid_width=config.position_grid_width), found
 
 
 def to_huggingface_config(config: PixelRun, model_type: str = "pixel") -> dict[str, Any]:
@@ -277,7 +276,7 @@ def read_huggingface(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], di
     state = from_huggingface_state(published_tensors(folder), config)
     table = state["encoder.position_embedding"]
     require_length(table, config, folder)
-    return config.model_copy(update={"grid_width": grid_width_of(table, config)}), objective, state
+    return config.changed(grid_width=grid_width_of(table, config)), objective, state
 
 
 def read_config(folder: Path) -> tuple[PixelModelConfig, dict[str, Any], dict[str, Any]]:

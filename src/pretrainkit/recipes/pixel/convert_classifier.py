@@ -135,7 +135,7 @@ def read_classifier(folder: Path, pooling: str | None = None) -> PublishedClassi
     encoder = {name.removeprefix(_OURS): value for name, value in to_our_state(state, model, _OURS).items()}
     table = encoder["position_embedding"]
     require_length(table, model, folder)
-    model = model.model_copy(update={"grid_width": nearest_grid_width(table, model)})
+    model = model.changed(grid_width=nearest_grid_width(table, model))
     head = {part: state[name] for part, name in heads.items()}
     classes = () if reads == "spans" else class_names(values, len(head["weight"]))
     encoder |= {ours: state[theirs] for ours, theirs in pairs.items()}

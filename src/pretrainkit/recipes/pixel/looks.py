@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.recipes.pixel.config import PixelAugmentConfig
-from pretrainkit.rendering.colors import parse_color, ramp
 from pretrainkit.rendering.folder import validated
 from pretrainkit.rendering.fonts import font_files, font_sha256
+from pretrainkit.rendering.painting import parse_color, ramp
 from pretrainkit.rendering.renderer import Renderer
 from pretrainkit.rng import Keys, fold, uniform
 

@@ -93,7 +93,7 @@ class Pixel(
 
     def with_tokenizer(self, config: PixelRun, tokenizer: Path) -> PixelRun:
         """Text is drawn by the renderer that was kept."""
-        return config.model_copy(update={"data": config.data.model_copy(update={"renderer": str(tokenizer)})})
+        return config.changed(data={"renderer": str(tokenizer)})
 
     def has_own_vocabulary(self, config: PixelRun) -> bool:
         return True
@@ -129,12 +129,12 @@ class Pixel(
         if tokenizer is not None and (text.renderer or tokenizer.is_file()):
             tokenizer = changed_renderer(tokenizer, text.renderer)
         grid_width = model.position_grid_width if model.positions == "grid" else None
-        update = {
-            "model": model.model_copy(update={"max_patches": max_length, "grid_width": grid_width}),
-            "data": data.model_copy(update={"max_patches": min(data.max_patches, max_length)}),
-            "text": text.model_copy(update={"renderer": {}}),
-        }
-        return config.model_copy(update=update), tokenizer
+        config = config.changed(
+            model={"max_patches": max_length, "grid_width": grid_width},
+            data={"max_patches": min(data.max_patches, max_length)},
+            text={"renderer": {}},
+        )
+        return config, tokenizer
 
     def build_text_encoder(self, config: PixelRun, model: Any) -> TextEncoder:
         from pretrainkit.recipes.pixel.text_encoder import build_text_encoder
@@ -158,8 +158,7 @@ class Pixel(
             )
         if wanted.max_patches != trained.max_patches:
             trained, weights = with_length(weights, trained, wanted.max_patches)
-        trained = trained.model_copy(update={"grid_width": wanted.grid_width})
-        return given.model_copy(update={"model": trained}), weights
+        return given.changed(model=trained.changed(grid_width=wanted.grid_width)), weights
 
     def fitted_text_encoder(
         self, config: PixelRun, given: PixelRun, weights: Mapping[str, Tensor], fresh: Mapping[str, Tensor]
@@ -180,13 +179,8 @@ class Pixel(
 
         found, config = read_classifier(folder, pooling), base()
         length = found.model.max_patches
-        run = config.model_copy(
-            update={
-                "model": found.model,
-                "data": config.data.model_copy(update={"max_patches": min(config.data.max_patches, length)}),
-                "text": config.text.model_copy(update=found.text),
-            }
-        )
+        data = {"max_patches": min(config.data.max_patches, length)}
+        run = config.changed(model=found.model, data=data, text=found.text)
         return ImportedTextClassifier(
             run, found.encoder, found.head, found.classes, length, reads=found.reads, length=length
         )
@@ -220,9 +214,8 @@ class Pixel(
 
         model, scored, state = read_huggingface(folder)
         config = base()
-        data = config.data.model_copy(update={"max_patches": min(config.data.max_patches, model.max_patches)})
-        objective = config.objective.model_copy(update=scored)
-        return config.model_copy(update={"model": model, "data": data, "objective": objective}), state
+        data = {"max_patches": min(config.data.max_patches, model.max_patches)}
+        return config.changed(model=model, data=data, objective=scored), state
 
     def carried_weights(self, carried: PixelRun, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Published weights are for black zeros, whatever they were trained for."""

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
 from pretrainkit.nn.attention import AttentionLayout
-from pretrainkit.recipes.pixel.pooling import ClassPooling
 from pretrainkit.recipes.pixel.sample import as_patches
-from pretrainkit.recipes.pixel.text_encoder import PixelTextEncoder
+from pretrainkit.recipes.pixel.text_encoder import ClassPooling, PixelTextEncoder
 from pretrainkit.recipes.pixel.text_reader import stream
 from pretrainkit.rendering.page import Text
 from pretrainkit.rendering.renderer import Renderer

@@ -174,10 +174,7 @@ class StoredRows(Rows):
         self, rows_R: NDArray[np.int64], num_patches_R: NDArray[np.int32], looks: Sequence[Look] | None
     ) -> list[NDArray[np.uint8]]:
         stored = self.table.values(PIXELS, rows_R)
-        return [
-            self._strip(int(row), picture, num_patches)
-            for row, picture, num_patches in zip(rows_R, stored, num_patches_R.tolist(), strict=True)
-        ]
+        return list(map(self._strip, rows_R.tolist(), stored, num_patches_R.tolist()))
 
     def _strip(self, row: int, picture: Any, num_patches: int) -> NDArray[np.uint8]:
         try:

@@ -12,6 +12,7 @@ from torch import nn
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.weights import on_cpu
+from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.images.thumbnail import thumbnail
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import NUM_CHANNELS, PixelRun
@@ -69,11 +70,9 @@ def reconstruct(
     `pixels` are uint8 (B, P, N * P) or (B, P, N * P, 3); no hidden patch lies after the end patch of its text.
     """
     model = on_cpu(model)
-    was_training = model.training
-    model.eval()
     batch = {name: torch.from_numpy(array) for name, array in pack(pixels, num_text_patches_B, is_hidden_BN).items()}
-    predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).predicted_KF.float()
-    model.train(was_training)
+    with evaluation_mode(model):
+        predicted_KF = model(read_batch(batch, is_hidden_BN.shape[1])).predicted_KF.float()
     if config.objective.normalize_target:
         target_KF = batch["target_patches"].float() / 255
         if target_KF.shape[1] != predicted_KF.shape[1]:

@@ -85,7 +85,7 @@ class PixelReader(TextReader):
         return DrawnPassages(self._canvas(max_length), pairs, stride, max_first)
 
     def _canvas(self, max_length: int) -> Renderer:
-        return Renderer(self._renderer.config.model_copy(update={"max_seq_length": max_length}))
+        return Renderer(self._renderer.config.changed(max_seq_length=max_length))
 
 
 class DrawnExamples(ReadExamples):

@@ -252,8 +252,7 @@ class SpanKind(TaskKind):
             return config
         if not any(row.answers == () for place in places() for row in place):
             return config
-        spans = config.data.spans.model_copy(update={"null_threshold": 0.0})
-        return config.model_copy(update={"data": config.data.model_copy(update={"spans": spans})})
+        return config.changed(data={"spans": {"null_threshold": 0.0}})
 
     def settings(self, config: GlueRun, task: TextTask) -> str:
         spans = config.data.spans
