@@ -326,7 +326,9 @@ def corrupt_words(
     ] = None,
 ) -> None:
     """Write labelled examples again with errors in their words, to see how much a model minds. Labels stay."""
-    from pretrainkit.corpus.noisy_files import write_noisy
+    from pretrainkit.recipes.capabilities import CorruptsWords
+    from pretrainkit.recipes.registry import recipes_able
 
-    num = write_noisy(file, out, attack.value, severity, columns=column or (), seed=seed, typos=typos)
+    recipe = next(iter(recipes_able(CorruptsWords).values()))
+    num = recipe.write_noisy(file, out, attack.value, severity, columns=column or (), seed=seed, typos=typos)
     typer.echo(f"{out}: {amount(num, 'text')}, {attack.value} of {severity:.0%} of the words")

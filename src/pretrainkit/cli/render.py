@@ -227,8 +227,7 @@ def _has_rows(path: str) -> bool:
 
 
 def _lay_out(folder: str, out: Path, layout: LayoutName, split: str, workers: int) -> None:
-    from pretrainkit.rendering.other_layouts import to_arrow, to_webdataset
-    from pretrainkit.rendering.relayout import publish, regroup
+    from pretrainkit.rendering.relayout import publish, regroup, to_arrow, to_webdataset
 
     writers: dict[LayoutName, Callable[..., list[Path]]] = {
         LayoutName.published: publish,

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -65,6 +65,13 @@ class Config(BaseModel):
     def neutral(self) -> frozenset[str]:
         """`neutral_fields`, and those that are neutral because of what another field says."""
         return self.neutral_fields
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, which are not checked; of a field that is a config, a dict changes fields in it."""
+        for name, value in values.items():
+            if isinstance(value, dict) and isinstance(old := getattr(self, name), Config):
+                values[name] = old.changed(**value)
+        return self.model_copy(update=values)
 
     def conflicts(self) -> Sequence[Conflict]:
         """Problems for which the loader looks for a setting that can give way."""

@@ -438,6 +438,26 @@ class ReadsPairs(Capability[Run]):
         """Write captions as JSON lines; returns how many."""
 
 
+class CorruptsWords(Capability[Run]):
+    """Has kinds of errors in words, to see how much a model minds: `pretrainkit corpus corrupt`."""
+
+    does = "make errors in words"
+
+    @abstractmethod
+    def write_noisy(
+        self,
+        source: Path,
+        out: Path,
+        attack: Any,
+        severity: float,
+        *,
+        columns: Sequence[str],
+        seed: int,
+        typos: Path | None,
+    ) -> int:
+        """Write a file of labelled examples again with errors in that share of its words; returns how many texts."""
+
+
 class EncodesText(Capability[Run]):
     """Has a part that turns texts into features, on which a model of `StandsOnEncoder` can stand."""
 

@@ -21,10 +21,8 @@ from pretrainkit.recipes.pixel.convert import (
     with_length,
     write_huggingface,
 )
-from pretrainkit.recipes.pixel.inputs import read_batch
-from pretrainkit.recipes.pixel.model import PixelForPretraining, build
+from pretrainkit.recipes.pixel.model import PixelForPretraining, build, position_table, read_batch
 from pretrainkit.recipes.pixel.objective import PixelObjective
-from pretrainkit.recipes.pixel.positions import position_table
 from pretrainkit.recipes.pixel.presets import base
 from pretrainkit.recipes.pixel.recipe import RECIPE
 from pretrainkit.rendering import Renderer, RendererConfig, load_renderer, save_renderer

@@ -14,8 +14,7 @@ import torch
 from pretrainkit import api
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.glue.answers import records_of
-from pretrainkit.recipes.pixel.model import build
-from pretrainkit.recipes.pixel.positions import position_table
+from pretrainkit.recipes.pixel.model import build, position_table
 from pretrainkit.recipes.pixel.relevance import explain
 from pretrainkit.running.initial import load_initial
 from support.pixel_encoders import SHORT, SMALL, require_exact_resume, write_encoder

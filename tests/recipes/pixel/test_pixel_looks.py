@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pretrainkit.data.source import Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.pixel.batch import pack
-from pretrainkit.recipes.pixel.data_config import PixelAugmentConfig
+from pretrainkit.recipes.pixel.config import PixelAugmentConfig
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.objective import TERM, PixelObjective
 from pretrainkit.recipes.pixel.presets import PRESETS

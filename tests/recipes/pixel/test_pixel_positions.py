@@ -7,7 +7,7 @@ import torch
 
 from pretrainkit.errors import ConfigError, InputError
 from pretrainkit.nn.cuda.attention import VarlenLayout
-from pretrainkit.recipes.pixel import inputs
+from pretrainkit.recipes.pixel import model as inputs
 from pretrainkit.recipes.pixel.batch import pack
 from pretrainkit.recipes.pixel.config import PixelRun
 from pretrainkit.recipes.pixel.convert import (

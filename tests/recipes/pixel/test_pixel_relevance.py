@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from pretrainkit.errors import InputError
+from pretrainkit.recipes.pixel.config import PixelTextConfig
 from pretrainkit.recipes.pixel.model import build
 from pretrainkit.recipes.pixel.relevance import RecordedAttention, explain, relevance, rollout
-from pretrainkit.recipes.pixel.text_config import PixelTextConfig
 from pretrainkit.recipes.pixel.text_encoder import PixelTextEncoder, build_text_encoder
 from pretrainkit.recipes.pixel.text_reader import stream
 from pretrainkit.rendering import Renderer, RendererConfig

@@ -6,27 +6,24 @@ from pretrainkit.errors import ConfigError
 from pretrainkit.nn.initialise import built
 from pretrainkit.recipes.capabilities import EncodesText
 from pretrainkit.recipes.glue.config import GlueRun
-from pretrainkit.recipes.glue.heads.spans import SpanHead, SpanObjective
-from pretrainkit.recipes.glue.heads.tags import TagHead, TagObjective
+from pretrainkit.recipes.glue.heads.slots import SpanHead, SpanObjective, TagHead, TagObjective
 from pretrainkit.recipes.glue.heads.texts import TextHead, TextObjective
 from pretrainkit.recipes.glue.heads.trees import TreeHead, TreeObjective
-from pretrainkit.recipes.glue.model import HeadedEncoder, encoder_of
-from pretrainkit.recipes.glue.objective import GlueObjective
+from pretrainkit.recipes.glue.model import GlueObjective, HeadedEncoder, encoder_of
 from pretrainkit.recipes.glue.source import task_of
 from pretrainkit.recipes.glue.tasks import Kind
 from pretrainkit.recipes.registry import able
 from pretrainkit.recipes.text_encoder import TextEncoder
 
+_POOLED: tuple[Kind, ...] = ("classes", "numbers")
+"""Kinds whose head stands on one vector of an example."""
 _HEADS: Mapping[Kind, Callable[[TextEncoder, int, float], HeadedEncoder]] = {
     "tags": TagHead,
     "spans": SpanHead,
     "tree": TreeHead,
 }
-_POOLED: tuple[Kind, ...] = ("classes", "numbers")
-"""Kinds whose head stands on one vector of an example."""
 _OBJECTIVES: Mapping[Kind, Callable[[GlueRun], GlueObjective]] = {
-    "classes": TextObjective,
-    "numbers": TextObjective,
+    **dict.fromkeys(_POOLED, TextObjective),
     "tags": TagObjective,
     "spans": SpanObjective,
     "tree": TreeObjective,

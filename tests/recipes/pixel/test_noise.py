@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrainkit.cli.corpus import AttackName
-from pretrainkit.corpus.noise import ATTACKS, JOINS_WORDS, corrupt
-from pretrainkit.corpus.noisy_files import write_noisy
 from pretrainkit.errors import DataError, InputError
+from pretrainkit.recipes.pixel.noise import ATTACKS, JOINS_WORDS, corrupt, write_noisy
 
 WORDS = st.lists(st.text("abcdefghijklmnopqrstuvwxyzAEIOUTX", min_size=1, max_size=12), min_size=1, max_size=30)
 TYPOS = {"receive": ["recieve", "receve"]}
