@@ -100,37 +100,23 @@ def encode_corpus(
 
     Returns:
         The manifest of each split; the key is "" where there are none.
-
-    Raises:
-        DataError: Input cannot be used, or `out` holds something else.
     """
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
     means = Means(engine, workers, DEFAULT_MEMORY, progress)
     loaded = load_tokenizer(tokenizer, settings.control_pieces)
     splits = corpus_splits(inputs)
     sentences = _sentences(Path(tokenizer), splits, out, settings, progress)
-    manifests = {}
-    for split, (sources, corpus) in splits.items():
-        manifests[split] = _encode_split(
-            *(sources, corpus, loaded, sentences, out / split, settings, means, split or out.name)
-        )
-    return manifests
-
-
-@dataclass(frozen=True)
-class _Sentences:
-    """How documents are cut into sentences."""
-
-    splitter: Splitter
-    punkt: PunktParameters | None = None
-    learned_from: str | None = None
-    """Fingerprint of the text that `punkt` was learned from; None: it came with the tokenizer, or there is none."""
+    return {
+        split: _encode_split(files, loaded, *sentences, out / split, settings, means, split or out.name)
+        for split, files in splits.items()
+    }
 
 
 def _sentences(
     tokenizer: Path, splits: dict[str, _Split], out: Path, settings: EncodeSettings, progress: Progress
-) -> _Sentences:
-    """The splitter; learns Punkt parameters unless the tokenizer, or an earlier attempt at this output, has them."""
+) -> tuple[Splitter, PunktParameters | None, str | None]:
+    """The splitter; Punkt's parameters, learned unless the tokenizer, or an earlier attempt at this output, has them;
+    the fingerprint of the text that they were learned from, unless they came with the tokenizer."""
     punkt, learned_from = None, None
     if settings.splitter == "punkt" and (tokenizer / PUNKT_JSON).is_file():
         if settings.language != "auto":
@@ -151,7 +137,7 @@ def _sentences(
             )
             progress.note(about_language(punkt))
     splitter = load_splitter(settings.splitter, punkt, rules=settings.punkt_rules, pattern=settings.pattern)
-    return _Sentences(splitter, punkt, learned_from)
+    return splitter, punkt, learned_from
 
 
 def _learned_before(out: Path, learned_from: str) -> PunktParameters | None:
@@ -189,17 +175,17 @@ def _corpus_fingerprint(folder: Path) -> str | None:
 
 
 def _encode_split(
-    sources: list[SourceFile],
-    corpus: str | None,
+    files: _Split,
     tokenizer: Tokenizer,
-    sentences: _Sentences,
+    splitter: Splitter,
+    punkt: PunktParameters | None,
+    learned_from: str | None,
     out: Path,
     settings: EncodeSettings,
     means: Means,
     name: str,
 ) -> dict[str, Any]:
-    progress = means.progress
-    splitter, punkt = sentences.splitter, sentences.punkt
+    (sources, corpus), progress = files, means.progress
     groups = shard_groups(sources)
     encoding = {
         "tokenizer": tokenizer.fingerprint,
@@ -218,7 +204,7 @@ def _encode_split(
             return _kept(out, plan_key, progress)
         _refuse_strangers(out)
     plan = encoding | {"input": corpus or [source.address for source in sources]}
-    learned = {"learned_from": sentences.learned_from} if sentences.learned_from else {}
+    learned = {"learned_from": learned_from} if learned_from else {}
     plan |= learned
     with work_folder(out / ".work", plan, out) as work:
         if punkt is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,13 +61,10 @@ class Encoder:
     fingerprint: str
     """Of the content of all, so that files which have changed since are read again."""
 
-    def parts(self) -> tuple[Tokenizer, Splitter, Callable[[str], object]]:
-        """The tokenizer, the splitter and what finds control pieces in a text, made once per process."""
-        return _parts(self)
-
 
 @lru_cache(maxsize=2)
 def _parts(encoder: Encoder) -> tuple[Tokenizer, Splitter, Callable[[str], object]]:
+    """The tokenizer, the splitter and what finds control pieces in a text, made once per process."""
     splitter = load_splitter(encoder.splitter, encoder.punkt, rules=encoder.punkt_rules, pattern=encoder.pattern)
     tokenizer = load_tokenizer(encoder.tokenizer, encoder.control_pieces)
     return tokenizer, splitter, finder_of_control_pieces(tokenizer)
@@ -101,7 +98,7 @@ class ShardTask:
 
 def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
     """Encodes documents, in order."""
-    tokenizer, split, find_control = encoder.parts()
+    tokenizer, split, find_control = _parts(encoder)
     sentences: list[str] = []
     num_sentences = np.empty(len(texts), np.int64)
     with _no_garbage_collection():
@@ -110,6 +107,7 @@ def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
             num_sentences[index] = len(found)
             sentences += found
         tokens, lengths = tokenizer.encode_flat(sentences)
+    # Sentences without ids are dropped; a document is dropped when none of its sentences is left.
     document = np.repeat(np.arange(len(texts)), num_sentences)[lengths > 0]
     document_lengths = np.bincount(document, minlength=len(texts))
     is_kept = document_lengths > 0
@@ -201,26 +199,16 @@ def batches(task: ShardTask, skips: Skips) -> Iterator[list[Text]]:
         yield batch
 
 
-class BatchTask(NamedTuple):
-    """A piece of a shard, to be encoded anywhere."""
-
-    number: int
-    """Over all shards."""
-    task: ShardTask
-    texts: list[Text]
-
-
 def encode_together(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Makes shards one after another: this process reads and writes, `processes` others encode."""
     all_skips = [Skips(task.max_bad) for task in tasks]
 
-    def pieces() -> Iterator[BatchTask]:
-        number = 0
+    def pieces() -> Iterator[tuple[int, Encoder, list[Text]]]:
+        numbers = count()  # over all shards
         for task, skips in zip(tasks, all_skips):
             # An empty batch marks the end, so that shards without documents are made too.
             for texts in chain(batches(task, skips), [[]]):
-                yield BatchTask(number, task, texts)
-                number += 1
+                yield next(numbers), task.encoder, texts
 
     results = _in_order(run_tasks(_encode_piece, pieces(), processes))
     for task, skips in zip(tasks, all_skips):
@@ -228,8 +216,9 @@ def encode_together(tasks: Sequence[ShardTask], processes: int) -> Iterator[tupl
         yield task, write_shard(task, skips, shard)
 
 
-def _encode_piece(piece: BatchTask) -> tuple[int, Batch | None]:
-    return piece.number, encode_batch(piece.task.encoder, piece.texts) if piece.texts else None
+def _encode_piece(piece: tuple[int, Encoder, list[Text]]) -> tuple[int, Batch | None]:
+    number, encoder, texts = piece
+    return number, encode_batch(encoder, texts) if texts else None
 
 
 def _in_order(results: Iterable[tuple[int, Batch | None]]) -> Iterator[Batch | None]:

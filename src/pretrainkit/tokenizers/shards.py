@@ -14,18 +14,19 @@ A *global* token offset counts over the shards' token files in order; documents 
 Dimensions: B rows, W width of a row.
 """
 
-import hashlib
 import json
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import DataError
+from pretrainkit.files.manifest import file_sha256
 from pretrainkit.tokenizers.special import SpecialIds
 
 PARTS = {"tokens": "", "sentences": "<i8", "documents": "<i8", "hashes": "<u8"}
@@ -112,22 +113,14 @@ class TokenShards:
         return self._maps["hashes"][shard]
 
     def document(self, index: int) -> list[NDArray[np.unsignedinteger]]:
-        """The sentences of document `index` of all shards.
-
-        Raises:
-            IndexError: There is no such document.
-        """
+        """The sentences of document `index` of all shards. Raises IndexError where there is none."""
         shard, own = _locate(index, self.document_begins, "document")
         ends = self.document_ends(shard)
         first, after = int(ends[own - 1]) if own else 0, int(ends[own])
         return [self._sentence(shard, sentence) for sentence in range(first, after)]
 
     def sentence(self, index: int) -> NDArray[np.unsignedinteger]:
-        """The ids of sentence `index` of all shards.
-
-        Raises:
-            IndexError: There is no such sentence.
-        """
+        """The ids of sentence `index` of all shards. Raises IndexError where there is none."""
         return self._sentence(*_locate(index, self.sentence_begins, "sentence"))
 
     def gather(
@@ -187,14 +180,15 @@ class TokenShards:
         if rows.size == 0:
             return rows
         shard_of_row = np.searchsorted(self.token_begins[1:-1], starts, side="right")
+        # Rows sorted by shard; between two edges lie those of one shard.
         order = np.argsort(shard_of_row, kind="stable")
         sorted_shards = shard_of_row[order]
         edges = [0, *(np.flatnonzero(np.diff(sorted_shards)) + 1).tolist(), len(order)]
         own = starts - self.token_begins[shard_of_row]
+        # Windows that would reach beyond the end of their shard are copied one by one below.
         last = (np.diff(self.token_begins) - width)[shard_of_row]
         late = np.flatnonzero(own > last)
-        if len(late):
-            np.minimum(own, last, out=own)
+        np.minimum(own, last, out=own)
         for shard, begin, end in zip(sorted_shards[edges[:-1]].tolist(), edges[:-1], edges[1:], strict=True):
             tokens, of_shard = self._maps["tokens"][shard], order[begin:end]
             if len(tokens) >= width:
@@ -260,7 +254,7 @@ class TokenShards:
                 problems.append(f"{path.name} is missing")
             elif path.stat().st_size != size:
                 problems.append(f"{path.name} has {path.stat().st_size} bytes instead of {size}: truncated or replaced")
-            elif verify and (digest := _sha256(path)) != entry["sha256"][part]:
+            elif verify and (digest := file_sha256(path)) != entry["sha256"][part]:
                 problems.append(f"{path.name} has sha256 {digest} instead of {entry['sha256'][part]}")
         if not problems:
             for part, over in (("sentences", "tokens"), ("documents", "sentences")):
@@ -278,6 +272,44 @@ class TokenShards:
         self.__init__(state["folder"], state["manifest"])  # type: ignore[misc]
 
 
+def refuse_different_tokenizers(shards: Sequence[TokenShards]) -> None:
+    """Raises DataError where token shards were made with different tokenizers."""
+    first = shards[0]
+    for other in shards[1:]:
+        if other.manifest["tokenizer"] != first.manifest["tokenizer"]:
+            names = [
+                f"{one.manifest['tokenizer']['fingerprint'][:12]} with {one.vocab_size} pieces"
+                for one in (first, other)
+            ]
+            raise DataError(
+                f"{first.folder} and {other.folder} were made with different tokenizers ({names[0]}; {names[1]})\n"
+                "  encode both with the same one: pretrainkit tokenizer encode"
+            )
+
+
+def refuse_shared_documents(train: Sequence[TokenShards], valid: Sequence[TokenShards]) -> None:
+    """Raises DataError where a held-out document is also in the training data.
+
+    Held-out data is the smaller: only its hashes are kept.
+    """
+    for held_out in valid:
+        hashes = np.unique(np.concatenate([held_out.document_hashes(shard) for shard in range(held_out.num_shards)]))
+        for shards in train if len(hashes) else ():
+            is_shared = np.zeros(len(hashes), np.bool_)
+            for shard in range(shards.num_shards):
+                trained = shards.document_hashes(shard)
+                # The place where a hash would be inserted holds it, if any does; behind the last one there is no place.
+                nearest = np.minimum(np.searchsorted(hashes, trained), len(hashes) - 1)
+                is_shared[nearest[hashes[nearest] == trained]] = True
+            if is_shared.any():
+                raise DataError(
+                    f"{is_shared.sum()} of the {len(hashes)} different documents of data.valid={held_out.folder} are "
+                    f"also in data.train={shards.folder}: a loss on them would say nothing\n"
+                    "  hold documents out when the corpus is made, which keeps copies of a text on one side: "
+                    "pretrainkit corpus shards --heldout 0.01"
+                )
+
+
 def _begins(counts: list[int]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
@@ -288,11 +320,6 @@ def _locate(index: int, begins: NDArray[np.int64], what: str) -> tuple[int, int]
         raise IndexError(f"{what} {index} of {begins[-1]}")
     shard = int(np.searchsorted(begins, index, side="right")) - 1
     return shard, index - int(begins[shard])
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
 def _text_in(path: Path) -> str | None:

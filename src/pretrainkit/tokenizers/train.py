@@ -1,4 +1,7 @@
-"""Trains a tokenizer from word counts into a folder that this package and `transformers` load."""
+"""Trains a tokenizer from word counts into a folder that this package and `transformers` load.
+
+Word counts are the TSV that `pretrainkit corpus count-words` writes.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,8 +15,10 @@ from pretrainkit.tokenizers import folder as files
 from pretrainkit.tokenizers import subwords, unigram
 from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
-from pretrainkit.tokenizers.word_counts import read_word_counts
 
+MAX_WORD_BYTES = 4192
+"""SentencePiece leaves out longer lines (its `max_sentence_length`); so do we, for all kinds of tokenizers."""
+_MAKE_COUNTS = "make one with: pretrainkit corpus count-words 'CORPUS/train/*' --out words.tsv"
 Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
 
 
@@ -58,10 +63,7 @@ class TokenizerSettings:
 
 def manifest_of_existing(out: Path, settings: TokenizerSettings) -> dict[str, Any] | None:
     """The manifest of a tokenizer that was trained into `out` with these settings; None where there is no folder.
-
-    Raises:
-        DataError: `out` holds something else.
-    """
+    Raises DataError where `out` holds something else."""
     path = out / "manifest.json"
     with files.explained_write_errors(out):
         exists = path.is_file()
@@ -118,15 +120,54 @@ def train_tokenizer(
         files.write_json(aside / files.CONFIG_JSON, files.transformers_config(tokens, settings.max_length))
         if punkt is not None:
             punkt.save(aside / files.PUNKT_JSON)
-        return files.write_manifest_of(
-            aside,
-            kind=settings.kind,
-            vocab_size=vocab_size,
-            special=special,
-            settings=asdict(settings) | {"num_words": len(counts), "num_occurrences": sum(counts.values())},
-            source=source,
-            punkt=punkt.fingerprint if punkt else None,
-        )
+        manifest = {
+            "format": files.FORMAT,
+            "kind": settings.kind,
+            "vocab_size": vocab_size,
+            "special": special.as_dict(),
+            "settings": asdict(settings) | {"num_words": len(counts), "num_occurrences": sum(counts.values())},
+            "source": source,
+            "punkt": punkt.fingerprint if punkt else None,
+            "fingerprint": files.model_fingerprint(aside),
+        }
+        files.write_json(aside / "manifest.json", manifest)
+        return manifest
+
+
+def read_word_counts(paths: Sequence[str | Path]) -> dict[bytes, int]:
+    """Word to count over all files, in the order of the words' bytes. Words beyond `MAX_WORD_BYTES` are left out.
+
+    Raises:
+        DataError: A file cannot be read, a line is not `word<TAB>count`, or there is no word at all.
+    """
+    counts: dict[bytes, int] = {}
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                for number, line in enumerate(file, 1):
+                    row = line.rstrip(b"\r\n")
+                    if row:
+                        word, count = _word_and_count(row, f"{path}, line {number}")
+                        counts[word] = counts.get(word, 0) + count
+        except OSError as error:
+            raise DataError(f"word counts {path} cannot be read: {error.strerror}\n  {_MAKE_COUNTS}") from error
+    kept = {word: counts[word] for word in sorted(counts) if len(word) <= MAX_WORD_BYTES}
+    if not kept:
+        raise DataError(f"{', '.join(map(str, paths)) or 'no file'}: there is no word to learn from\n  {_MAKE_COUNTS}")
+    return kept
+
+
+def _word_and_count(row: bytes, place: str) -> tuple[bytes, int]:
+    word, tab, count = row.partition(b"\t")
+    if not (tab and word and count.isdigit() and int(count) > 0):
+        shown = row[:60].decode(errors="replace")
+        raise DataError(f"{place}: not a word, a tab and a count of at least 1: {shown!r}\n  {_MAKE_COUNTS}")
+    try:
+        word.decode()
+    except UnicodeDecodeError as error:
+        told = f"{place}: invalid UTF-8 at byte {error.start}\n  convert the text to UTF-8, then {_MAKE_COUNTS}"
+        raise DataError(told) from error
+    return word, int(count)
 
 
 def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[str, bytes]:
@@ -156,10 +197,11 @@ def _contents(counts: Mapping[bytes, int], settings: TokenizerSettings) -> dict[
 
 def _controls(settings: TokenizerSettings) -> tuple[dict[str, str], SpecialIds]:
     """The control tokens by what they are for, and their ids."""
-    if settings.kind == "multimodal":
-        return subwords.MULTIMODAL_TOKENS, subwords.MULTIMODAL_SPECIAL
-    if settings.kind != "unigram":
-        return subwords.TOKENS, subwords.SPECIAL
-    if settings.layout == "t5":
-        return unigram.T5_TOKENS, unigram.T5_SPECIAL
-    return unigram.TOKENS, unigram.SPECIAL
+    match settings.kind, settings.layout:
+        case "multimodal", _:
+            return subwords.MULTIMODAL_TOKENS, subwords.MULTIMODAL_SPECIAL
+        case "unigram", "t5":
+            return unigram.T5_TOKENS, unigram.T5_SPECIAL
+        case "unigram", _:
+            return unigram.TOKENS, unigram.SPECIAL
+    return subwords.TOKENS, subwords.SPECIAL

@@ -26,9 +26,8 @@ from pretrainkit.recipes.t5.segments import SegmentIndex
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tasks.shares import shares, spread
-from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
-from pretrainkit.tokenizers.shards import TokenShards
+from pretrainkit.tokenizers.shards import TokenShards, refuse_different_tokenizers, refuse_shared_documents
 
 Split = Literal["train", "valid"]
 
