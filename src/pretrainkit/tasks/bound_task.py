@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.tasks.feature import Feature
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.steps import (
     CacheMarker,
@@ -30,6 +29,7 @@ from pretrainkit.tasks.steps import (
     name_of,
     wanted,
 )
+from pretrainkit.tasks.vocabulary import Feature
 
 _KEPT_EXAMPLES = 10_000
 """Splits with fewer examples are kept in memory as they are before the cache marker."""

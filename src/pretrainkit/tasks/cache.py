@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from pretrainkit.errors import DataError
 from pretrainkit.tasks.bound_task import Examples
 from pretrainkit.tasks.steps import Example
 from pretrainkit.tokenizers.shards import TokenShards
+
+if TYPE_CHECKING:
+    from pretrainkit.tasks.definitions import Task
 
 COMPLETED = "COMPLETED"
 MISSING = "\x00missing"
@@ -41,19 +44,8 @@ def extras_name(shard: int, num_shards: int, suffix: str) -> str:
     return f"extras-{shard:05d}-of-{num_shards:05d}.{suffix}"
 
 
-class Cacheable(Protocol):
-    """What a cache is found by; a `Task` is one."""
-
-    @property
-    def name(self) -> str: ...
-
-    def fingerprint(self, split: str) -> str:
-        """Changes whenever the examples before the cache marker would."""
-        ...
-
-
 class TaskCache:
-    """A cache that is whole."""
+    """A cache that is whole. What cannot be read is a DataError."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is that of the task, with `COMPLETED` in it."""
@@ -64,19 +56,19 @@ class TaskCache:
         return (self.folder / f"info.{split}.json").is_file()
 
     def info(self, split: str) -> dict[str, Any]:
-        """Shards, features, fingerprint. Raises DataError where it cannot be read."""
+        """Shards, features, fingerprint."""
         return _json(self.folder / f"info.{split}.json")
 
     def stats(self, split: str) -> dict[str, int]:
-        """Counts. Raises DataError where they cannot be read."""
+        """Counts."""
         return _json(self.folder / f"stats.{split}.json")
 
     def examples(self, split: str) -> "CachedExamples":
-        """The examples of a split. Raises DataError where files are missing or torn."""
+        """The examples of a split."""
         return CachedExamples(self.folder, split, self.info(split))
 
 
-def find_cache(task: Cacheable, split: str, caches: Sequence[str | Path]) -> TaskCache | None:
+def find_cache(task: "Task", split: str, caches: Sequence[str | Path]) -> TaskCache | None:
     """The first of `caches` that holds a split of the task as it is now; others are passed over with a note."""
     for folder in caches:
         path = task_folder(folder, task.name)
@@ -142,7 +134,7 @@ class CachedExamples(Examples):
             made[name] = tokens[begins[own] : begins[own + 1]].astype(dtype)
         ends = self._extra_ends[shard]
         begin = ends[own - 1] if own else 0
-        if ends[own] - begin > 2:
+        if ends[own] - begin > 2:  # more than "{}"
             made.update(decoded_extras(self._extras[shard][begin : ends[own]].tobytes()))
             for name in made.pop(MISSING, ()):
                 del made[name]
@@ -156,11 +148,7 @@ class CachedExamples(Examples):
 
 
 def encoded_extras(example: Mapping[str, Any]) -> bytes:
-    """A line of JSON; arrays become objects with their bytes in base64.
-
-    Raises:
-        TypeError: A value is none of JSON's kinds and no array.
-    """
+    """A line of JSON; arrays become objects with their bytes in base64. Raises TypeError for other kinds of values."""
     if not example:
         return b"{}"
     return json.dumps(example, ensure_ascii=False, separators=(",", ":"), default=_encoded).encode()

@@ -1,4 +1,4 @@
-"""Writes the cache of a task (the format is in `task_cache.py`): shard by shard, by any number of processes.
+"""Writes the cache of a task (the format is in `cache.py`): shard by shard, by any number of processes.
 
 Every shard holds the examples of a stretch of the source, so that memory is bounded by a thousand examples per process
 and an interrupted run goes on with the shards that are missing.
@@ -7,10 +7,10 @@ and an interrupted run goes on with the shards that are missing.
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -77,15 +77,11 @@ def cache_task(
         num_shards: Of each split; None: one for every 50,000 examples of the source.
         workers: Processes; None: the cores.
         modules: Of the user, which worker processes import.
-        overwrite: Remove a cache that does not fit.
+        overwrite: Remove a cache that does not fit, else a DataError.
         progress: Told about it.
 
     Returns:
         The folder of the task.
-
-    Raises:
-        ConfigError: The task has no cache marker.
-        DataError: The source cannot be read, or `out` holds a cache that was made otherwise.
     """
     progress = progress or Quiet()
     if task.cache_marker is None:
@@ -94,14 +90,17 @@ def cache_task(
         )
     chosen = tuple(splits or task.splits)
     folder = task_folder(out, task.name)
-    fingerprints = {split: _checked_fingerprint(task, split) for split in chosen}
+    for split in chosen:
+        task.source.check_split(split)
+    fingerprints = {split: task.fingerprint(split) for split in chosen}
     if _is_there(folder, fingerprints, task.name, overwrite):
         progress.note(f"{folder}: there already")
         return folder
     counts = {split: task.source.num_examples(split) for split in chosen}
     plan = {"fingerprints": fingerprints, "num_shards": num_shards}
     with work_folder(folder / _WORK, plan, folder):
-        payload, modules = _payload(task, tuple(modules))
+        modules = tuple(modules)
+        payload = _payload(task, modules)
         shards = [
             shard for split in chosen for shard in _shards(payload, modules, split, counts[split], num_shards, folder)
         ]
@@ -112,7 +111,7 @@ def cache_task(
         processes = num_processes(workers, len(missing), 1 << 40, DEFAULT_MEMORY) if can_spawn and missing else 1
         if not can_spawn and workers != 1:
             progress.note(f"task {task.name} cannot be sent to other processes: define it in a module and name that")
-        write: Callable[[Shard], int] = write_shard if can_spawn else _writer_of(task)
+        write = write_shard if can_spawn else partial(_write, task)
         for num_written in run_tasks(write, missing, processes):
             progress.advance(num_written)
         for split in chosen:
@@ -126,10 +125,6 @@ def cache_task(
 def write_shard(shard: Shard) -> int:
     """Writes one shard in whichever process, and returns the examples of the source in it."""
     return _write(_loaded(shard.task, shard.modules), shard)
-
-
-def _writer_of(task: Task) -> Callable[[Shard], int]:
-    return lambda shard: _write(task, shard)
 
 
 def _write(task: Task, shard: Shard) -> int:
@@ -243,13 +238,13 @@ def _shards(
         yield Shard(payload, modules, split, one, number, begin, end, folder)
 
 
-def _payload(task: Task, modules: tuple[str, ...]) -> tuple[bytes, tuple[str, ...]]:
+def _payload(task: Task, modules: tuple[str, ...]) -> bytes:
     """What a worker makes the task of; nothing where it cannot."""
     try:
-        return pickle.dumps(task), modules
+        return pickle.dumps(task)
     except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, or a function within a function
         is_known = modules and task.name in REGISTRY.names() and REGISTRY.get_task(task.name) is task
-        return (task.name.encode() if is_known else b""), modules
+        return task.name.encode() if is_known else b""
 
 
 @lru_cache(maxsize=1)
@@ -258,11 +253,6 @@ def _loaded(payload: bytes, modules: tuple[str, ...]) -> Task:
     if payload.startswith(b"\x80"):  # every pickle does, and no name
         return pickle.loads(payload)
     return REGISTRY.get_task(payload.decode())
-
-
-def _checked_fingerprint(task: Task, split: str) -> str:
-    task.source.check_split(split)
-    return task.fingerprint(split)
 
 
 def _is_there(folder: Path, fingerprints: dict[str, str], task_name: str, overwrite: bool) -> bool:

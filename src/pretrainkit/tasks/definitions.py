@@ -18,12 +18,12 @@ from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import fingerprint as json_fingerprint
 from pretrainkit.tasks.bound_task import BoundTask, SourceExamples, split_steps
 from pretrainkit.tasks.cache import find_cache
-from pretrainkit.tasks.feature import Feature
 from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.rates import GroupRate, Rate, Sizes
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.steps import CacheMarker, Example, Lengths, Step, Steps, name_of, wanted
 from pretrainkit.tasks.supply import Supply, leaves_open
+from pretrainkit.tasks.vocabulary import Feature
 
 _NAME = re.compile(r"[\w.:#]+")
 _CACHE_FORMAT = 1

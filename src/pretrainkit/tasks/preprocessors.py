@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.tasks.feature import Feature
 from pretrainkit.tasks.steps import Example, Filter, Lengths
+from pretrainkit.tasks.vocabulary import Feature
 
 Features = Mapping[str, Feature]
 

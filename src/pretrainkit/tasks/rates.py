@@ -8,24 +8,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pretrainkit.errors import ConfigError, DataError
-from pretrainkit.tasks.cache import Cacheable, find_cache
+from pretrainkit.tasks.cache import find_cache
 from pretrainkit.tasks.shares import mean_lengths
-from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.steps import Example, Lengths
+from pretrainkit.tasks.steps import Lengths
 
-
-class RatedTask(Cacheable, Protocol):
-    """What a rate looks at; a `Task` is one."""
-
-    @property
-    def source(self) -> TaskSource: ...
-
-    def bind(
-        self, split: str, lengths: Lengths | None = None, *, caches: Sequence[str | Path] = ()
-    ) -> Sequence[Example]: ...
+if TYPE_CHECKING:
+    from pretrainkit.tasks.definitions import Task
 
 
 @dataclass(frozen=True)
@@ -37,12 +28,12 @@ class Sizes:
     lengths: Lengths | None = None
     """Tokens to which features are trimmed."""
 
-    def examples(self, task: RatedTask) -> int:
+    def examples(self, task: "Task") -> int:
         """Examples of the cache at the marker, else of the source."""
         cache = find_cache(task, self.split, self.caches)
         return task.source.num_examples(self.split) if cache is None else int(cache.stats(self.split)["examples"])
 
-    def characters(self, task: RatedTask, feature: str = "targets") -> int:
+    def characters(self, task: "Task", feature: str = "targets") -> int:
         """Characters of a feature's text; only caches know them."""
         cache = find_cache(task, self.split, self.caches)
         found = None if cache is None else cache.stats(self.split).get(f"{feature}_chars")
@@ -53,12 +44,9 @@ class Sizes:
             )
         return int(found)
 
-    def mean_tokens(self, task: RatedTask) -> float:
-        """Tokens of an example, inputs and targets together, as the model gets it: the mean of some examples.
-
-        Raises:
-            DataError: They have none.
-        """
+    def mean_tokens(self, task: "Task") -> float:
+        """Tokens of an example, inputs and targets together, as the model gets it: the mean of some examples. Raises
+        DataError where they have none."""
         bound = task.bind(self.split, self.lengths, caches=self.caches)
         mean = sum(mean_lengths(bound, ("inputs", "targets")).values())
         if not mean:
@@ -77,7 +65,7 @@ class GroupRate(ABC):
     """Rates that depend on all members together."""
 
     @abstractmethod
-    def rates(self, tasks: Sequence[RatedTask], sizes: Sizes) -> list[float]:
+    def rates(self, tasks: "Sequence[Task]", sizes: Sizes) -> list[float]:
         """One rate per task."""
 
 
@@ -98,7 +86,7 @@ class Proportional:
         scaled = amount * self.scale
         return (scaled if self.maximum is None else min(scaled, self.maximum)) ** (1 / self.temperature)
 
-    def __call__(self, task: RatedTask, sizes: Sizes) -> float:
+    def __call__(self, task: "Task", sizes: Sizes) -> float:
         return self.of(sizes.examples(task))
 
 
@@ -108,7 +96,7 @@ class ProportionalToCharacters(Proportional):
 
     feature: str = "targets"
 
-    def __call__(self, task: RatedTask, sizes: Sizes) -> float:
+    def __call__(self, task: "Task", sizes: Sizes) -> float:
         return self.of(sizes.characters(task, self.feature))
 
 
@@ -139,7 +127,7 @@ class UniMax(GroupRate):
     max_epochs: float = 1.0
     """Passes over the data of a task at most; umT5 uses 1."""
 
-    def rates(self, tasks: Sequence[RatedTask], sizes: Sizes) -> list[float]:
+    def rates(self, tasks: "Sequence[Task]", sizes: Sizes) -> list[float]:
         return unimax([sizes.examples(task) for task in tasks], self.budget, self.max_epochs)
 
 
@@ -149,6 +137,7 @@ def unimax(amounts: Sequence[float], budget: float, max_epochs: float) -> list[f
     shares = [0.0] * len(amounts)
     order = sorted(range(len(amounts)), key=lambda one: amounts[one])
     left = budget
+    # From the smallest on: what is left is shared equally by those to come, and the capped ones come first.
     for rank, one in enumerate(order):
         shares[one] = min(left / (len(order) - rank), amounts[one] * max_epochs)
         left -= shares[one]

@@ -16,7 +16,7 @@ import numpy as np
 
 from pretrainkit import rng as keys
 from pretrainkit.errors import DataError, PretrainKitError
-from pretrainkit.tasks.feature import Feature
+from pretrainkit.tasks.vocabulary import Feature
 
 Example: TypeAlias = dict[str, Any]
 Lengths: TypeAlias = Mapping[str, int]

@@ -23,11 +23,11 @@ from pretrainkit.tasks.definitions import (
     metric_kind,
     own_rates,
 )
-from pretrainkit.tasks.feature import Feature
 from pretrainkit.tasks.rates import Rate, Sizes, combined
 from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.steps import Lengths
 from pretrainkit.tasks.supply import ALL, OpenSource, Supply
+from pretrainkit.tasks.vocabulary import Feature
 
 __all__ = [
     "REGISTRY",

@@ -20,9 +20,8 @@ from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
 from pretrainkit.recipes.glue.kinds.whole_words import whole_words
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadPassages, TextReader
-from pretrainkit.tasks.row_files import open_rows
+from pretrainkit.tasks.row_files import SquadJson, open_rows
 from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.squad_json import SquadJson
 
 _UNKNOWN = -1
 
