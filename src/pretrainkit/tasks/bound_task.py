@@ -142,18 +142,14 @@ class BoundTask(Examples):
         seed: int,
         is_cached: bool,
     ) -> None:
-        """
+        """See `Task.bind`.
+
         Args:
-            name: Of the task.
-            split: Its name.
             stored: Examples as they are at the cache marker.
             steps: Those behind the marker.
             num_steps_before: Those before it, the marker included.
-            features: Output features.
             lengths: Tokens to which each feature is trimmed; None, or no entry: not at all.
-            seed: Of the random steps.
-            is_cached: `stored` comes from a cache.
-        """
+            is_cached: `stored` comes from a cache."""
         self.name, self.split, self.features, self.is_cached = name, split, dict(features), is_cached
         self.lengths = None if lengths is None else dict(lengths)
         self.stored = stored
@@ -177,11 +173,8 @@ class BoundTask(Examples):
         return len(self._last)
 
     def example(self, index: int, epoch: int = 0) -> Example:
-        """Example `index` of an epoch: output features checked, as arrays, and trimmed; other keys as they are.
-
-        Raises:
-            DataError: A step failed, a required feature is missing, or one has another rank or kind of values.
-        """
+        """Example `index` of an epoch: output features checked, as arrays, and trimmed; other keys as they are. Raises
+        DataError where a step failed, a required feature is missing, or one has another rank or kind of values."""
         example = self._last.at(index, epoch)
         for name, feature in self.features.items():
             if name in example:
@@ -213,10 +206,8 @@ class BoundTask(Examples):
 def split_steps(task_name: str, steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...], CacheMarker | None]:
     """(steps before the cache marker, steps after it, the marker).
 
-    Without a marker, everything up to the last step that filters or multiplies comes before.
-
-    Raises:
-        ConfigError: Steps that do not fit together, all of them.
+    Without a marker, everything up to the last step that filters or multiplies comes before. Raises ConfigError with
+    all steps that do not fit together.
     """
     problems = []
     markers = [number for number, step in enumerate(steps) if isinstance(step, CacheMarker)]

@@ -68,7 +68,7 @@ def cache_task(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the cache of a task below `out`; what is there and fits is kept.
+    """Writes the cache of a task below `out` and returns its folder; what is there and fits is kept.
 
     Args:
         task: With a cache marker.
@@ -78,10 +78,6 @@ def cache_task(
         workers: Processes; None: the cores.
         modules: Of the user, which worker processes import.
         overwrite: Remove a cache that does not fit, else a DataError.
-        progress: Told about it.
-
-    Returns:
-        The folder of the task.
     """
     progress = progress or Quiet()
     if task.cache_marker is None:

@@ -103,11 +103,8 @@ class Task:
         return self.replace(source=supply.source_of(self.source), features=features, preprocessors=steps)
 
     def fingerprint(self, split: str) -> str:
-        """Changes whenever the examples before the cache marker would: data, steps, or vocabularies.
-
-        Raises:
-            DataError: The source cannot be read.
-        """
+        """Changes whenever the examples before the cache marker would: data, steps, or vocabularies. Raises DataError
+        where the source cannot be read."""
         before = split_steps(self.name, self.preprocessors)[0]
         features = {name: self._feature_identity(feature) for name, feature in self.features.items()}
         steps = [identity(step) for step in before]
@@ -122,18 +119,15 @@ class Task:
         caches: Sequence[str | Path] = (),
         use_cache: bool = True,
     ) -> BoundTask:
-        """The examples of a split.
+        """The examples of a split. Raises DataError where there is no such split, or the task needs a cache and there
+        is none.
 
         Args:
-            split: Its name.
             lengths: Tokens per feature, to which examples are trimmed; None: not at all.
             seed: Of the random steps.
             caches: Folders of `pretrainkit tasks cache`, searched in this order. A cache that is not there, or was made
                 of other data or by other steps, is passed over with a note.
             use_cache: False: `caches` are not looked at.
-
-        Raises:
-            DataError: There is no such split, or the task needs a cache and there is none.
         """
         before, after, marker = split_steps(self.name, self.preprocessors)
         cache = find_cache(self, split, caches) if marker is not None and use_cache else None
@@ -265,11 +259,9 @@ def check_alike(tasks: Sequence[Task]) -> None:
 
 
 def own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | None]], sizes: Sizes) -> list[float]:
-    """The rate of each member within the mixture, before anything is said about tasks within mixtures.
-
-    Raises:
-        ConfigError: A mixture among the members has a rate that is no number, a rate is below 0, or a function failed.
-    """
+    """The rate of each member within the mixture, before anything is said about tasks within mixtures. Raises
+    ConfigError where a mixture among the members has a rate that is no number, a rate is below 0, or a function
+    failed."""
     rates: list[float | None] = []
     waiting: list[int] = []
     for number, (member, given) in enumerate(members):
@@ -314,11 +306,8 @@ def _called(rate: Callable[..., float], mixture: Mixture, task: Task, sizes: Siz
 
 
 def metric_kind(metric: Callable[..., Any]) -> MetricKind:
-    """What a metric is called with, from the names of its parameters without default.
-
-    Raises:
-        ConfigError: They are none of the three lists that there are.
-    """
+    """What a metric is called with, from the names of its parameters without default. Raises ConfigError where they are
+    none of the three lists that there are."""
     parameters = inspect.signature(metric).parameters.values()
     given = tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
     if given not in _METRIC_KINDS:

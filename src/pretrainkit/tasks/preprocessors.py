@@ -79,11 +79,8 @@ class Tokenize:
 
 
 def tokenize(keep_text: bool = True) -> Tokenize:
-    """Output features that are texts become int32 ids, without EOS.
-
-    Args:
-        keep_text: The text stays as `<feature>_pretokenized`.
-    """
+    """Output features that are texts become int32 ids, without EOS; where `keep_text` is true the text stays as
+    `<feature>_pretokenized`."""
     return Tokenize(keep_text)
 
 
@@ -129,11 +126,8 @@ class TruncateLeft:
 
 
 def truncate_inputs_left(*keys: str) -> TruncateLeft:
-    """Where a feature is too long its beginning goes, not its end; room for EOS is left where the feature has one.
-
-    Args:
-        *keys: Features; none: `inputs`. Stands before the step that appends EOS.
-    """
+    """Where a feature of `keys` (none: `inputs`) is too long its beginning goes, not its end; room for EOS is left
+    where the feature has one. Stands before the step that appends EOS."""
     return TruncateLeft(keys or ("inputs",))
 
 

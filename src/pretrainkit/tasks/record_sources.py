@@ -63,12 +63,8 @@ class TfRecords(LineSource):
     """Every record of TFRecord files, also `.gz`, is a `tf.train.Example`."""
 
     def __init__(self, files: Files, features: Mapping[str, RecordFeature] | None = None) -> None:
-        """
-        Args:
-            files: Split to files.
-            features: What to make of each feature; those of a record that are not named are left out. None: all,
-                integers as int64 and floats as float32 arrays, bytes as lists of bytes.
-        """
+        """`features`: what to make of each feature; those of a record that are not named are left out. None: all,
+        integers as int64 and floats as float32 arrays, bytes as lists of bytes."""
         super().__init__(files)
         self.features = None if features is None else dict(features)
 

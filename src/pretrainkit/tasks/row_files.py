@@ -24,13 +24,9 @@ _NEW_DOCUMENT = "-DOCSTART-"
 
 
 def open_rows(path: str | Path, split: str) -> TaskSource:
-    """The rows of a file (or of what a glob finds) as the only split of a source.
-
-    Args:
-        path: .jsonl (an object per line), .tsv (names of columns first), .parquet, .txt (a line is a row, its key
-            `text`); all but parquet also as .gz and .zst. Others are a DataError.
-        split: Its name.
-    """
+    """The rows of a file (or of what a glob finds) as the only split of a source: .jsonl (an object per line), .tsv
+    (names of columns first), .parquet, .txt (a line is a row, its key `text`); all but parquet also as .gz and .zst.
+    Raises DataError for others."""
     kind = _KINDS.get(_ending(path))
     if kind is None:
         raise DataError(

@@ -43,7 +43,6 @@ def shares(
     """A row for each component.
 
     Args:
-        names: Of the components.
         rates: In any unit, 0 for what is never drawn.
         sizes: Examples of each.
         lengths: Mean tokens of the inputs and of the targets.
@@ -74,12 +73,7 @@ def epochs(row: Share, num_drawn: int) -> float:
 
 
 def table(rows: Sequence[Share], num_drawn: int | None = None) -> Iterator[str]:
-    """Lines for people.
-
-    Args:
-        rows: At least one.
-        num_drawn: Examples of the training; None: epochs are not shown.
-    """
+    """Lines for people. `num_drawn`: examples of the training; None: epochs are not shown."""
     columns = [name for name in _COLUMNS if name != "epochs" or num_drawn is not None]
     width = max(len("mixture"), *(len(row["name"]) for row in rows))
     yield f"{'mixture':<{width}} {'rate':>12} " + " ".join(f"{name:>11}" for name in columns)

@@ -61,12 +61,9 @@ class TaskRegistry:
     _supplied: dict[str, Task] = field(default_factory=dict)
 
     def supplied(self, supply: Supply) -> "TaskRegistry":
-        """The same tasks and mixtures with what they leave open, found out when they are asked for.
-
-        Raises:
-            ConfigError: There is no task or mixture of a name that is to be left out, or a folder is given to data that
-                no task names.
-        """
+        """The same tasks and mixtures with what they leave open, found out when they are asked for. Raises ConfigError
+        where there is no task or mixture of a name that is to be left out, or a folder is given to data that no task
+        names."""
         places = {ALL, *(name for task in self._tasks.values() for name in _data_names(task.source))}
         if unknown := sorted(supply.folders.keys() - places):
             raise ConfigError(
@@ -79,12 +76,8 @@ class TaskRegistry:
         return TaskRegistry(self._tasks, self._mixtures, dataclasses.replace(supply, left_out=frozenset(left_out)))
 
     def add(self, entry: Task | Mixture) -> None:
-        """Makes a task or mixture known.
-
-        Raises:
-            ConfigError: The name is taken by another of its kind, a member is unknown, members have other features, or
-                a mixture would be a part of itself.
-        """
+        """Makes a task or mixture known. Raises ConfigError where the name is taken by another of its kind, a member is
+        unknown, members have other features, or a mixture would be a part of itself."""
         kind, known = ("task", self._tasks) if isinstance(entry, Task) else ("mixture", self._mixtures)
         if entry.name in known:
             raise ConfigError(
@@ -105,11 +98,8 @@ class TaskRegistry:
         self._mixtures[entry.name] = entry
 
     def get(self, name: str) -> Task | Mixture:
-        """The mixture or task of that name; a mixture comes before a task of the same name, with a warning.
-
-        Raises:
-            ConfigError: There is none; the message has the nearest names.
-        """
+        """The mixture or task of that name; a mixture comes before a task of the same name, with a warning. Raises
+        ConfigError where there is none; the message has the nearest names."""
         if name in self._mixtures:
             if name in self._tasks:
                 _logger.warning("there is a task and a mixture %s; the mixture is taken", name)
@@ -166,17 +156,14 @@ class TaskRegistry:
         lengths: Lengths | None = None,
         is_told: bool = False,
     ) -> dict[str, float]:
-        """Rate of every task of a mixture that has `split`: its own and its shares of mixtures within.
+        """Rate of every task of a mixture that has `split`, in examples by its name: its own and its shares of mixtures
+        within. A task has rate 1.
 
         Args:
-            name: Of a mixture, or of a task, whose rate is 1.
             split: Whose sizes rate functions look at; members without it are left out, with a warning.
             caches: Folders whose statistics rate functions look at; without, the source is asked.
             lengths: Tokens per feature, for rates of tokens.
             is_told: Whoever asks knows which members lack the split: no warning.
-
-        Returns:
-            By name of the task, in examples.
 
         Raises:
             ConfigError: No member has the split, a rate function failed, or a mixture has a rate that is no number.

@@ -126,11 +126,8 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
     """
 
     def __init__(self, path: str | Path, extra_ids: int = 0) -> None:
-        """
-        Args:
-            path: A SentencePiece model or a folder with one, such as `pretrainkit tokenizer train` makes.
-            extra_ids: Sentinels to add. A model that already has `<extra_id_0>` needs none.
-        """
+        """`path`: a SentencePiece model or a folder with one, such as `pretrainkit tokenizer train` makes. `extra_ids`:
+        sentinels to add; a model that already has `<extra_id_0>` needs none."""
         _check_extra_ids(extra_ids)
         self.path, self.extra_ids = Path(path), extra_ids
 

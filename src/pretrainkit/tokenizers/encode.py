@@ -88,18 +88,14 @@ def encode_corpus(
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Encodes documents to `out`, or to `out/train` and `out/valid` where the input is a corpus folder that has these.
+    Returns the manifest of each split; the key is "" where there are none.
 
     Args:
         inputs: A corpus folder, or files, folders, globs, addresses.
         tokenizer: Folder of a tokenizer. Sentence boundaries are learned from the (training) text where it has none.
         out: Folder to be made, or to be completed after a crash.
-        settings: How to encode.
         workers: Tasks at a time; None: what the engine thinks best, such as all cores.
         engine: What runs the tasks.
-        progress: Who wants to see how far it is.
-
-    Returns:
-        The manifest of each split; the key is "" where there are none.
     """
     settings, progress, out = settings or EncodeSettings(), progress or Quiet(), Path(out)
     means = Means(engine, workers, DEFAULT_MEMORY, progress)

@@ -34,11 +34,8 @@ _FILES = (MODEL, VOCAB, TOKENIZER_JSON, CONFIG_JSON, PUNKT_JSON, *_OF_OTHERS, "m
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when the block ends well; an error removes it.
-
-    Raises:
-        DataError: `out` exists already, or nothing can be written there.
-    """
+    """A folder beside `out` that takes its name when the block ends well; an error removes it. Raises DataError where
+    `out` exists already, or nothing can be written there."""
     refuse_existing(out)
     aside = out.with_name(f".{out.name}.partial")
     with explained_write_errors(out):
@@ -88,11 +85,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def model_fingerprint(folder: Path) -> str:
-    """128 bits in hex of the file that decides the ids.
-
-    Raises:
-        DataError: There is no such file.
-    """
+    """128 bits in hex of the file that decides the ids. Raises DataError where there is no such file."""
     for name in (MODEL, TOKENIZER_JSON):
         path = folder / name
         if path.is_file():

@@ -52,12 +52,7 @@ class Tokenizer(ABC):
 
     def encode_flat(self, texts: Sequence[str], num_threads: int = 1) -> tuple[Ids, NDArray[np.int64]]:
         """The int32 ids of all texts, one after another, and (texts,) int64 how many each has. No id is one of control
-        (but `unk` where there are no byte pieces).
-
-        Args:
-            texts: Free of lone surrogates.
-            num_threads: To encode with; Python's lock is released.
-        """
+        (but `unk` where there are no byte pieces). Texts have no lone surrogates; Python's lock is released."""
         # From lists: the arrays that SentencePiece itself can return, one per text, cost a quarter more.
         ids = self._encode(list(texts), num_threads)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -226,11 +221,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
 def load_tokenizer(folder: str | os.PathLike[str], control_pieces: ControlPieces = "text") -> Tokenizer:
     """The tokenizer in `folder`: one of ours, or any with `tokenizer.json` and BERT's control pieces; `control_pieces`
-    says what becomes of those that are spelled out in a text.
-
-    Raises:
-        DataError: There is none, its files are broken or do not belong together, or a control piece is missing.
-    """
+    says what becomes of those that are spelled out in a text. Raises DataError where there is none, its files are
+    broken or do not belong together, or a control piece is missing."""
     path = Path(folder)
     manifest_path = path / "manifest.json"
     special = None

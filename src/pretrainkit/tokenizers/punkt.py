@@ -197,17 +197,10 @@ def _are_words(value: object) -> bool:
 def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = "texts") -> PunktParameters:
     """Learn the parameters from running text with NLTK's trainer: 3 CPU-seconds and 100 MB of memory per MB.
 
-    The sample is the beginning of the given texts, in their order, until `max_bytes` are reached. No text gives more
-    than an eighth of that, so that one book does not speak for a library, unless all texts together give less than
-    `max_bytes`: then the rests of the first ones follow. Equal texts give equal parameters.
-
-    Args:
-        texts: Documents; no more are read than are needed.
-        max_bytes: Size of the sample in UTF-8.
-        where: What the texts are, for the message.
-
-    Raises:
-        DataError: The texts hold no word.
+    The sample is the beginning of the given texts, in their order, until `max_bytes` of UTF-8 are reached. No text
+    gives more than an eighth of that, so that one book does not speak for a library, unless all texts together give
+    less than `max_bytes`: then the rests of the first ones follow. Equal texts give equal parameters; no more are read
+    than are needed. Raises DataError, which says `where`, if they hold no word.
     """
     sample: list[str] = []
     rests: list[str] = []

@@ -75,15 +75,9 @@ class TokenShards:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, verify: bool = False) -> "TokenShards":
-        """The shards in `folder`.
-
-        Args:
-            folder: Output of `pretrainkit tokenizer encode`, the one that holds `manifest.json`.
-            verify: Also read every file and compare its sha256 (about 0.7 s per GB and core).
-
-        Raises:
-            DataError: The manifest or files are missing, or files are not what the manifest says.
-        """
+        """The shards in `folder`, an output of `pretrainkit tokenizer encode`, which holds `manifest.json`. `verify`:
+        also read every file and compare its sha256 (about 0.7 s per GB and core). Raises DataError where the manifest
+        or files are missing, or files are not what the manifest says."""
         path = Path(folder)
         shards = cls(path, _manifest(path))
         problems = [problem for shard in range(shards.num_shards) for problem in shards._problems(shard, verify)]
@@ -126,16 +120,12 @@ class TokenShards:
     def gather(
         self, starts: NDArray[np.int64], lengths: NDArray[np.integer], width: int, pad: int
     ) -> NDArray[np.unsignedinteger]:
-        """Rows of tokens from anywhere, in one go.
+        """Rows of tokens from anywhere, in one go: (B, width) in the dtype of the files, uint16 or uint32.
 
         Args:
             starts: (B,) global offsets of the first tokens.
             lengths: (B,) tokens to take, at most `width`.
-            width: Of every row.
             pad: What fills a row behind its tokens.
-
-        Returns:
-            (B, width) in the dtype of the files, uint16 or uint32.
 
         Raises:
             ValueError: A row is longer than `width` or reaches outside the tokens.
@@ -151,17 +141,12 @@ class TokenShards:
         return rows
 
     def gather_flat(self, starts: NDArray[np.int64], lengths: NDArray[np.integer]) -> NDArray[np.unsignedinteger]:
-        """Stretches of tokens from anywhere, one after another.
+        """Stretches of tokens from anywhere, one after another: (sum of lengths,) in the dtype of the files, uint16 or
+        uint32.
 
         Args:
             starts: (B,) global offsets of the first tokens.
-            lengths: (B,) tokens to take.
-
-        Returns:
-            (sum of lengths,) in the dtype of the files, uint16 or uint32.
-
-        Raises:
-            ValueError: A stretch reaches outside the tokens.
+            lengths: (B,) tokens to take. Raises ValueError where they reach outside.
         """
         starts, lengths = self._checked(starts, lengths)
         if len(lengths) == 0:

@@ -25,11 +25,7 @@ class SpecialIds:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], where: str) -> "SpecialIds":
-        """From a manifest.
-
-        Raises:
-            DataError: An id is missing or not an integer; `where` names the file.
-        """
+        """From a manifest. Raises DataError where an id is missing or not an integer; `where` names the file."""
         names = cls.__dataclass_fields__
         broken = [name for name in names if not isinstance(content.get(name), int)]
         if broken:

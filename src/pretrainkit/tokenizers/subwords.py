@@ -28,17 +28,9 @@ _INSIDE = "##"
 def train_subwords(
     counts: Mapping[bytes, int], vocab_size: int, kind: Literal["wordpiece", "bpe"], lowercase: bool
 ) -> str:
-    """The content of a `tokenizer.json` with exactly `vocab_size` pieces.
-
-    Args:
-        counts: Word to count.
-        vocab_size: Pieces, with the 5 control pieces.
-        kind: Which algorithm.
-        lowercase: Fold case (and, for WordPiece, strip accents, as BERT's uncased models do).
-
-    Raises:
-        DataError: The text has too few distinct pieces or too many distinct characters for that size.
-    """
+    """The content of a `tokenizer.json` with exactly `vocab_size` pieces, the 5 control pieces too, from counts of
+    words. `lowercase`: fold case (and, for WordPiece, strip accents, as BERT's uncased models do). Raises DataError
+    where the text has too few distinct pieces or too many distinct characters for that size."""
     from tokenizers import AddedToken, processors
 
     least = len(TOKENS) + (256 if kind == "bpe" else 1)
@@ -144,11 +136,8 @@ def multimodal_tokens(
 
 
 def read_classes(where: str | None) -> tuple[str, ...]:
-    """The names in a file, one in each line; "coco": its 80; None: none.
-
-    Raises:
-        DataError: The file cannot be read or has no name.
-    """
+    """The names in a file, one in each line; "coco": its 80; None: none. Raises DataError where the file cannot be read
+    or has no name."""
     if where is None:
         return ()
     if where == "coco":

@@ -83,14 +83,12 @@ def train_tokenizer(
     punkt: PunktParameters | None = None,
     as_many_as_possible: bool = False,
 ) -> dict[str, Any]:
-    """Train and write a tokenizer folder; return its manifest. Equal counts and settings give equal bytes.
+    """Train and write the tokenizer folder `out`; return its manifest. Equal counts and settings give equal bytes.
 
     A folder that was trained from the same counts with the same settings is left as it is.
 
     Args:
         words: TSVs of word counts; equal words are added up, and the order of rows does not matter.
-        out: The folder to be made.
-        settings: What to train.
         punkt: Parameters of the sentence splitter to keep beside the tokenizer.
         as_many_as_possible: Of a text that yields fewer pieces than `settings.vocab_size`, all that it yields.
 
@@ -136,10 +134,7 @@ def train_tokenizer(
 
 def read_word_counts(paths: Sequence[str | Path]) -> dict[bytes, int]:
     """Word to count over all files, in the order of the words' bytes. Words beyond `MAX_WORD_BYTES` are left out.
-
-    Raises:
-        DataError: A file cannot be read, a line is not `word<TAB>count`, or there is no word at all.
-    """
+    Raises DataError where a file cannot be read, a line is not `word<TAB>count`, or there is no word at all."""
     counts: dict[bytes, int] = {}
     for path in paths:
         try:

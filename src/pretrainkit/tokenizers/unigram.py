@@ -37,16 +37,9 @@ _TOO_SMALL = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ v
 
 
 def train_unigram(counts: Mapping[bytes, int], vocab_size: int, layout: Layout = "bert") -> bytes:
-    """A SentencePiece model of exactly `vocab_size` pieces, as the bytes of a `.model` file.
-
-    Args:
-        counts: Word to count.
-        vocab_size: Pieces, with those that are fixed: 261 of layout bert, 259 of t5.
-        layout: Which pieces are fixed, see the top.
-
-    Raises:
-        DataError: The text has too few distinct pieces or too many distinct characters for that size.
-    """
+    """A SentencePiece model of exactly `vocab_size` pieces from counts of words, as the bytes of a `.model` file. Fixed
+    are 261 of the pieces in layout bert, 259 in t5: see the top. Raises DataError where the text has too few distinct
+    pieces or too many distinct characters for that size."""
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 

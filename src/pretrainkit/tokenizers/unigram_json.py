@@ -133,14 +133,11 @@ def _class(characters: Iterable[str]) -> str:
 
 
 def read_rules(charsmap: bytes) -> dict[str, str]:
-    """All rules of SentencePiece's normalisation table: one to four characters to their replacement. At every place
-    the longest one applies.
+    """All rules of SentencePiece's normalisation table (`normalizer_spec.precompiled_charsmap`, empty where it
+    normalises nothing): one to four characters to their replacement. At every place the longest one applies.
 
     The table is a double-array trie (darts-clone) of UTF-8 keys, whose values are offsets of zero-terminated
     replacements.
-
-    Args:
-        charsmap: `normalizer_spec.precompiled_charsmap` of a model; empty where it normalises nothing.
     """
     if not charsmap:
         return {}

@@ -102,11 +102,8 @@ def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tenso
 
 
 def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """Hugging Face's state dict in our names.
-
-    Raises:
-        CheckpointError: A tensor is missing, one is left over, or copies of one differ.
-    """
+    """Hugging Face's state dict in our names. Raises CheckpointError where a tensor is missing, one is left over, or
+    copies of one differ."""
     names = huggingface_names(config)
     state = dict(state)
     copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
@@ -218,18 +215,9 @@ def write_huggingface(
     tokenizer: Path | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> None:
-    """Write a folder that `from_pretrained` loads.
-
-    Args:
-        state: Our state dict.
-        config: Of the model.
-        out: New folder.
-        tokenizer: Folder whose files are copied into it.
-        vocabulary: What the run read from that folder.
-
-    Raises:
-        InputError: The model has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
-    """
+    """Write the new folder `out`, which `from_pretrained` loads, with the files of the folder `tokenizer`, of which the
+    run read `vocabulary`. Raises InputError where the model has no Hugging Face form; `out` exists and is not an empty
+    folder, or cannot be written."""
     end_id = END_ID if vocabulary is None else vocabulary.eos_id
     values, tensors = to_huggingface_config(config, end_id=end_id), to_huggingface_state(state, config)
     with new_folder(out) as folder:
@@ -260,11 +248,8 @@ def write_tokenizer(origin: Path, vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def read_huggingface(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor]]:
-    """The config and our state dict of a folder that transformers wrote.
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
-    """
+    """The config and our state dict of a folder that transformers wrote. Raises CheckpointError where a file is missing
+    or broken, or the model is of another kind."""
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no config.json\n  give a folder written by save_pretrained")

@@ -35,10 +35,8 @@ def write_encoder(
     """Write a folder whose encoder `T5EncoderModel.from_pretrained` loads.
 
     `classifier.safetensors` has `weight` and `bias` of the head, which reads the mean over an example's last hidden
-    states; the end mark counts, padding does not. The classes are in `config.json`.
-
-    Raises:
-        InputError: The model has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
+    states; the end mark counts, padding does not. The classes are in `config.json`. Raises InputError where the model
+    has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
     """
     state = trained.encoder.state_dict()
     tensors = {theirs: state[ours] for ours, theirs in huggingface_names(config).items() if ours in state}
@@ -55,11 +53,8 @@ def write_encoder(
 
 
 def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
-    """What `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes).
-
-    Raises:
-        CheckpointError: A file is missing or broken, or the model is of another kind.
-    """
+    """What `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes). Raises CheckpointError
+    where a file is missing or broken, or the model is of another kind."""
     path = folder / "config.json"
     try:
         values = json.loads(path.read_bytes())

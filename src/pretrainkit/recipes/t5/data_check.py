@@ -44,7 +44,7 @@ def check_data(
         config: Bound.
         source: Of the training examples.
         rows: Of the mixture, from the summary of the source.
-        records: Of the batch of a step.
+        records: Those of the batch of a step.
         num: Examples to show of each component.
     """
     warn_of_lacking(config, "valid")

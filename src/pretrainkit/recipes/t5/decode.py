@@ -40,13 +40,8 @@ class CachedDecoder:
     """The decoder of a model, token by token."""
 
     def __init__(self, model: T5, encoder_ids_BS: Tensor | None, num_sequences: int, max_length: int) -> None:
-        """
-        Args:
-            model: In evaluation mode.
-            encoder_ids_BS: Inputs, padded with 0 at their ends; None for a decoder on its own.
-            num_sequences: B.
-            max_length: Most decoder positions, the start token counted in.
-        """
+        """`encoder_ids_BS`: inputs, padded with 0 at their ends; None for a decoder on its own. `num_sequences`: B.
+        `max_length`: most decoder positions, the start token counted in. The model is in evaluation mode."""
         if model.decoder is None:
             raise ValueError("a model of kind encoder_only cannot decode")
         self.model, self.stack = model, model.decoder
@@ -96,12 +91,8 @@ class CachedDecoder:
         self.cross_mask = ((segment_BS > 0) | ~self.has_input_I[:, None])[:, None, None]
 
     def prefill(self, ids_BP: Tensor, num_prefix_B: Tensor) -> None:
-        """Read a prefix whose tokens all see each other; `step` leaves what is known of them as it is.
-
-        Args:
-            ids_BP: The start token and the prompt.
-            num_prefix_B: How many of them are the prefix, of each sequence.
-        """
+        """Read prefixes, the first `num_prefix_B` of the start token and the prompt, whose tokens all see each other;
+        `step` leaves what is known of them as it is."""
         num_rows, length = ids_BP.shape
         segment_BP = (torch.arange(length, device=ids_BP.device) < num_prefix_B[:, None]).long()
         layout = RowPairs(num_rows, length, length, visible_pairs(segment_BP, segment_BP))
@@ -166,12 +157,8 @@ class CachedDecoder:
             self.kept_B = self.kept_B.repeat_interleave(num)
 
     def reorder(self, sequence_B: Tensor, num_read: int) -> None:
-        """Go on with these sequences (int64 indices), each in the place of one with the same input.
-
-        Args:
-            sequence_B: One may be there several times.
-            num_read: Positions that were read so far, by `prefill` too: nothing else is moved.
-        """
+        """Go on with these sequences (int64 indices, maybe one several times), each in the place of one with the same
+        input. `num_read`: positions that were read so far, by `prefill` too; nothing else is moved."""
         for kept in (*self.keys, *self.values):
             kept[:, :, :num_read] = kept[:, :, :num_read].index_select(0, sequence_B)
 
@@ -325,20 +312,11 @@ def beam_search(
     is_prefix: bool = False,
     end_id: int = END_ID,
 ) -> Decoded:
-    """The best sequences of a search that keeps `num_beams` unfinished ones, from worst to best.
+    """The best sequences of a search that keeps `num_beams` (N) unfinished ones, from worst to best. Arguments are
+    those of `sample`; `alpha` is the exponent of the brevity penalty, 0: none.
 
-    Finished and unfinished ones are kept apart. The search ends when no unfinished one can become better than the
-    worst finished one, or at `max_length`.
-
-    Args:
-        model: Its dropout is switched off meanwhile.
-        encoder_ids_BS: As for `sample`.
-        max_length: As for `sample`.
-        num_beams: N.
-        alpha: Exponent of the brevity penalty; 0: none.
-        prompt_BP: As for `sample`.
-        is_prefix: As for `sample`.
-        end_id: As for `sample`.
+    Finished and unfinished ones are kept apart. The search ends when no unfinished one can become better than the worst
+    finished one, or at `max_length`.
     """
     num, device = _num_sequences(encoder_ids_BS, prompt_BP), model.embedding.weight.device
     prompt_BP = torch.zeros(num, 0, dtype=torch.int64, device=device) if prompt_BP is None else prompt_BP.long()

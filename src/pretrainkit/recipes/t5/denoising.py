@@ -101,14 +101,8 @@ class DenoiserConfig(Config):
         return "sentinels" in (self.inputs, self.targets)
 
     def lengths(self, input_length: int, target_length: int, num_before: int) -> tuple[int, int, int]:
-        """Tokens of a segment, of the longest targets that are to be expected, and most sentinels needed (0: any
-        number will do).
-
-        Args:
-            input_length: Slots of the inputs.
-            target_length: Slots of the targets.
-            num_before: Tokens that are put before the inputs.
-        """
+        """Tokens of a segment, of the longest targets that are to be expected, and most sentinels needed (0: any number
+        will do), for so many slots of inputs and targets. `num_before`: tokens that are put before the inputs."""
         end = int(self.end_of_segment)
         if self.pairs:
             return 2 * input_length, input_length, 0
@@ -319,15 +313,8 @@ class Denoiser:
         return spans.HidingIds(np.array(self.ids.sentinels, np.int32), self.ids.text_size)
 
     def examples(self, text: Ragged, keys: Keys) -> tuple[Ragged | None, Ragged]:
-        """Inputs and targets, cut to their rows and ended.
-
-        Args:
-            text: Segments of at most `segment_length` tokens.
-            keys: (B,) one for each.
-
-        Returns:
-            (B,) sequences each, or (2 B,) of `pairs`.
-        """
+        """Inputs and targets, (B,) or of `pairs` (2 B,) sequences each, cut to their rows and ended, of segments of at
+        most `segment_length` tokens with a key for each."""
         config = self.config
         if config.pairs:
             lengths, prefix = spans.paired_prefixes(keys, text.lengths, self.input_length)

@@ -38,19 +38,9 @@ BOS = 0
 def encoder_decoder(
     inputs: Ragged, targets: Ragged, input_length: int, target_length: int, *, packer: Packer | None = None
 ) -> Arrays:
-    """For an encoder and a decoder.
-
-    Args:
-        inputs: What the encoder reads.
-        targets: What the decoder is to say.
-        input_length: Slots of the encoder's rows.
-        target_length: Slots of the decoder's rows.
-        packer: How to lay several examples into a row; None: one each.
-
-    Raises:
-        DataError: A sequence is longer than a row, or has an id 0 at its end, which nothing but segment ids could tell
-            from padding.
-    """
+    """For an encoder and a decoder, with rows of so many slots. `packer`: how to lay several examples into a row; None:
+    one each. Raises DataError where a sequence is longer than a row, or has an id 0 at its end, which nothing but
+    segment ids could tell from padding."""
     rows = _Rows({"inputs": inputs, "targets": targets}, {"inputs": input_length, "targets": target_length}, packer)
     return {
         "encoder_input_tokens": rows.lay("inputs", inputs.values),
@@ -73,16 +63,12 @@ def prefix_language_model(
     loss_on_targets_only: bool = True,
     packer: Packer | None = None,
 ) -> Arrays:
-    """For a decoder alone, which reads inputs as a whole and is to say the targets.
+    """For a decoder alone, which reads inputs as a whole and is to say the targets, both in rows of `length` slots.
 
     Args:
-        inputs: The prefix.
-        targets: What follows it.
-        length: Slots of a row, for both together.
         suffixes: What follows the targets. Adds `target_suffix_weights`: 1 on the suffix, and on the targets of
             examples that have none.
         loss_on_targets_only: Else the inputs are to be said as well.
-        packer: As for `encoder_decoder`.
     """
     behind = targets if suffixes is None else joined(targets, suffixes)
     whole = joined(inputs, behind)
@@ -100,18 +86,8 @@ def prefix_language_model(
 
 
 def encoder(inputs: Ragged, targets: Ragged, length: int, *, mask_id: int, packer: Packer | None = None) -> Arrays:
-    """For an encoder alone, which is to say what stood in the place of each `mask_id`.
-
-    Args:
-        inputs: What it reads.
-        targets: The text, token by token beside the inputs.
-        length: Slots of a row.
-        mask_id: Id that hides a token.
-        packer: As for `encoder_decoder`.
-
-    Raises:
-        DataError: Inputs and targets differ in length.
-    """
+    """For an encoder alone, which is to say what stood in the place of each `mask_id`. `targets`: the text, token by
+    token beside the inputs. Raises DataError where inputs and targets differ in length."""
     if (inputs.lengths != targets.lengths).any():
         row = int(np.flatnonzero(inputs.lengths != targets.lengths)[0])
         raise DataError(

@@ -33,16 +33,13 @@ class Foreign:
 
 
 def read_foreign(path: Path, format: ForeignFormat, model: T5ModelConfig | None = None) -> Foreign:
-    """A checkpoint's model.
+    """A checkpoint's model. Raises CheckpointError where it cannot be read, or is of another architecture than `model`.
 
     Args:
         path: t5x: the folder of a checkpoint, or an .npz or .safetensors file of parameters with names joined by "/".
             mesh_tf: the prefix or folder of a checkpoint of TensorFlow.
         format: Who wrote it.
         model: The architecture; None: as the shapes say. One without vocab_size takes that of the checkpoint.
-
-    Raises:
-        CheckpointError: It cannot be read, or is of another architecture than `model`.
     """
     arrays, named, step = _arrays(path, format)
     parameters = original.parameters_of(arrays)

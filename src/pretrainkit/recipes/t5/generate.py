@@ -22,7 +22,7 @@ def generate(
     batch_size: int = 64,
     **decoding: Any,
 ) -> list[dict[str, Any]]:
-    """`num` answers to each prompt.
+    """`num` answers to each prompt, of which `batch_size` are read at a time.
 
     Args:
         config: Bound.
@@ -30,17 +30,12 @@ def generate(
         tokenizer: See `texts.vocabulary_of`.
         prompts: Inputs as a task would make them; or texts with `<extra_id_0>`, `<extra_id_1>`, … in place of what is
             to be filled in; or beginnings, for a language model.
-        num: Answers to each prompt.
-        batch_size: Prompts at a time.
         decoding: See `decoding_of`.
 
     Returns:
         Per prompt: "prompt"; "answers", the best first, each with "text", "score" (log-probability; of a beam search,
         over the brevity penalty) and, where the prompt has sentinels, "filled"; "text": what to show people: the
         answers, the filled prompts, or the prompt gone on with, in lines.
-
-    Raises:
-        InputError: Settings that do not go together, or a sentinel that does not exist.
     """
     vocabulary = vocabulary_of(config, tokenizer)
     goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
@@ -75,11 +70,7 @@ def generate(
 def score(
     config: T5Run, model: T5, tokenizer: Path | None, pairs: Sequence[tuple[str, str]], *, batch_size: int = 64
 ) -> list[float]:
-    """The log-probability of each answer, its end mark too, given its prompt. Arguments are those of `generate`.
-
-    Args:
-        pairs: Prompts and answers.
-    """
+    """The log-probability of each answer, its end mark too, given its prompt, of `pairs` of both. See `generate`."""
     vocabulary = vocabulary_of(config, tokenizer)
     goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
     predictor = Predictor(config, model, batch_size=batch_size, end_id=vocabulary.eos_id, is_prefix=not goes_on)
@@ -92,15 +83,8 @@ def score(
 
 
 def prompting(config: T5Run, *, has_tokenizer: bool) -> tuple[bool, bool]:
-    """What becomes of prompts.
-
-    Args:
-        config: Of the model.
-        has_tokenizer: Whether the model can be used without the module that its tasks are defined in.
-
-    Returns:
-        (whether they are beginnings of what the model says, whether they get an end mark)
-    """
+    """(whether prompts are beginnings of what the model says, whether they get an end mark). `has_tokenizer`: the model
+    can be used without the module that its tasks are defined in."""
     is_decoder = config.model.kind == "decoder_only"
     if config.data.task is None:
         first = config.data.denoising.all[0]

@@ -44,14 +44,7 @@ class T5Inference(Inference):
         predictor: Predictor,
         data: str,
     ) -> None:
-        """
-        Args:
-            request: What is asked.
-            examples: With `inputs`, `targets` or both as ids.
-            vocabulary: Of both.
-            predictor: Of the model.
-            data: Changes whenever the examples would.
-        """
+        """`examples`: with `inputs`, `targets` or both as ids. `data`: changes whenever the examples would."""
         self._request, self._examples, self._predictor, self._data = request, examples, predictor, data
         self._vocabulary = vocabulary
 
@@ -149,11 +142,7 @@ def open_inference(
 
 
 def tasks_of_mixture(config: T5Run, tokenizer: Path | None, name: str, split: str) -> tuple[str, ...] | None:
-    """See `Recipe.tasks_of_mixture`.
-
-    Raises:
-        InputError: None of its tasks has the split.
-    """
+    """See `Recipe.tasks_of_mixture`. Raises InputError where none of its tasks has the split."""
     config = _asked_of(config, tokenizer, name)
     if task_names(config) == [name]:
         return None

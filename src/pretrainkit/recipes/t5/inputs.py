@@ -66,13 +66,8 @@ class T5Targets:
 def read_batch(
     batch: Batch, kind: Kind = "encoder_decoder", *, layout: PairKind | None = None
 ) -> tuple[T5Inputs, T5Targets]:
-    """The inputs and targets of a batch.
-
-    Args:
-        batch: Tensors on the model's device.
-        kind: Of the model.
-        layout: Of attention; None: the device's best without dropout.
-    """
+    """The inputs and targets of a batch on the model's device. `layout`: of attention; None: the device's best without
+    dropout."""
     layout = layout or best_pairs(next(iter(batch.values())))
     is_encoder_only = kind == "encoder_only"
     encoder = None if kind == "decoder_only" else _segments(batch, "encoder", "encoder_input_tokens")
@@ -96,12 +91,8 @@ def read_batch(
 
 
 def target_examples(batch: Batch, side: str) -> Tensor:
-    """int64 of the shape of the targets: for each position, a number that all positions of its example share.
-
-    Args:
-        batch: As for `read_batch`.
-        side: encoder or decoder: where the targets are.
-    """
+    """int64 of the shape of the targets, which are on that side (encoder or decoder): for each position, a number that
+    all positions of its example share."""
     tokens = "encoder_input_tokens" if side == "encoder" else "decoder_target_tokens"
     return _numbered(_segments(batch, side, tokens))
 

@@ -30,14 +30,9 @@ class TokenLosses(NamedTuple):
 def token_losses(scores: TokenScores, vocab_size: int, *, label_smoothing: float, z_loss: float) -> TokenLosses:
     """Both losses of each token; the training loss is their sum.
 
-    With probability 1 - s on the target and q = s / (V - 1) on every other token, the cross-entropy is
-    logsumexp(x) - (1 - s - q) x_target - q sum(x), less the entropy of that distribution.
-
-    Args:
-        scores: With `logit_sum_K` where `label_smoothing` is not 0.
-        vocab_size: V.
-        label_smoothing: s, in [0, 1).
-        z_loss: Factor of logsumexp(x) ** 2.
+    With probability 1 - s on the target and q = s / (V - 1) on every other token, the cross-entropy is logsumexp(x) -
+    (1 - s - q) x_target - q sum(x), less the entropy of that distribution. s is `label_smoothing`, in [0, 1); where it
+    is not 0, `scores` have `logit_sum_K`. `z_loss` is the factor of logsumexp(x) ** 2.
     """
     log_sum_K = scores.loss.log_sum_K
     z_K = z_loss * log_sum_K.square() if z_loss else torch.zeros_like(log_sum_K)
@@ -61,14 +56,7 @@ def loss_sums(
     losses: TokenLosses, targets: T5Targets, weight: Tensor, config: T5ObjectiveConfig, examples_per_step: int
 ) -> dict[str, LossSum]:
     """Both losses, to be added over microbatches and ranks; the training loss of a step is the sum of their means.
-
-    Args:
-        losses: Of the tokens of `targets`.
-        targets: With the weight of each token.
-        weight: From `loss_weight`, of the same microbatch.
-        config: What to divide by.
-        examples_per_step: In the batches of all microbatches and ranks.
-    """
+    `weight` is that of `loss_weight`; `examples_per_step` are in the batches of all microbatches and ranks."""
     weight_K = targets.weight_K
     if config.normalize_by == "average_per_sequence":
         weight_K = share_of_example(targets)
@@ -80,13 +68,7 @@ def loss_sums(
 
 
 def token_sums(losses: TokenLosses, scores: TokenScores, targets: T5Targets) -> dict[str, LossSum]:
-    """Per target token, without gradient: both losses together, and the share of right guesses.
-
-    Args:
-        losses: Of the tokens of `targets`.
-        scores: What they were made of.
-        targets: With the weight of each token.
-    """
+    """Per target token, without gradient: both losses together, and the share of right guesses."""
     weight_K = targets.weight_K
     both_K = (losses.cross_entropy_K + losses.z_K).detach()
     total = weight_K.sum()
@@ -97,13 +79,7 @@ def token_sums(losses: TokenLosses, scores: TokenScores, targets: T5Targets) -> 
 
 
 def component_sums(losses: TokenLosses, targets: T5Targets, names: Sequence[str]) -> dict[str, LossSum]:
-    """Both losses together per target token of each component, by the name of its metric; without gradient.
-
-    Args:
-        losses: Of the tokens of `targets`.
-        targets: With the component of each token.
-        names: From `component_metrics`.
-    """
+    """Both losses together per target token of each component, by the name of its metric; without gradient."""
     if targets.component_K is None:
         raise ValueError(f"the batch does not say which of {len(names)} components its examples are of")
     both_K = (losses.cross_entropy_K + losses.z_K).detach()
@@ -113,13 +89,8 @@ def component_sums(losses: TokenLosses, targets: T5Targets, names: Sequence[str]
 
 
 def loss_weight(weight_RQ: Tensor, example_RQ: Tensor, config: T5ObjectiveConfig) -> Tensor:
-    """What a microbatch adds to the divisor of the loss, a float32 scalar.
-
-    Args:
-        weight_RQ: Loss weights of all target positions of the microbatch.
-        example_RQ: int64, a number for each example of the microbatch, the same for all its positions.
-        config: What to divide by.
-    """
+    """What a microbatch adds to the divisor of the loss, a float32 scalar, from the loss weights of all its target
+    positions and from `target_examples`."""
     if config.normalize_by == "real_target_tokens":
         return weight_RQ.sum(dtype=torch.float32)
     if config.normalize_by == "average_per_sequence":

@@ -26,11 +26,8 @@ _NORMS = {
 
 
 def names(variables: Iterable[str]) -> dict[str, str]:
-    """T5X's name of each variable that is a parameter; the optimizer's slots and the step are left out.
-
-    Raises:
-        CheckpointError: A variable has no place in a T5.
-    """
+    """T5X's name of each variable that is a parameter; the optimizer's slots and the step are left out. Raises
+    CheckpointError where a variable has no place in a T5."""
     given = [name for name in variables if not _SLOT.search(name) and name != "global_step"]
     tables = [name for name in given if _BIAS.fullmatch(name)]
     bias_per_layer = any("/block_000/" not in name for name in tables)

@@ -194,13 +194,7 @@ class T5(nn.Module):
     def forward(
         self, inputs: T5Inputs, token_K: Tensor | None = None, *, has_logit_sum: bool = False
     ) -> TokenScores | Tensor:
-        """Scores of the true tokens `token_K` at `inputs.predicted_K`, or float32 logits (K, V) where not given.
-
-        Args:
-            inputs: Where everything lies.
-            token_K: Integer ids in [0, V).
-            has_logit_sum: Give the sum of the logits too.
-        """
+        """Scores of the true tokens `token_K` at `inputs.predicted_K`, or float32 logits (K, V) where not given."""
         hidden_TD = self.hidden(inputs)
         hidden_KD = hidden_TD if inputs.predicted_K is None else hidden_TD[inputs.predicted_K]
         return self.head(hidden_KD, token_K, has_logit_sum=has_logit_sum)

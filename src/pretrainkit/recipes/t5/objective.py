@@ -33,12 +33,8 @@ class T5Objective(SeparableObjective):
     """The loss is (cross-entropy + z-loss) / what `objective.normalize_by` says, over the global batch."""
 
     def __init__(self, config: T5Run, components: Sequence[str] = ()) -> None:
-        """
-        Args:
-            config: Bound.
-            components: Names of those of the training mixture, whose losses and target tokens are logged one by one;
-                batches then have `components`.
-        """
+        """`components`: names of those of the training mixture, whose losses and target tokens are logged one by one;
+        batches then have `components`."""
         assert config.model.vocab_size is not None
         self._config = config
         self._vocab_size = config.model.vocab_size

@@ -70,11 +70,8 @@ def to_original(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
 
 
 def from_original(arrays: State, config: T5ModelConfig) -> dict[str, Tensor]:
-    """T5X's parameters as our state dict. Names may begin with `target/`; the optimizer's `state/` is not read.
-
-    Raises:
-        CheckpointError: A tensor is missing or left over.
-    """
+    """T5X's parameters as our state dict. Names may begin with `target/`; the optimizer's `state/` is not read. Raises
+    CheckpointError where a tensor is missing or left over."""
     rest = parameters_of(arrays)
     if not config.bias_per_layer and "encoder/layers_0/relpos_bias/rel_embedding" in rest:
         raise CheckpointError(
@@ -116,10 +113,8 @@ def parameters_of(arrays: State) -> dict[str, Tensor]:
 def model_of(parameters: State) -> T5ModelConfig:
     """The architecture that T5X's parameters belong to, as `parameters_of` gives them.
 
-    What no shape tells is what T5 has: ReLU without a gate, GELU with one, distances up to 128, no dropout.
-
-    Raises:
-        CheckpointError: They are no T5.
+    What no shape tells is what T5 has: ReLU without a gate, GELU with one, distances up to 128, no dropout. Raises
+    CheckpointError where they are no T5.
     """
     num_layers: dict[str, int] = {}
     for name in parameters:
@@ -160,11 +155,7 @@ def model_of(parameters: State) -> T5ModelConfig:
 
 
 def read_original(path: Path) -> dict[str, Tensor]:
-    """All arrays of an .npz or .safetensors file.
-
-    Raises:
-        CheckpointError: It cannot be read.
-    """
+    """All arrays of an .npz or .safetensors file. Raises CheckpointError where it cannot be read."""
     if path.suffix == ".safetensors":
         from pretrainkit.exporting.safetensors import read_tensors
 
@@ -182,11 +173,7 @@ def read_original(path: Path) -> dict[str, Tensor]:
 
 
 def write_original(path: Path, state: State, config: T5ModelConfig) -> None:
-    """Our weights for T5X, in an .npz or .safetensors file.
-
-    Raises:
-        InputError: The name ends otherwise.
-    """
+    """Our weights for T5X, in an .npz or .safetensors file. Raises InputError where the name ends otherwise."""
     if path.suffix not in (".npz", ".safetensors"):
         raise InputError(f"{path.name} ends in {path.suffix!r}\n  give a file whose name ends in .npz or .safetensors")
     arrays = to_original(state, config)

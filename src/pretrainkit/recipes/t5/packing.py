@@ -38,11 +38,7 @@ def one_per_row(num_examples: int, names: Mapping[str, int]) -> Placement:
 
 
 def pairs(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
-    """Examples 2 i and 2 i + 1 in row i.
-
-    Raises:
-        DataError: Both together are longer than a row.
-    """
+    """Examples 2 i and 2 i + 1 in row i. Raises DataError where both together are longer than a row."""
     joined = {name: sizes.reshape(-1, 2).sum(1) for name, sizes in lengths.items()}
     _check(joined, widths)
     num_rows = len(next(iter(joined.values())))
@@ -57,10 +53,7 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
     Args:
         lengths: By sequence, (B,) tokens, each at most its width.
         widths: By sequence, slots of a row.
-        num_rows: Rows to make, the last ones maybe empty; None: as many as are needed.
-
-    Raises:
-        DataError: An example is longer than a row, or more than `num_rows` rows are needed.
+        num_rows: Rows to make, the last ones maybe empty; None: as many as are needed. More are a DataError.
     """
     _check(lengths, widths)
     if len(lengths) == 1:
@@ -81,15 +74,7 @@ def best_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int], num_rows: i
 
 def next_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placement:
     """As SeqIO packs: in order, into the last row if all sequences of the example fit, else into a new one, which every
-    max(widths)-th example gets too.
-
-    Args:
-        lengths: By sequence, (B,) tokens, each at most its width.
-        widths: By sequence, slots of a row.
-
-    Raises:
-        DataError: An example is longer than a row.
-    """
+    max(widths)-th example gets too. Arguments are those of `best_fit`."""
     _check(lengths, widths)
     group, names = max(widths.values()), list(lengths)
     table = np.stack([lengths[name] for name in names], axis=1).tolist()

@@ -15,13 +15,8 @@ _LENGTHS = ((17, 9), (150, 40), (1, 1))
 
 @torch.no_grad()
 def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder: Path) -> float:
-    """The largest difference of a logit at a real target position, for examples of random ids.
-
-    Args:
-        config: Of an encoder_decoder.
-        model: In evaluation mode on CPU, in float32.
-        folder: The same weights for transformers.
-    """
+    """The largest difference of a logit at a real target position, for examples of random ids, between a model of kind
+    encoder_decoder, on CPU and in float32, and the same weights for transformers in `folder`."""
     import transformers
 
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -108,11 +108,8 @@ class Predictor:
 
     def answers(self, examples: Sequence[Example], num: int = 1) -> list[list[Answer]]:
         """`num` answers to each example: the best of a beam search, best first, or as many draws. Fewer where a search
-        finished some, but fewer than that.
-
-        Raises:
-            InputError: The method gives fewer, or inputs have ids that the model does not know.
-        """
+        finished some, but fewer than that. Raises InputError where the method gives fewer, or inputs have ids that the
+        model does not know."""
         method = self.decoding.method
         if num > 1 and (method == "greedy" or (method == "beam" and num > self.decoding.num_beams)):
             raise InputError(
@@ -131,11 +128,8 @@ class Predictor:
 
     @torch.no_grad()
     def token_scores(self, examples: Sequence[Example]) -> list[NDArray[np.float32]]:
-        """The log-probability of each target token of each example.
-
-        Raises:
-            InputError: There are ids that the model does not know.
-        """
+        """The log-probability of each target token of each example. Raises InputError where there are ids that the
+        model does not know."""
         for name in ("inputs", "targets"):
             self._check_ids(examples, name)
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(examples)

@@ -88,12 +88,8 @@ def joined(first: Ragged, second: Ragged) -> Ragged:
 
 
 def merged(parts: Sequence[tuple[Ints, Ragged]], num: int) -> Ragged:
-    """Sequences of several parts in the order of their numbers.
-
-    Args:
-        parts: The numbers that the sequences of each part get, ascending, and the sequences. Together 0 … num - 1.
-        num: Sequences in all.
-    """
+    """Sequences of several parts in the order of their numbers. A part is the numbers that its sequences get,
+    ascending, and the sequences; the numbers of all together are 0 … num - 1."""
     if len(parts) == 1:
         return parts[0][1]
     lengths, part_of = np.zeros(num, np.int64), np.zeros(num, np.int64)

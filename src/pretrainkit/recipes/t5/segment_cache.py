@@ -28,17 +28,8 @@ _logger = logging.getLogger(__name__)
 def segments_of(
     shards: TokenShards, length: int, *, min_documents: int = MIN_DOCUMENTS, **settings: Any
 ) -> SegmentIndex:
-    """The segments of `shards`, from the cache where there is one.
-
-    Args:
-        shards: The tokens.
-        length: Tokens of a segment.
-        min_documents: Smaller corpora are not worth a cache.
-        settings: All others of `segment_index`.
-
-    Raises:
-        OSError: Files of the shards or of the cache cannot be read.
-    """
+    """The segments of `shards`, from the cache where there is one. `settings`: all others of `segment_index`. Raises
+    OSError where files cannot be read."""
     if shards.num_documents < min_documents:
         return segment_index(shards, length, **settings)
     parts = [_FORMAT, shards.fingerprint, json.dumps({"length": length, **settings}, sort_keys=True)]

@@ -113,7 +113,6 @@ def segment_index(
     """The segments of `shards`.
 
     Args:
-        shards: The tokens.
         length: Tokens of a segment, end marks included.
         group_size: Documents of a group; with 1 no segment has tokens of two documents.
         max_document_tokens: Longer documents contribute one chunk of so many tokens, or their shorter last one; None:

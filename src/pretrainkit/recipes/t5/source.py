@@ -56,12 +56,6 @@ class DenoisingSource(BatchSource):
     """
 
     def __init__(self, config: T5Run, split: Split, components: Sequence[Component]) -> None:
-        """
-        Args:
-            config: A bound config.
-            split: Whose noise.
-            components: In the order of the mixture.
-        """
         self.config, self.split, self.components = config, split, tuple(components)
 
     @property
@@ -187,12 +181,7 @@ class DenoisingSource(BatchSource):
 
 def component_names(folders: Sequence[object], denoisers: Sequence[DenoiserConfig]) -> list[str]:
     """Of components, all different: the number of the folder where there are several, then the denoiser's label, then a
-    number where the same label returns.
-
-    Args:
-        folders: Of each component; equal ones are one folder.
-        denoisers: Of each component.
-    """
+    number where the same label returns."""
     numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
     found: list[str] = []
     for folder, denoiser in zip(folders, denoisers, strict=True):
@@ -256,20 +245,14 @@ def bind(config: T5Run) -> T5Run:
 
 
 def open_source(config: T5Run, split: Split) -> DenoisingSource | TaskBatches:
-    """The examples of a split of a bound config: of its tasks, or of its token shards.
-
-    Raises:
-        DataError: There are none, or files are missing or broken.
-    """
+    """The examples of a split of a bound config: of its tasks, or of its token shards. Raises DataError where there are
+    none, or files are missing or broken."""
     return open_tasks(config, split) if config.data.task is not None else open_shards(config, split)
 
 
 def open_shards(config: T5Run, split: Split) -> DenoisingSource:
-    """The examples of a split of a bound config.
-
-    Raises:
-        DataError: No shards were given, they are broken, or they hold nothing to learn from.
-    """
+    """The examples of a split of a bound config. Raises DataError where no shards were given, they are broken, or they
+    hold nothing to learn from."""
     sources = config.data.train if split == "train" else config.data.valid
     if not sources:
         raise DataError(f"data.{split} names no token shards\n  give it as data.{split}=FOLDER")
@@ -319,11 +302,8 @@ def denoiser_of(config: T5Run, denoiser: DenoiserConfig, ids: TextIds) -> Denois
 
 
 def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:
-    """The ids that the shards' tokenizer gives ends, sentinels and modes.
-
-    Raises:
-        DataError: The modes or the tokenizer's own sentinels are wanted, but the shards lack a copy of the tokenizer.
-    """
+    """The ids that the shards' tokenizer gives ends, sentinels and modes. Raises DataError where the modes or the
+    tokenizer's own sentinels are wanted, but the shards lack a copy of the tokenizer."""
     tokenizer = load_tokenizer(shards.tokenizer_folder) if shards.tokenizer_folder.is_dir() else None
     if denoising.modes and tokenizer is None:
         raise DataError(

@@ -66,17 +66,13 @@ class LengthPlan:
 def plan_lengths(
     input_length: int, noise_density: float, mean_span_length: float, *, extra_inputs: int = 1, extra_targets: int = 1
 ) -> LengthPlan:
-    """The longest segments whose corrupted inputs still fit.
+    """The longest segments whose corrupted inputs have at most `input_length` tokens, the end mark too.
 
     Args:
-        input_length: Most tokens of the inputs, with the end mark.
         noise_density: Share of the tokens that are noise, strictly between 0 and 1.
         mean_span_length: Average tokens of a noise run, at least 1.
         extra_inputs: Tokens that stand for a noise run in the inputs.
         extra_targets: Tokens that stand before a noise run in the targets.
-
-    Raises:
-        ConfigError: There is no such length.
     """
     if not 0 < noise_density < 1 or mean_span_length < 1 or input_length < 3:
         raise ConfigError(
@@ -158,16 +154,8 @@ def corrupt_spans(
     end: int,
 ) -> tuple[Ragged, Ragged]:
     """Inputs and targets of `random_spans` with a sentinel for each run and an end mark: what `hide` gives on both
-    sides, at a tenth of its cost where the package was compiled, else a third.
-
-    Args:
-        keys: (B,) one for each segment.
-        text: Segments of at least 2 tokens.
-        noise_density: As for `random_spans`.
-        mean_span_length: As for `random_spans`.
-        sentinels: At least as many as there are runs in a segment.
-        end: Ends inputs and targets.
-    """
+    sides, at a tenth of its cost where the package was compiled, else a third. Segments have at least 2 tokens, and no
+    more runs than there are sentinels."""
     num_noise, num_spans = count_noise(text.lengths, noise_density, mean_span_length)
     compiled = _compiled_corrupt_spans()
     if compiled is None:
@@ -257,10 +245,8 @@ def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     """All tokens behind a random prefix, whose length is uniform from 1 to n - 1 for a density of 0.5.
 
     Below it the shortest prefix is round((1 - 2 density)(n - 1)), so that the mean share of noise is the density. The
-    original marks the prefix instead; here noise is always what is to be said.
-
-    Raises:
-        ConfigError: The density is above 0.5.
+    original marks the prefix instead; here noise is always what is to be said. Raises ConfigError where the density is
+    above 0.5.
     """
     if not 0 < noise_density <= 0.5:
         raise ConfigError(f"noise_density {noise_density} does not suit a random prefix\n  it must be in (0, 0.5]")
@@ -271,16 +257,11 @@ def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
 
 
 def paired_prefixes(keys: Keys, lengths: Ints, half: int) -> tuple[Ints, Ints]:
-    """For texts that are cut in two examples each which share rows of `half` slots, on both sides: lengths and prefixes
-    of the examples, (2 B,) each, those of a text side by side.
+    """For texts of at most 2 `half` tokens that are cut in two examples each which share rows of `half` slots, on both
+    sides: lengths and prefixes of the examples, (2 B,) each, those of a text side by side.
 
     The first prefix is uniform from 1 to `half` - 1, the second as long as what follows the first, so that full texts
     fill both rows.
-
-    Args:
-        keys: Of the texts.
-        lengths: (B,) tokens of the texts, at most 2 `half`.
-        half: Tokens of the first example, where the text has so many.
     """
     first = np.minimum(lengths, half)
     second = lengths - first
@@ -325,10 +306,8 @@ def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingI
     sentinels: each run becomes one sentinel, the k-th run of a segment the k-th. shared_sentinel: each run becomes the
     first sentinel. sentinel_per_token: each token does. drop: nothing stays. permute: they change places among
     themselves. random_of_segment: each becomes a random token of its segment; random_of_vocabulary: a random text id;
-    random_or_sentinel: that in one case of ten, else the first sentinel. keep: nothing is hidden.
-
-    Raises:
-        ValueError: A segment has more hidden runs than there are sentinels.
+    random_or_sentinel: that in one case of ten, else the first sentinel. keep: nothing is hidden. Raises ValueError
+    where a segment has more hidden runs than there are sentinels.
     """
     if kind == "keep":
         return tokens

@@ -39,11 +39,8 @@ _logger = logging.getLogger(__name__)
 
 
 def denoising_steps(config: DenoisingConfig) -> tuple[Step, ...]:
-    """The steps behind the cache marker that make inputs and targets of documents, EOS included.
-
-    Raises:
-        ConfigError: The objective has several denoisers.
-    """
+    """The steps behind the cache marker that make inputs and targets of documents, EOS included. Raises ConfigError
+    where the objective has several denoisers."""
     if len(config.all) > 1:
         raise ConfigError(
             f"data.denoising.name={config.name} has {len(config.all)} denoisers; a task of text has one\n"

@@ -21,12 +21,9 @@ _logger = logging.getLogger(__name__)
 
 
 def task_evaluations(config: T5Run, world: World, precision: Precision, folder: Path | None) -> list[Evaluation]:
-    """That of `evaluate.infer`; none where the run has no tasks, or none of them has metrics and the split.
-
-    Raises:
-        ConfigError, DataError: The examples cannot be made, a metric cannot judge them, or no task has the split that
-            `evaluate.infer` names.
-    """
+    """That of `evaluate.infer`; none where the run has no tasks, or none of them has metrics and the split. Raises
+    ConfigError, DataError where the examples cannot be made, a metric cannot judge them, or no task has the split that
+    `evaluate.infer` names."""
     evaluator, infer = _evaluator(config, world), config.evaluate.infer
     if evaluator is None or infer is None:
         return []

@@ -47,14 +47,7 @@ class TaskBatches(BatchSource):
     def __init__(
         self, config: T5Run, split: Split, tasks: Sequence[BoundTask], weights: Sequence[float], identity_of_tasks: str
     ) -> None:
-        """
-        Args:
-            config: A bound config.
-            split: Whether epochs differ.
-            tasks: Bound to their data.
-            weights: Their rates.
-            identity_of_tasks: Changes whenever their examples would.
-        """
+        """`identity_of_tasks` changes whenever their examples would."""
         self.config, self.split, self.tasks = config, split, tuple(tasks)
         self._weights, self._identity = tuple(weights), identity_of_tasks
         self.has_inputs = "inputs" in self.tasks[0].features
@@ -234,11 +227,7 @@ def _pair_problems(config: T5Run, tasks: Sequence[Task]) -> list[str]:
 
 def open_tasks(config: T5Run, split: Split) -> TaskBatches:
     """The examples of a split of a config bound by `bind_tasks`. Held out are all tasks that have the split, also those
-    of rate 0.
-
-    Raises:
-        DataError: No task has the split, or files are missing.
-    """
+    of rate 0. Raises DataError where no task has the split, or files are missing."""
     registry, tasks, _ = _tasks(config)
     data, name = config.data, str(config.data.task)
     wanted = data.train_split if split == "train" else data.valid_split
@@ -284,11 +273,8 @@ def declared_features(config: T5Run) -> Mapping[str, Feature]:
 
 
 def registry_of(config: T5Run) -> TaskRegistry:
-    """All tasks and mixtures, those of the recipe and of the user, with what the run supplies.
-
-    Raises:
-        DataError: The tokenizer is not there.
-    """
+    """All tasks and mixtures, those of the recipe and of the user, with what the run supplies. Raises DataError where
+    the tokenizer is not there."""
     _import_modules(config)
     return REGISTRY.supplied(supply_of(config))
 

@@ -15,11 +15,8 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 
 def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
-    """What a trained model reads and says.
-
-    Args:
-        config: Its config.
-        tokenizer: The folder beside the model; None: `data.tokenizer`, or else the tasks it was trained on, say it.
+    """What a trained model reads and says: by the folder beside it, or else `data.tokenizer`, or else the tasks it was
+    trained on.
 
     Raises:
         DataError: There is no tokenizer.

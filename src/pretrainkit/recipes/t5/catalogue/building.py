@@ -23,16 +23,8 @@ def text_task(
     metrics: Metrics = (),
     after: Sequence[Step] = (),
 ) -> Task:
-    """A task whose `steps` make texts, which are tokenized, kept, and ended.
-
-    Args:
-        name: Of the task.
-        source: Of rows.
-        *steps: From a row to `inputs` and `targets`.
-        postprocess: See `Task`.
-        metrics: See `Task`.
-        after: Steps behind the cache marker, before EOS is appended.
-    """
+    """A task whose `steps` make texts, `inputs` and `targets`, of rows; they are tokenized, kept, and ended. `after`:
+    steps behind the cache marker, before EOS is appended."""
     return Task(
         name,
         source,
