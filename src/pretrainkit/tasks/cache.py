@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from pretrainkit.errors import DataError
 from pretrainkit.tasks.bound_task import Examples
 from pretrainkit.tasks.steps import Example
+from pretrainkit.tasks.vocabulary import Vocabulary
 from pretrainkit.tokenizers.shards import TokenShards
+from pretrainkit.tokenizers.special import SpecialIds
 
 if TYPE_CHECKING:
     from pretrainkit.tasks.definitions import Task
@@ -37,6 +39,12 @@ _logger = logging.getLogger(__name__)
 def task_folder(cache: str | Path, task_name: str) -> Path:
     """Where a cache folder has a task."""
     return Path(cache, *task_name.split(":"))
+
+
+def special_ids(vocabulary: Vocabulary) -> SpecialIds:
+    """Of token shards that a vocabulary made: T5 has one end mark, and no mask."""
+    eos, pad = vocabulary.eos_id, vocabulary.pad_id
+    return SpecialIds(unk=vocabulary.unk_id, cls=eos, sep=eos, mask=pad, pad=pad)
 
 
 def extras_name(shard: int, num_shards: int, suffix: str) -> str:

@@ -20,12 +20,11 @@ import numpy as np
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.files.manifest import atomic_file, made_by
 from pretrainkit.files.work import work_folder
-from pretrainkit.tasks.cache import COMPLETED, MISSING, TaskCache, encoded_extras, extras_name, task_folder
+from pretrainkit.tasks.cache import COMPLETED, MISSING, TaskCache, encoded_extras, extras_name, special_ids, task_folder
 from pretrainkit.tasks.steps import Example
 from pretrainkit.tasks.task import REGISTRY, Task
 from pretrainkit.tasks.user_modules import import_modules
 from pretrainkit.tokenizers.shard_writer import ShardWriter, finish_shards
-from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_processes, run_tasks
 
 EXAMPLES_PER_SHARD = 50_000
@@ -203,11 +202,14 @@ def _finish(task: Task, folder: Path, shards: Sequence[Shard], fingerprint: str)
     names = _stored_features(task)
     for name in names:
         vocabulary = task.features[name].vocabulary
-        eos, pad = vocabulary.eos_id, vocabulary.pad_id
-        special = SpecialIds(unk=vocabulary.unk_id, cls=eos, sep=eos, mask=pad, pad=pad)
-        entries = [result["entries"][name] for result in results]
-        more: dict[str, Any] = {"vocab_size": vocabulary.size, "special": special, "tokenizer": vocabulary.fingerprint}
-        finish_shards(folder / split / name, entries, corpus=fingerprint, **more)
+        finish_shards(
+            folder / split / name,
+            [result["entries"][name] for result in results],
+            vocab_size=vocabulary.size,
+            special=special_ids(vocabulary),
+            tokenizer=vocabulary.fingerprint,
+            corpus=fingerprint,
+        )
     info = {
         "num_shards": len(shards),
         "shard_examples": [result["counts"]["examples"] for result in results],

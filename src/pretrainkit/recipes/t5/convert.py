@@ -1,7 +1,9 @@
-"""The same weights for Hugging Face's `T5ForConditionalGeneration`, `MT5…` and `UMT5…`, both ways.
+"""The same weights for Hugging Face's `T5ForConditionalGeneration`, `MT5…` and `UMT5…`, both ways; and a fine-tuned
+encoder for `T5EncoderModel` (`UMT5…`, `MT5…`), with its linear head in a file beside it: transformers' own
+`T5ForSequenceClassification` asks the decoder, which a fine-tuned encoder has not.
 
-Nothing here imports transformers: its folders are `config.json`, `model.safetensors` and tokenizer files. Tensors are
-equal in both, one by one; only names differ.
+Its folders are `config.json`, `model.safetensors` and tokenizer files. Tensors are equal in both, one by one; only
+names differ. transformers is imported only to compare logits.
 """
 
 import json
@@ -11,13 +13,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretrainkit.errors import CheckpointError, InputError
+from pretrainkit.exporting.class_names import class_names, class_settings
 from pretrainkit.exporting.folder import new_folder
 from pretrainkit.exporting.safetensors import read_tensors, write_tensors
+from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
 from pretrainkit.recipes.t5.decode import END_ID
+from pretrainkit.recipes.t5.inputs import read_batch
 from pretrainkit.tasks.vocabulary import Vocabulary
 
 State = Mapping[str, Tensor]
@@ -275,3 +280,98 @@ def _has_logits(state: State, values: Mapping[str, Any]) -> bool:
     table = state.get("shared.weight")
     is_copy = table is not None and torch.equal(state["lm_head.weight"], table)
     return not (is_copy and values.get("tie_word_embeddings", True))
+
+
+HEAD = "classifier.safetensors"
+_PARTS = ("embedding.", "encoder.")
+"""What a text encoder has of a T5."""
+_ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+
+
+def write_encoder(
+    trained: TextClassifier, config: T5ModelConfig, out: Path, *, tokenizer: Path | None, vocabulary: Vocabulary | None
+) -> None:
+    """Write a folder whose encoder `T5EncoderModel.from_pretrained` loads.
+
+    `classifier.safetensors` has `weight` and `bias` of the head, which reads the mean over an example's last hidden
+    states; the end mark counts, padding does not. The classes are in `config.json`. Raises InputError where the model
+    has no Hugging Face form; `out` exists and is not an empty folder, or cannot be written.
+    """
+    state = trained.encoder.state_dict()
+    tensors = {theirs: state[ours] for ours, theirs in huggingface_names(config).items() if ours in state}
+    end_id = END_ID if vocabulary is None else vocabulary.eos_id
+    values = to_huggingface_config(config, end_id=end_id)
+    values |= class_settings(trained.classes)
+    values |= {"architectures": [_ENCODERS[values["model_type"]]], "is_encoder_decoder": False, "use_cache": False}
+    with new_folder(out) as folder:
+        write_tensors(folder / "model.safetensors", tensors)
+        write_tensors(folder / HEAD, trained.head.state_dict())
+        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        if tokenizer is not None and vocabulary is not None:
+            write_tokenizer(tokenizer, vocabulary, folder)
+
+
+def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[str, Tensor], tuple[str, ...]]:
+    """What `write_encoder` wrote: (config, encoder's tensors, head's, names of the classes). Raises CheckpointError
+    where a file is missing or broken, or the model is of another kind."""
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_bytes())
+        config = from_huggingface_config(values)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}\n  copy it again") from None
+    if not (folder / HEAD).is_file():
+        raise CheckpointError(
+            f"{folder} has no {HEAD}: classifiers of T5 are read as this recipe exports them, an encoder with a head "
+            f"beside it, and this is a {', '.join(values.get('architectures') or ['T5'])}\n"
+            "  give the T5 it was trained from: init_from=FOLDER init.recipe=t5"
+        )
+    tensors, head = read_tensors(folder), read_tensors(folder, HEAD.removesuffix(".safetensors"))
+    names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_PARTS)}
+    missing = [theirs for theirs in names.values() if theirs not in tensors]
+    if missing or set(head) != {"weight", "bias"}:
+        raise CheckpointError(f"{folder} lacks tensors, such as {(*missing, HEAD)[0]}\n  copy it again")
+    encoder = {ours: tensors[theirs] for ours, theirs in names.items()}
+    return config, encoder, head, class_names(values, len(head["weight"]))
+
+
+_LENGTHS = ((17, 9), (150, 40), (1, 1))
+"""(input, target) tokens of the examples: nearby and far positions, and hardly any."""
+
+
+@torch.no_grad()
+def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder: Path) -> float:
+    """The largest difference of a logit at a real target position, for examples of random ids, between a model of kind
+    encoder_decoder, on CPU and in float32, and the same weights for transformers in `folder`."""
+    import transformers
+
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+    # transformers 5 sets the flag of umT5 itself and then scales its logits, which are not tied.
+    is_scaled = config.bias_per_layer and not config.tied_logits and theirs.config.tie_word_embeddings
+    batch = _random_batch(config)
+    inputs, _ = read_batch(batch)
+    found = model(inputs)
+    expected = theirs(
+        input_ids=batch["encoder_input_tokens"].long(),
+        attention_mask=(batch["encoder_input_tokens"] != 0).long(),
+        decoder_input_ids=batch["decoder_input_tokens"].long(),
+    ).logits[batch["decoder_target_tokens"] != 0]
+    scale = config.hidden_size**0.5 if is_scaled else 1.0
+    return float((found - expected * scale).abs().max())
+
+
+def _random_batch(config: T5ModelConfig) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    widths = [max(lengths) for lengths in zip(*_LENGTHS, strict=True)]
+    sides = []
+    for side, width in enumerate(widths):
+        ids = torch.randint(2, config.vocab_size or 2, (len(_LENGTHS), width), generator=generator, dtype=torch.int32)
+        real = torch.arange(width) < torch.tensor([[lengths[side]] for lengths in _LENGTHS])
+        sides.append(ids * real)
+    inputs, targets = sides
+    return {
+        "encoder_input_tokens": inputs,
+        "decoder_target_tokens": targets,
+        "decoder_input_tokens": nn.functional.pad(targets[:, :-1], (1, 0)) * (targets != 0),
+        "decoder_loss_weights": (targets != 0).float(),
+    }

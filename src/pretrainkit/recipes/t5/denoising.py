@@ -11,7 +11,7 @@ Dimensions: B segments.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -224,6 +224,16 @@ class DenoisingConfig(Config):
         if self.chunk_start == "uniform" and self.max_document_tokens is None:
             raise ValueError("chunk_start=uniform needs max_document_tokens, which says how long a chunk is")
         return self
+
+    def segment_settings(self, denoiser: DenoiserConfig, end: int) -> dict[str, Any]:
+        """Of `segments_of`, for one of `all` and the id of the end mark."""
+        return {
+            "group_size": denoiser.group_size or self.group_size,
+            "max_document_tokens": self.max_document_tokens,
+            "end_mark": end if denoiser.end_of_document else None,
+            "is_random_length": denoiser.is_random_length,
+            "is_uniform_start": self.chunk_start == "uniform",
+        }
 
     @property
     def all(self) -> tuple[DenoiserConfig, ...]:

@@ -16,16 +16,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretrainkit.errors import InputError
 from pretrainkit.nn.activations import ACTIVATIONS
 from pretrainkit.nn.autocast import activation_dtype, in_float32
 from pretrainkit.nn.biased_attention import PairLayout
 from pretrainkit.nn.dropout import dropout
 from pretrainkit.nn.initialise import built, truncated_normal_
+from pretrainkit.nn.layouts import example_numbers, stream_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.nn.relative_bias import RelativeBias
 from pretrainkit.nn.rms_norm import RMSNorm
 from pretrainkit.recipes.t5.config import T5ModelConfig
 from pretrainkit.recipes.t5.inputs import T5Inputs
+from pretrainkit.recipes.text_encoder import TextEncoder
+from pretrainkit.training.objective import Batch
 
 _TRUNCATED_DEVIATION = 0.87962566103423978
 """Of a standard normal distribution cut at two."""
@@ -282,3 +286,33 @@ def _relative_bias(config: T5ModelConfig, *, is_causal: bool) -> RelativeBias:
 def build(config: T5ModelConfig) -> T5:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
     return built(lambda: T5(config), T5.initialise)
+
+
+class T5TextEncoder(TextEncoder):
+    """Embeddings and encoder; `token_type_ids` and `positions` are not read."""
+
+    def __init__(self, model: T5) -> None:
+        """Raises InputError where the model has no encoder."""
+        super().__init__()
+        if model.encoder is None:
+            raise InputError("this T5 is a decoder alone\n  give one with an encoder")
+        self.width, self.dropout_rate = model.config.hidden_size, model.config.dropout
+        self.embedding, self.encoder = model.embedding, model.encoder
+
+    def blocks(self) -> list[torch.nn.Module]:
+        return list(self.encoder.layers)
+
+    def forward(self, batch: Batch, max_length: int) -> Tensor:
+        return self.vectors_and_tokens(batch, max_length)[0]
+
+    def vectors_and_tokens(self, batch: Batch, max_length: int) -> tuple[Tensor, Tensor]:
+        x_TD, ends = self.tokens(batch, max_length), batch["cu_seqlens"].long()
+        example_T = example_numbers(ends, len(x_TD))
+        sum_BD = x_TD.new_zeros(len(ends) - 1, self.width).index_add_(0, example_T, x_TD)
+        return sum_BD / ends.diff()[:, None], x_TD
+
+    def tokens(self, batch: Batch, max_length: int) -> Tensor:
+        x_TD = self.embedding(batch["input_ids"])
+        x_TD = x_TD.to(activation_dtype(x_TD))
+        has_dropout = self.training and self.dropout_rate > 0
+        return self.encoder(x_TD, stream_pairs(batch["cu_seqlens"].long(), len(x_TD), has_dropout=has_dropout))

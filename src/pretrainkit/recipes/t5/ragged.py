@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots
+from pretrainkit.rng import Keys
 
 Ints = NDArray[np.int64]
 
@@ -54,6 +55,7 @@ class Ragged:
         """Each sequence with the token `eos` after it."""
         values = np.full(len(self.values) + len(self), eos, np.int32)
         is_own = np.ones(len(values), np.bool_)
+        # Each end is moved on by the marks of the sequences before it.
         is_own[self.ends + np.arange(len(self))] = False
         values[is_own] = self.values
         return Ragged(values, self.lengths + 1)
@@ -69,6 +71,12 @@ def ragged(sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> Ragged:
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     values = [np.asarray(sequence, np.int32) for sequence in sequences]
     return Ragged(np.concatenate([np.empty(0, np.int32), *values]), lengths)
+
+
+def below(draws: Keys, sizes: Ints) -> Ints:
+    """A number of range(size) from each draw: the upper 32 bits of a product, without the division of a remainder."""
+    _32 = np.uint64(32)
+    return ((draws >> _32) * sizes.astype(np.uint64) >> _32).astype(np.int64)
 
 
 def constant(values: Sequence[int], num: int) -> Ragged:

@@ -21,8 +21,7 @@ from pretrainkit.recipes.t5 import features
 from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
-from pretrainkit.recipes.t5.segment_cache import segments_of
-from pretrainkit.recipes.t5.segments import SegmentIndex
+from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
 from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tasks.shares import shares, spread
@@ -276,15 +275,8 @@ def open_shards(config: T5Run, split: Split) -> DenoisingSource:
             )
         for config_of_one in denoising.all:
             denoiser = denoiser_of(config, config_of_one, ids)
-            index = segments_of(
-                one,
-                denoiser.segment_length,
-                group_size=config_of_one.group_size or denoising.group_size,
-                max_document_tokens=denoising.max_document_tokens,
-                end_mark=ids.end if config_of_one.end_of_document else None,
-                is_random_length=config_of_one.is_random_length,
-                is_uniform_start=denoising.chunk_start == "uniform",
-            )
+            settings = denoising.segment_settings(config_of_one, ids.end)
+            index = segments_of(one, denoiser.segment_length, **settings)
             share = source.weight if source.weight is not None else float(one.num_tokens)
             weight = share * config_of_one.rate / total_rate if is_weighted else None
             components.append(Component(one, index, denoiser, weight))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pretrainkit.data.subsets import slots, subsets
 from pretrainkit.errors import ConfigError
-from pretrainkit.recipes.t5.ragged import Ragged, kept
+from pretrainkit.recipes.t5.ragged import Ragged, below, kept
 from pretrainkit.rng import Keys, fold, stream_key, uniform
 
 Ints = NDArray[np.int64]
@@ -132,7 +132,7 @@ def random_spans(
         is_noise = is_noise[slots(sizes) < np.repeat(lengths, sizes)]
     if not random_roll:
         return is_noise
-    shift = np.repeat(_below(fold(keys, _ROLL), np.maximum(lengths, 1)), lengths)
+    shift = np.repeat(below(fold(keys, _ROLL), np.maximum(lengths, 1)), lengths)
     size, begin = np.repeat(lengths, lengths), np.repeat(np.cumsum(lengths) - lengths, lengths)
     return is_noise[begin + (slots(lengths) + shift) % size]
 
@@ -234,9 +234,9 @@ def iid(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
 def regular(keys: Keys, lengths: Ints, noise_density: float, shortest: int = 1, longest: int = 5) -> Mask:
     """Runs at equal distances: their length (uniform from `shortest` to `longest`) and the place of the first are drawn
     once for each segment, the period is round(length / noise_density)."""
-    span = shortest + _below(fold(keys, _PERIODS), np.full(len(keys), longest - shortest + 1))
+    span = shortest + below(fold(keys, _PERIODS), np.full(len(keys), longest - shortest + 1))
     period = np.maximum(np.rint(span / noise_density).astype(np.int64), 1)
-    offset = _below(fold(keys, _OFFSETS), period)
+    offset = below(fold(keys, _OFFSETS), period)
     place = slots(lengths) + np.repeat(offset, lengths)
     return place % np.repeat(period, lengths) < np.repeat(span, lengths)
 
@@ -252,7 +252,7 @@ def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
         raise ConfigError(f"noise_density {noise_density} does not suit a random prefix\n  it must be in (0, 0.5]")
     longest = np.maximum(lengths - 1, 0)
     shortest = np.minimum(np.maximum(np.rint((1 - 2 * noise_density) * longest).astype(np.int64), 1), longest)
-    prefix = shortest + _below(fold(keys, _PREFIX), longest - shortest + 1)
+    prefix = shortest + below(fold(keys, _PREFIX), longest - shortest + 1)
     return slots(lengths) >= np.repeat(prefix, lengths)
 
 
@@ -267,7 +267,7 @@ def paired_prefixes(keys: Keys, lengths: Ints, half: int) -> tuple[Ints, Ints]:
     second = lengths - first
     longest = np.maximum(first - 1, 0)
     shortest = np.minimum(1, longest)
-    prefix = shortest + _below(fold(keys, _PREFIX), longest - shortest + 1)
+    prefix = shortest + below(fold(keys, _PREFIX), longest - shortest + 1)
     other = np.minimum(half - prefix, np.maximum(second - 1, 0))
     return np.stack([first, second], axis=1).ravel(), np.stack([prefix, other], axis=1).ravel()
 
@@ -329,19 +329,13 @@ def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingI
         order = np.lexsort((fold(fold(keys, _ORDER)[row], place), row))
         values[where] = tokens.values[where[order]]
     elif kind == "random_of_segment":
-        drawn = _below(fold(fold(keys, _IDS)[row], place), tokens.lengths[row])
+        drawn = below(fold(fold(keys, _IDS)[row], place), tokens.lengths[row])
         values[where] = tokens.values[tokens.begins[row] + drawn]
     else:
         num = np.full(len(where), ids.vocab_size - FIRST_TEXT_ID)
-        values[where] = FIRST_TEXT_ID + _below(fold(fold(keys, _IDS)[row], place), num)
+        values[where] = FIRST_TEXT_ID + below(fold(fold(keys, _IDS)[row], place), num)
         if kind != "random_of_vocabulary":
             choice = uniform(fold(fold(keys, _CHOICE)[row], place), 1)[:, 0]
             share = _RANDOM_SHARE if kind == "random_or_sentinel" else 0.0
             values[where[choice >= share]] = ids.sentinels[0]
     return Ragged(values, tokens.lengths)
-
-
-def _below(draws: Keys, sizes: Ints) -> Ints:
-    """A number of range(size) from each draw."""
-    _32 = np.uint64(32)
-    return ((draws >> _32) * sizes.astype(np.uint64) >> _32).astype(np.int64)
