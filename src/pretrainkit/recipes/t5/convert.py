@@ -10,8 +10,9 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,12 +23,13 @@ from pretrainkit.exporting.safetensors import read_tensors, write_tensors
 from pretrainkit.recipes.exchange import TextClassifier
 from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
 from pretrainkit.recipes.t5.decode import END_ID
+from pretrainkit.recipes.t5.features import encoder_decoder
 from pretrainkit.recipes.t5.inputs import read_batch
+from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.tasks.vocabulary import Vocabulary
 
 State = Mapping[str, Tensor]
-HuggingFaceType = Literal["t5", "mt5", "umt5"]
-
+HEAD = "classifier.safetensors"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -36,11 +38,10 @@ TOKENIZER_FILES = (
     "spiece.model",
 )
 
-_ARCHITECTURES: dict[HuggingFaceType, str] = {
-    "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5ForConditionalGeneration",
-    "umt5": "UMT5ForConditionalGeneration",
-}
+_ARCHITECTURES = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}
+"""Beginnings of the names of classes by the type of model."""
+_OF_ENCODER = ("embedding.", "encoder.")
+"""What a text encoder has of a T5."""
 _FEED_FORWARD: dict[tuple[Activation, ...], str] = {
     ("relu",): "relu",
     ("gelu_tanh",): "gelu_new",
@@ -55,12 +56,17 @@ _ACTIVATIONS: dict[str, tuple[Activation, ...]] = {
     **{theirs: ours for ours, theirs in _FEED_FORWARD.items()},
     "gated-gelu_new": ("gelu_tanh", "linear"),
 }
+_ATTENTION = {"query": "q", "key": "k", "value": "v", "out": "o"}
 _MT5_VOCAB_SIZE = 250_112
+_LENGTHS = ((17, 9), (150, 40), (1, 1))
+"""(input, target) tokens of examples to compare logits of: nearby and far positions, and hardly any."""
 
 
 def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
     """Our name to Hugging Face's."""
-    found = {"embedding.weight": "shared.weight"}
+    found, num_ups = {"embedding.weight": "shared.weight"}, len(config.activations)
+    ups = {"up.0": "wi"} if num_ups == 1 else {f"up.{index}": f"wi_{index}" for index in range(num_ups)}
+    feed_forward = {**ups, "down": "wo"}
     if config.num_encoder_layers is None or config.num_decoder_layers is None:
         raise InputError(
             f"a model of kind {config.kind} has no Hugging Face form\n"
@@ -68,8 +74,8 @@ def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
         )
     for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         found[f"{stack}.final_norm.weight"] = f"{stack}.final_layer_norm.weight"
-        biased_layers = range(num_layers) if config.bias_per_layer else range(1)
-        for layer in biased_layers:
+        # Where layers share a table, the first one has it.
+        for layer in range(num_layers if config.bias_per_layer else 1):
             ours = f"{stack}.layers.{layer}" if config.bias_per_layer else stack
             theirs = f"{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
             found[f"{ours}.relative_bias.weight"] = theirs
@@ -81,21 +87,12 @@ def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
             for number, (part, their_part) in enumerate(sublayers):
                 norm = "cross_norm" if part == "cross_attention" else f"{part}_norm"
                 found[f"{ours}.{norm}.weight"] = f"{theirs}.{number}.layer_norm.weight"
-                modules = _feed_forward_names(config) if part == "feed_forward" else _ATTENTION_NAMES
+                modules = feed_forward if part == "feed_forward" else _ATTENTION
                 for module, their_module in modules.items():
                     found[f"{ours}.{part}.{module}.weight"] = f"{theirs}.{number}.{their_part}.{their_module}.weight"
     if not config.tied_logits:
         found["logits.weight"] = "lm_head.weight"
     return found
-
-
-_ATTENTION_NAMES = {"query": "q", "key": "k", "value": "v", "out": "o"}
-
-
-def _feed_forward_names(config: T5ModelConfig) -> dict[str, str]:
-    num = len(config.activations)
-    ups = {"up.0": "wi"} if num == 1 else {f"up.{index}": f"wi_{index}" for index in range(num)}
-    return {**ups, "down": "wo"}
 
 
 def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:
@@ -114,10 +111,9 @@ def from_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Ten
     copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     if config.tied_logits:
         copies.append("lm_head.weight")
-    if "shared.weight" not in state:
-        found = next((name for name in copies if name in state), None)
-        if found is not None:
-            state["shared.weight"] = state[found]
+    # Some checkpoints have the table under the name of a copy alone.
+    if "shared.weight" not in state and (found := [name for name in copies if name in state]):
+        state["shared.weight"] = state[found[0]]
     missing = [name for name in names.values() if name not in state]
     if missing:
         raise CheckpointError(
@@ -145,12 +141,12 @@ def to_huggingface_config(config: T5ModelConfig, *, end_id: int = 1) -> dict[str
             f"model.activations {list(config.activations)} have no Hugging Face form\n"
             f"  it has {'; '.join(', '.join(names) for names in _FEED_FORWARD)}"
         )
-    kind: HuggingFaceType = "umt5" if config.bias_per_layer else "t5"
+    kind = "umt5" if config.bias_per_layer else "t5"
     if config.vocab_size == _MT5_VOCAB_SIZE and kind == "t5" and not config.tied_logits:
         kind = "mt5"
     return {
         "model_type": kind,
-        "architectures": [_ARCHITECTURES[kind]],
+        "architectures": [f"{_ARCHITECTURES[kind]}ForConditionalGeneration"],
         "vocab_size": config.vocab_size,
         "d_model": config.hidden_size,
         "d_kv": config.head_size,
@@ -282,12 +278,6 @@ def _has_logits(state: State, values: Mapping[str, Any]) -> bool:
     return not (is_copy and values.get("tie_word_embeddings", True))
 
 
-HEAD = "classifier.safetensors"
-_PARTS = ("embedding.", "encoder.")
-"""What a text encoder has of a T5."""
-_ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
-
-
 def write_encoder(
     trained: TextClassifier, config: T5ModelConfig, out: Path, *, tokenizer: Path | None, vocabulary: Vocabulary | None
 ) -> None:
@@ -302,7 +292,8 @@ def write_encoder(
     end_id = END_ID if vocabulary is None else vocabulary.eos_id
     values = to_huggingface_config(config, end_id=end_id)
     values |= class_settings(trained.classes)
-    values |= {"architectures": [_ENCODERS[values["model_type"]]], "is_encoder_decoder": False, "use_cache": False}
+    architecture = f"{_ARCHITECTURES[values['model_type']]}EncoderModel"
+    values |= {"architectures": [architecture], "is_encoder_decoder": False, "use_cache": False}
     with new_folder(out) as folder:
         write_tensors(folder / "model.safetensors", tensors)
         write_tensors(folder / HEAD, trained.head.state_dict())
@@ -327,16 +318,12 @@ def read_encoder(folder: Path) -> tuple[T5ModelConfig, dict[str, Tensor], dict[s
             "  give the T5 it was trained from: init_from=FOLDER init.recipe=t5"
         )
     tensors, head = read_tensors(folder), read_tensors(folder, HEAD.removesuffix(".safetensors"))
-    names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_PARTS)}
+    names = {ours: theirs for ours, theirs in huggingface_names(config).items() if ours.startswith(_OF_ENCODER)}
     missing = [theirs for theirs in names.values() if theirs not in tensors]
     if missing or set(head) != {"weight", "bias"}:
         raise CheckpointError(f"{folder} lacks tensors, such as {(*missing, HEAD)[0]}\n  copy it again")
     encoder = {ours: tensors[theirs] for ours, theirs in names.items()}
     return config, encoder, head, class_names(values, len(head["weight"]))
-
-
-_LENGTHS = ((17, 9), (150, 40), (1, 1))
-"""(input, target) tokens of the examples: nearby and far positions, and hardly any."""
 
 
 @torch.no_grad()
@@ -361,17 +348,7 @@ def difference_from_huggingface(config: T5ModelConfig, model: nn.Module, folder:
 
 
 def _random_batch(config: T5ModelConfig) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    widths = [max(lengths) for lengths in zip(*_LENGTHS, strict=True)]
-    sides = []
-    for side, width in enumerate(widths):
-        ids = torch.randint(2, config.vocab_size or 2, (len(_LENGTHS), width), generator=generator, dtype=torch.int32)
-        real = torch.arange(width) < torch.tensor([[lengths[side]] for lengths in _LENGTHS])
-        sides.append(ids * real)
-    inputs, targets = sides
-    return {
-        "encoder_input_tokens": inputs,
-        "decoder_target_tokens": targets,
-        "decoder_input_tokens": nn.functional.pad(targets[:, :-1], (1, 0)) * (targets != 0),
-        "decoder_loss_weights": (targets != 0).float(),
-    }
+    rng, lengths = np.random.default_rng(0), list(zip(*_LENGTHS, strict=True))
+    inputs, targets = (ragged([rng.integers(2, config.vocab_size, num) for num in nums]) for nums in lengths)
+    arrays = encoder_decoder(inputs, targets, *map(max, lengths))
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +16,21 @@ from pretrainkit.formats.tf_checkpoint import TensorFlowCheckpoint
 from pretrainkit.recipes.t5 import original
 from pretrainkit.recipes.t5.config import T5ModelConfig
 
-ForeignFormat = Literal["t5x", "mesh_tf"]
-FORMATS: tuple[ForeignFormat, ...] = ("t5x", "mesh_tf")
+_SLOT = re.compile(r"_slot_(?:vr|vc|v|m)$")
+_STACK = r"(?P<stack>encoder|decoder|transformer)"
+_LAYER = rf"{_STACK}/block_(?P<block>\d+)/layer_(?P<layer>\d+)"
+_ATTENTION = re.compile(rf"{_LAYER}/(?P<kind>SelfAttention|EncDecAttention)/(?P<part>[qkvo])")
+_BIAS = re.compile(rf"{_LAYER}/SelfAttention/relative_attention_bias")
+_FEED_FORWARD = re.compile(rf"{_LAYER}/DenseReluDense/(?P<part>wi|wi_\d+|wo)/kernel")
+_NORM = re.compile(rf"{_LAYER}/(?:layer|rms)_norm/scale")
+_FINAL_NORM = re.compile(rf"{_STACK}/(?:final_layer|rms)_norm/scale")
+_LOGITS = re.compile(r"(?:decoder|transformer)/logits/kernel")
+_PARTS = {"q": "query", "k": "key", "v": "value", "o": "out"}
+_NORMS = {
+    "encoder": ("attention", "mlp"),
+    "decoder": ("self_attention", "cross_attention", "mlp"),
+    "transformer": ("self_attention", "mlp"),
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,7 @@ class Foreign:
     """Updates it was trained for, where the checkpoint says."""
 
 
-def read_foreign(path: Path, format: ForeignFormat, model: T5ModelConfig | None = None) -> Foreign:
+def read_foreign(path: Path, format: str, model: T5ModelConfig | None = None) -> Foreign:
     """A checkpoint's model. Raises CheckpointError where it cannot be read, or is of another architecture than `model`.
 
     Args:
@@ -77,14 +90,15 @@ def _agreed(model: T5ModelConfig | None, seen: T5ModelConfig) -> T5ModelConfig:
     return model
 
 
-def _arrays(path: Path, format: ForeignFormat) -> tuple[dict[str, Tensor], dict[str, str], int | None]:
+def _arrays(path: Path, format: str) -> tuple[dict[str, Tensor], dict[str, str], int | None]:
     """(parameters by T5X's names, the checkpoint's own names by those, step)."""
     checkpoint: Mapping[str, np.ndarray[Any, Any]]
     if format == "t5x" and path.suffix in (".npz", ".safetensors"):
         arrays = original.read_original(path)
         step = arrays.get("state/step")
-        own = {name: name for name in arrays}
-        return _floats(arrays), _without_target(own), None if step is None else int(step)
+        found = {name: array.float() for name, array in arrays.items() if not name.startswith("state/")}
+        own_names = {name.removeprefix("target/"): name for name in arrays}
+        return found, own_names, None if step is None else int(step)
     if format == "t5x":
         checkpoint = open_t5x(path)
         own = {name: name for name in checkpoint if name.startswith("target/")}
@@ -95,38 +109,13 @@ def _arrays(path: Path, format: ForeignFormat) -> tuple[dict[str, Tensor], dict[
         step_name = "global_step"
     found = {name: torch.from_numpy(np.array(checkpoint[theirs], np.float32)) for name, theirs in own.items()}
     step_value = int(checkpoint[step_name]) if step_name in checkpoint else None
-    return found, _without_target(own), step_value
-
-
-def _floats(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: array.float() for name, array in arrays.items() if not name.startswith("state/")}
-
-
-def _without_target(names: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix("target/"): own for name, own in names.items()}
+    return found, {name.removeprefix("target/"): theirs for name, theirs in own.items()}, step_value
 
 
 def _stacked(name: str) -> str:
     """The name that a layer's tensor has in the scalable variant."""
     stack, _, rest = name.partition("/")
     return f"{stack}/{stack}/{rest.partition('/')[2]}"
-
-
-_SLOT = re.compile(r"_slot_(?:vr|vc|v|m)$")
-_STACK = r"(?P<stack>encoder|decoder|transformer)"
-_LAYER = rf"{_STACK}/block_(?P<block>\d+)/layer_(?P<layer>\d+)"
-_ATTENTION = re.compile(rf"{_LAYER}/(?P<kind>SelfAttention|EncDecAttention)/(?P<part>[qkvo])")
-_BIAS = re.compile(rf"{_LAYER}/SelfAttention/relative_attention_bias")
-_FEED_FORWARD = re.compile(rf"{_LAYER}/DenseReluDense/(?P<part>wi|wi_\d+|wo)/kernel")
-_NORM = re.compile(rf"{_LAYER}/(?:layer|rms)_norm/scale")
-_FINAL_NORM = re.compile(rf"{_STACK}/(?:final_layer|rms)_norm/scale")
-_LOGITS = re.compile(r"(?:decoder|transformer)/logits/kernel")
-_PARTS = {"q": "query", "k": "key", "v": "value", "o": "out"}
-_NORMS = {
-    "encoder": ("attention", "mlp"),
-    "decoder": ("self_attention", "cross_attention", "mlp"),
-    "transformer": ("self_attention", "mlp"),
-}
 
 
 def mesh_names(variables: Iterable[str]) -> dict[str, str]:
@@ -146,6 +135,7 @@ def mesh_names(variables: Iterable[str]) -> dict[str, str]:
 
 
 def _mesh_name(name: str, bias_per_layer: bool) -> str | None:
+    """T5X's name; None: there is none. A decoder alone is called transformer there."""
     if name == "shared/embedding":
         return "token_embedder/embedding"
     if _LOGITS.fullmatch(name):
@@ -165,6 +155,7 @@ def _in_layer(pattern: re.Pattern[str], found: re.Match[str], bias_per_layer: bo
     if pattern is _FEED_FORWARD:
         return f"{layer}/mlp/{found['part']}/kernel"
     if pattern is _NORM:
+        # A norm is named by the part of the block that it stands before, here by its number.
         parts = _NORMS[found["stack"]]
         number = int(found["layer"])
         return f"{layer}/pre_{parts[number]}_layer_norm/scale" if number < len(parts) else None

@@ -93,13 +93,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """(T, D) to (T, D)."""
-        rate = self.dropout_rate if self.training else 0.0
-        inner_TF = None
-        for name, up in zip(self.activations, self.up, strict=True):
-            part_TF = up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
-            inner_TF = part_TF if inner_TF is None else inner_TF * part_TF
-        assert inner_TF is not None
-        return self.down(dropout(inner_TF, rate, is_training=self.training))
+        parts = [
+            up(x_TD) if name == "linear" else ACTIVATIONS[name](up(x_TD))
+            for name, up in zip(self.activations, self.up, strict=True)
+        ]
+        inner_TF = parts[0]
+        for part_TF in parts[1:]:
+            inner_TF = inner_TF * part_TF
+        return self.down(dropout(inner_TF, self.dropout_rate, is_training=self.training))
 
 
 class Block(nn.Module):
@@ -111,11 +112,8 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(config.hidden_size, config.norm_epsilon)
         self.attention = Attention(config)
         self.relative_bias = _relative_bias(config, is_causal=is_causal) if config.bias_per_layer else None
-        if has_cross_attention:
-            self.cross_norm: RMSNorm | None = RMSNorm(config.hidden_size, config.norm_epsilon)
-            self.cross_attention: Attention | None = Attention(config)
-        else:
-            self.cross_norm = self.cross_attention = None
+        self.cross_norm = RMSNorm(config.hidden_size, config.norm_epsilon) if has_cross_attention else None
+        self.cross_attention = Attention(config) if has_cross_attention else None
         self.feed_forward_norm = RMSNorm(config.hidden_size, config.norm_epsilon)
         self.feed_forward = FeedForward(config)
 
@@ -275,12 +273,8 @@ def _normal(weight: Tensor, deviation: float, *, is_cut: bool = False) -> None:
 
 
 def _relative_bias(config: T5ModelConfig, *, is_causal: bool) -> RelativeBias:
-    return RelativeBias(
-        config.num_heads,
-        num_buckets=config.num_buckets,
-        max_distance=config.max_distance,
-        is_bidirectional=not is_causal,
-    )
+    sizes = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}
+    return RelativeBias(config.num_heads, **sizes, is_bidirectional=not is_causal)
 
 
 def build(config: T5ModelConfig) -> T5:

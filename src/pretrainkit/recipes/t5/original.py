@@ -18,7 +18,7 @@ from pretrainkit.recipes.t5.config import T5ModelConfig
 
 State = Mapping[str, Tensor]
 
-_ATTENTION = {"query": "query", "key": "key", "value": "value", "out": "out"}
+_ATTENTION = ("query", "key", "value", "out")
 _SCAN_DIM = 1
 """Where T5X puts the layers (`param_scan_axis`)."""
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/")
@@ -44,13 +44,13 @@ def names(config: T5ModelConfig) -> dict[str, str]:
 def _layer_names(config: T5ModelConfig, stack: str, ours: str, theirs: str) -> dict[str, str]:
     own = "attention" if stack == "encoder" else "self_attention"
     found = {f"{ours}.attention_norm.weight": f"{theirs}/pre_{own}_layer_norm/scale"}
-    found |= {f"{ours}.attention.{a}.weight": f"{theirs}/{own}/{b}/kernel" for a, b in _ATTENTION.items()}
+    found |= {f"{ours}.attention.{part}.weight": f"{theirs}/{own}/{part}/kernel" for part in _ATTENTION}
     if config.bias_per_layer:
         found[f"{ours}.relative_bias.weight"] = f"{theirs}/relpos_bias/rel_embedding"
     if stack == "decoder" and config.kind == "encoder_decoder":
         found[f"{ours}.cross_norm.weight"] = f"{theirs}/pre_cross_attention_layer_norm/scale"
         cross = f"{theirs}/encoder_decoder_attention"
-        found |= {f"{ours}.cross_attention.{a}.weight": f"{cross}/{b}/kernel" for a, b in _ATTENTION.items()}
+        found |= {f"{ours}.cross_attention.{part}.weight": f"{cross}/{part}/kernel" for part in _ATTENTION}
     found[f"{ours}.feed_forward_norm.weight"] = f"{theirs}/pre_mlp_layer_norm/scale"
     num = len(config.activations)
     ups = ["wi"] if num == 1 else [f"wi_{index}" for index in range(num)]
@@ -105,6 +105,7 @@ def parameters_of(arrays: State) -> dict[str, Tensor]:
         if not name.startswith(inner):
             found[name] = array
             continue
+        # One array of all layers, as `jax.lax.scan` reads it.
         for layer, part in enumerate(array.unbind(_SCAN_DIM)):
             found[f"{stack}/layers_{layer}/{name.removeprefix(inner)}"] = part
     return found
@@ -125,8 +126,7 @@ def model_of(parameters: State) -> T5ModelConfig:
             f"these are not the parameters of a T5: no decoder or no embedding among {len(parameters)}, such as "
             f"{sorted(parameters)[:3]}\n  give a checkpoint of T5 1.0, 1.1, mT5, ByT5 or umT5"
         )
-    own = "attention" if "encoder" in num_layers else "self_attention"
-    stack = "encoder" if "encoder" in num_layers else "decoder"
+    stack, own = ("encoder", "attention") if "encoder" in num_layers else ("decoder", "self_attention")
     layer = f"{stack}/layers_0"
     bias_per_layer = f"{layer}/relpos_bias/rel_embedding" in parameters
     try:
@@ -166,9 +166,7 @@ def read_original(path: Path) -> dict[str, Tensor]:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in arrays.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        reason = (
-            error.strerror if isinstance(error, OSError) and error.strerror else "it is no whole .npz file of numbers"
-        )
+        reason = getattr(error, "strerror", None) or "it is no whole .npz file of numbers"
         raise CheckpointError(f"{path} cannot be read: {reason}\n  give an .npz or .safetensors file") from None
 
 

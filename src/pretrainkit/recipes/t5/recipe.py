@@ -299,9 +299,9 @@ class T5(
 
     def import_file(self, path: Path, format: str, config: T5Run | None) -> ImportedModel:
         """The config is `config`, or that of t5/1.1-base with the model of the file; the data is missing."""
-        from pretrainkit.recipes.t5.foreign import FORMATS, read_foreign
+        from pretrainkit.recipes.t5.foreign import read_foreign
 
-        found = read_foreign(path, FORMATS[self.file_formats.index(format)], None if config is None else config.model)
+        found = read_foreign(path, format, None if config is None else config.model)
         base = PRESETS["1.1-base"]() if config is None else config
         return ImportedModel(
             base.model_copy(update={"model": found.model}), found.state, names=found.names, step=found.step
