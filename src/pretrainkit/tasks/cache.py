@@ -60,7 +60,6 @@ class TaskCache:
         self.folder = folder
 
     def has(self, split: str) -> bool:
-        """Whether it holds a split."""
         return (self.folder / f"info.{split}.json").is_file()
 
     def info(self, split: str) -> dict[str, Any]:
@@ -68,11 +67,9 @@ class TaskCache:
         return _json(self.folder / f"info.{split}.json")
 
     def stats(self, split: str) -> dict[str, int]:
-        """Counts."""
         return _json(self.folder / f"stats.{split}.json")
 
     def examples(self, split: str) -> "CachedExamples":
-        """The examples of a split."""
         return CachedExamples(self.folder, split, self.info(split))
 
 

@@ -74,7 +74,6 @@ class Task:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Of the source."""
         return self.source.splits
 
     @property
@@ -83,7 +82,6 @@ class Task:
         return split_steps(self.name, self.preprocessors)[2]
 
     def replace(self, **changes: Any) -> "Task":
-        """A variant."""
         return dataclasses.replace(self, **changes)
 
     def supplied(self, supply: Supply) -> "Task":

@@ -92,8 +92,6 @@ class Proportional:
 
 @dataclass(frozen=True)
 class ProportionalToCharacters(Proportional):
-    """As `Proportional`, of characters."""
-
     feature: str = "targets"
 
     def __call__(self, task: "Task", sizes: Sizes) -> float:

@@ -56,7 +56,6 @@ class TaskSource(ABC):
         """Changes whenever the examples would; files are told apart by content, not by name."""
 
     def num_examples(self, split: str) -> int:
-        """How many raw examples the split has."""
         return sum(self.file_sizes(split))
 
     def shard(self, split: str, shard: int, num_shards: int) -> NDArray[np.int64]:
@@ -367,7 +366,6 @@ class _ParquetFiles:
         return self._files[file].read_row_group(group, columns=self._columns)
 
     def row(self, index: int) -> Example:
-        """Row `index` of all files."""
         if not 0 <= index < sum(self.sizes):
             raise IndexError(f"example {index} of {sum(self.sizes)}")
         number = int(np.searchsorted(self._ends, index, side="right"))
@@ -458,7 +456,6 @@ class TokenShardSource(_Lazy):
 
     @once
     def shards(self, split: str) -> TokenShards:
-        """The shards of a split."""
         self.check_split(split)
         return TokenShards.open(self.folders[split])
 

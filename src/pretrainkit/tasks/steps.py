@@ -82,7 +82,6 @@ def wanted(step: Step) -> frozenset[str]:
 
 
 def name_of(step: Step) -> str:
-    """For messages."""
     function = callable_of(step)
     while isinstance(function, functools.partial):
         function = function.func

@@ -53,8 +53,6 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class TaskRegistry:
-    """Tasks and mixtures by name."""
-
     _tasks: dict[str, Task] = field(default_factory=dict)
     _mixtures: dict[str, Mixture] = field(default_factory=dict)
     _supply: Supply | None = None
@@ -122,7 +120,6 @@ class TaskRegistry:
         raise AssertionError
 
     def names(self) -> tuple[str, ...]:
-        """Of all tasks and mixtures, sorted."""
         return tuple(sorted({*self._tasks, *self._mixtures}))
 
     def remove(self, name: str) -> None:
@@ -132,7 +129,6 @@ class TaskRegistry:
         self._mixtures.pop(name, None)
 
     def reset(self) -> None:
-        """Forgets everything."""
         self._tasks.clear()
         self._mixtures.clear()
 

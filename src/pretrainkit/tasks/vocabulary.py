@@ -94,7 +94,6 @@ class Vocabulary(ABC):
         """Text of ids that are all below `size`."""
 
     def describe(self) -> str:
-        """One line for messages."""
         return (
             f"{type(self).__name__} of {self.size:,} ids with {len(self.sentinel_ids)} sentinels, "
             f"fingerprint {self.fingerprint[:12]}"
@@ -420,7 +419,6 @@ class Feature:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype:
-        """`dtype` for NumPy."""
         return np.dtype(self.dtype)
 
 

@@ -48,8 +48,6 @@ _Split = tuple[list[SourceFile], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeSettings:
-    """How to encode."""
-
     splitter: SplitterName = "punkt"
     """How documents are cut into sentences."""
     punkt_rules: PunktRules = "default"

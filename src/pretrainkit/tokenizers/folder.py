@@ -79,7 +79,6 @@ def copy_tokenizer(origin: Path, out: Path, punkt: PunktParameters | None = None
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Readable JSON, atomically."""
     with atomic_file(path) as file:
         file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
 

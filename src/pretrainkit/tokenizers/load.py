@@ -82,7 +82,6 @@ class Tokenizer(ABC):
         """(V,) the text form of every id."""
 
     def encode(self, text: str) -> Ids:
-        """int32 ids of one text."""
         return self.encode_batch([text])[0]
 
     @cached_property

@@ -120,7 +120,6 @@ class PunktParameters:
 
     @property
     def fingerprint(self) -> str:
-        """128 bits in hex of all parameters."""
         return _digest(self.as_dict())
 
     def with_abbreviations(self, words: Iterable[str]) -> "PunktParameters":

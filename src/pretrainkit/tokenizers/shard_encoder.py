@@ -80,8 +80,6 @@ def finder_of_control_pieces(tokenizer: Tokenizer) -> Callable[[str], object]:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to make."""
-
     folder: Path
     index: int
     num_shards: int
@@ -97,7 +95,6 @@ class ShardTask:
 
 
 def encode_batch(encoder: Encoder, texts: list[Text]) -> Batch:
-    """Encodes documents, in order."""
     tokenizer, split, find_control = _parts(encoder)
     sentences: list[str] = []
     num_sentences = np.empty(len(texts), np.int64)

@@ -103,7 +103,6 @@ class TokenShards:
         return self._maps["documents"][shard]
 
     def document_hashes(self, shard: int) -> NDArray[np.uint64]:
-        """(documents,) hash of each document's text."""
         return self._maps["hashes"][shard]
 
     def document(self, index: int) -> list[NDArray[np.unsignedinteger]]:

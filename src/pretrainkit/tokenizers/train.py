@@ -24,8 +24,6 @@ Kind = Literal["unigram", "wordpiece", "bpe", "multimodal"]
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings:
-    """What tokenizer to train."""
-
     kind: Kind = "unigram"
     """unigram: SentencePiece, as in Sabertooth and T5. wordpiece: as in BERT. bpe: byte-level, as in RoBERTa.
     multimodal: WordPiece with sentinels, numbers and class names, as in 4M."""

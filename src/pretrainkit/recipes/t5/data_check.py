@@ -115,7 +115,6 @@ def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list
 
 
 def _row(batch: list[dict[str, np.ndarray]]) -> Iterator[str]:
-    """The first row as the model gets it."""
     for name, array in batch[0].items():
         yield f"  {name}: {_ids(array.astype(np.int64))}"
 
@@ -159,7 +158,6 @@ def _task_examples(source: TaskBatches, num: int) -> Iterator[dict[str, str]]:
 
 
 def _uncached(source: TaskBatches) -> list[str]:
-    """Large tasks that could have a cache."""
     registry = registry_of(source.config)
     names = [
         task.name
@@ -229,7 +227,6 @@ def uniform_loss(config: T5Run) -> float:
 
 
 def _count(config: T5Run, split: Literal["train", "valid"]) -> NDArray[np.int64]:
-    """How often each id occurs in targets."""
     source = open_source(config, split)
     counts = np.zeros(int(config.model.vocab_size or 0), np.int64)
     weights = np.array([size if weight is None else weight for size, weight in zip(source.sizes, source.weights)])

@@ -33,8 +33,6 @@ IMPOSSIBLE = -1e7
 
 
 class Decoded(NamedTuple):
-    """What was generated."""
-
     ids_BL: Tensor
     """int64, without the start token; 0 after the end mark. (B, N, L) from a beam search, the best beam last."""
     scores_B: Tensor
@@ -68,8 +66,6 @@ class _BlockWeights:
 
 
 class _Logits:
-    """The output layer of a model."""
-
     def __init__(self, model: T5) -> None:
         weight_VD = model.embedding.weight if model.logits is None else model.logits.weight
         self._scale = model.config.hidden_size**-0.5 if model.logits is None else 1.0

@@ -225,7 +225,6 @@ class _Place:
 
     @cached_property
     def copies(self) -> tuple[list[int], list[int], list[int]]:
-        """Begins, starts and lengths."""
         return self.begins.tolist(), self.starts.tolist(), self.lengths.tolist()
 
 

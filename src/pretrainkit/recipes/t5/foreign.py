@@ -35,8 +35,6 @@ _NORMS = {
 
 @dataclass(frozen=True)
 class Foreign:
-    """A model of another system in our terms."""
-
     model: T5ModelConfig
     state: dict[str, Tensor]
     """float32, by our names."""

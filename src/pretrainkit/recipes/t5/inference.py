@@ -34,8 +34,6 @@ _INPUT_NAMES, _TARGET_NAMES = ("inputs", "text", "prompt"), ("targets",)
 
 
 class T5Inference(Inference):
-    """Examples with a predictor."""
-
     def __init__(
         self,
         request: InferenceRequest,
@@ -224,7 +222,6 @@ def _pattern(given: str | None, usual: Sequence[str], columns: Sequence[str], op
 
 
 def _fields(pattern: str, option: str) -> list[str]:
-    """The columns that a pattern names."""
     try:
         return [re.split(r"[.\[]", name)[0] for _, name, _, _ in Formatter().parse(pattern) if name is not None]
     except ValueError as error:
@@ -270,7 +267,6 @@ def _rounded(value: float) -> float:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON."""
     return {name: _plain_value(value) for name, value in values.items()}
 
 

@@ -31,8 +31,6 @@ Kind = Literal["encoder_decoder", "decoder_only", "encoder_only"]
 
 @dataclass(frozen=True, eq=False)
 class T5Inputs:
-    """What the model reads."""
-
     encoder_ids_S: Tensor | None
     """Integer token ids; None without encoder."""
     decoder_ids_T: Tensor | None
@@ -49,8 +47,6 @@ class T5Inputs:
 
 @dataclass(frozen=True, eq=False)
 class T5Targets:
-    """What the model is to say."""
-
     token_K: Tensor
     """int64: the true id of each predicted token."""
     weight_K: Tensor

@@ -20,8 +20,6 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Placement:
-    """Rows and places of examples."""
-
     row: Ints
     """(B,) index of the row."""
     number: Ints

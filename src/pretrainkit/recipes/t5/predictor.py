@@ -38,8 +38,6 @@ _SCORED_TOKENS = 2048
 
 
 class Answer(NamedTuple):
-    """What was generated for an example."""
-
     ids: NDArray[np.int32]
     """Up to the end mark, which is the last one unless the answer was cut."""
     score: float
@@ -88,7 +86,6 @@ class Predictor:
 
     @property
     def max_length(self) -> int:
-        """Most tokens of an answer."""
         return self.decoding.max_length or self.config.data.target_length
 
     def predict(self, examples: Sequence[Example]) -> list[NDArray[np.int32]]:

@@ -25,8 +25,6 @@ UMT5_VOCAB_SIZE = round_vocab(256_000 + 300)
 
 @dataclass(frozen=True)
 class Size:
-    """What differs between the sizes of one family."""
-
     hidden_size: int
     num_heads: int
     head_size: int
@@ -39,8 +37,6 @@ class Size:
 
 @dataclass(frozen=True)
 class Family:
-    """What the sizes of one family share."""
-
     title: str
     vocab_size: int
     sizes: dict[str, Size]
@@ -108,7 +104,6 @@ UMT5_OPTIMIZER = OptimizerConfig(
 
 
 def model_of(family: Family, size: Size) -> T5ModelConfig:
-    """The architecture of one size."""
     return T5ModelConfig(
         vocab_size=family.vocab_size,
         hidden_size=size.hidden_size,

@@ -32,7 +32,6 @@ class Ragged:
 
     @property
     def begins(self) -> Ints:
-        """(B,) where each begins."""
         return self.ends - self.lengths
 
     def __len__(self) -> int:
@@ -80,7 +79,6 @@ def below(draws: Keys, sizes: Ints) -> Ints:
 
 
 def constant(values: Sequence[int], num: int) -> Ragged:
-    """The same sequence `num` times."""
     return Ragged(np.tile(np.asarray(values, np.int32), num), np.full(num, len(values), np.int64))
 
 

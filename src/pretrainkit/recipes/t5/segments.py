@@ -87,7 +87,6 @@ class SegmentIndex:
         return self.spans(index)[1]
 
     def read(self, shards: TokenShards, index: Ints) -> Ragged:
-        """The tokens of segments by number."""
         starts, lengths = self.spans(index)
         # The pieces that hold the first and the last token of each segment.
         first = np.searchsorted(self.piece_ends, starts, side="right")

@@ -38,8 +38,6 @@ _SUMMARY_EXAMPLES = 256
 
 @dataclass(frozen=True)
 class Component:
-    """Token shards, a denoiser, and the segments that it needs."""
-
     shards: TokenShards
     index: SegmentIndex
     denoiser: Denoiser
@@ -70,7 +68,6 @@ class DenoisingSource(BatchSource):
 
     @property
     def weights(self) -> list[float | None]:
-        """Of the components, for the order."""
         return [component.weight for component in self.components]
 
     @cached_property
@@ -146,7 +143,6 @@ class DenoisingSource(BatchSource):
         return (merged(inputs, num) if has_inputs else None), merged(targets, num)
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """See `features.lay_out`."""
         mask_ids = self.components[0].denoiser.ids.sentinels
         mask_id = mask_ids[0] if mask_ids else -1
         component = records.source if self.split == "train" and len(self.components) > 1 else None

@@ -54,17 +54,14 @@ class TaskBatches(BatchSource):
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Examples per task."""
         return tuple(map(len, self.tasks))
 
     @property
     def names(self) -> list[str]:
-        """Of the tasks."""
         return [task.name for task in self.tasks]
 
     @property
     def weights(self) -> list[float | None]:
-        """Of the tasks, for the order."""
         return list(self._weights)
 
     @cached_property
@@ -103,7 +100,6 @@ class TaskBatches(BatchSource):
         return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        """See `features.lay_out`."""
         component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
         inputs, targets = self.examples(records)
         is_paired = len(targets) > len(records)
