@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.tasks.definitions import (
@@ -24,7 +23,6 @@ from pretrainkit.tasks.definitions import (
     own_rates,
 )
 from pretrainkit.tasks.rates import Rate, Sizes, combined
-from pretrainkit.tasks.sources import TaskSource
 from pretrainkit.tasks.steps import Lengths
 from pretrainkit.tasks.supply import ALL, OpenSource, Supply
 from pretrainkit.tasks.vocabulary import Feature
@@ -62,7 +60,8 @@ class TaskRegistry:
         """The same tasks and mixtures with what they leave open, found out when they are asked for. Raises ConfigError
         where there is no task or mixture of a name that is to be left out, or a folder is given to data that no task
         names."""
-        places = {ALL, *(name for task in self._tasks.values() for name in _data_names(task.source))}
+        sources = (task.source for task in self._tasks.values())
+        places = {ALL, *(name for source in sources if isinstance(source, OpenSource) for name in source.names)}
         if unknown := sorted(supply.folders.keys() - places):
             raise ConfigError(
                 f"no task has data of the name {unknown[0]!r}, for which {supply.folders[unknown[0]]} is given\n"
@@ -113,11 +112,10 @@ class TaskRegistry:
 
     def get_task(self, name: str) -> Task:
         """The task of that name. Raises ConfigError where there is none, or a mixture only."""
-        if name in self._tasks:
-            return self._task(name)
-        if self.get(name):
+        if name not in self._tasks:
+            self.get(name)  # says so where there is nothing of that name
             raise ConfigError(f"{name!r} is a mixture, not a task\n  its tasks are: {', '.join(self.task_names(name))}")
-        raise AssertionError
+        return self._task(name)
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted({*self._tasks, *self._mixtures}))
@@ -201,9 +199,8 @@ class TaskRegistry:
             raise ConfigError(f"all tasks of mixture {name!r} with the split {split!r} have rate 0")
         tasks = [self.get_task(task) for task in rates]
         check_alike(tasks)
-        options: dict[str, Any] = {"seed": seed, "caches": caches, "use_cache": use_cache}
-        bound = tuple(task.bind(split, lengths, **options) for task in tasks)
-        return BoundMixture(name, bound, tuple(rates.values()))
+        bound = (task.bind(split, lengths, seed=seed, caches=caches, use_cache=use_cache) for task in tasks)
+        return BoundMixture(name, tuple(bound), tuple(rates.values()))
 
     def _member(self, name: str, within: str) -> Task | Mixture:
         try:
@@ -288,10 +285,6 @@ class TaskRegistry:
         return sum(rate / total * sizes.mean_tokens(self.get_task(name)) for name, rate in drawn.items())
 
 
-def _data_names(source: TaskSource) -> tuple[str, ...]:
-    return source.names if isinstance(source, OpenSource) else ()
-
-
 REGISTRY = TaskRegistry()
 """Where the functions below look. The one thing of the package that importing a module changes: tasks are defined by
 the modules of users, which have no other way to make them known."""
@@ -325,6 +318,7 @@ def nearest(name: str, known: Sequence[str], count: int = _NUM_NEAR) -> list[str
 
 
 def _edits(a: str, b: str) -> int:
+    # Levenshtein's table, a row at a time; `diagonal` is the number above and to the left.
     row = list(range(len(b) + 1))
     for i, left in enumerate(a, 1):
         diagonal, row[0] = row[0], i

@@ -104,14 +104,10 @@ UMT5_OPTIMIZER = OptimizerConfig(
 
 
 def model_of(family: Family, size: Size) -> T5ModelConfig:
+    own = {name: value for name, value in vars(size).items() if name != "num_parameters"}
     return T5ModelConfig(
+        **own,
         vocab_size=family.vocab_size,
-        hidden_size=size.hidden_size,
-        num_heads=size.num_heads,
-        head_size=size.head_size,
-        intermediate_size=size.intermediate_size,
-        num_encoder_layers=size.num_encoder_layers,
-        num_decoder_layers=size.num_decoder_layers,
         activations=("gelu_tanh", "linear") if family.is_gated else ("relu",),
         tied_logits=not family.is_gated,
         bias_per_layer=family.bias_per_layer,
