@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -43,8 +43,8 @@ class T5Inference(Inference):
         data: str,
     ) -> None:
         """`examples`: with `inputs`, `targets` or both as ids. `data`: changes whenever the examples would."""
-        self._request, self._examples, self._predictor, self._data = request, examples, predictor, data
-        self._vocabulary = vocabulary
+        self._request, self._examples, self._data = request, examples, data
+        self._vocabulary, self._predictor = vocabulary, predictor
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -82,11 +82,11 @@ class T5Inference(Inference):
         if mode == "predict":
             return [self._said(ids) for ids in self._predictor.predict(examples)]
         found, values = self._predictor.predict_with_values(examples)
-        aux = [
-            {"scores": _rounded(score), "token_scores": [_rounded(one) for one in tokens]}
-            for score, tokens in zip(values["scores"], values["token_scores"], strict=True)
+        scores = zip(found, values["scores"], values["token_scores"], strict=True)
+        return [
+            {**self._said(ids), "aux": {"scores": _rounded(score), "token_scores": list(map(_rounded, tokens))}}
+            for ids, score, tokens in scores
         ]
-        return [{**self._said(ids), "aux": one} for ids, one in zip(found, aux, strict=True)]
 
     def _said(self, ids: Sequence[int] | np.ndarray) -> dict[str, Any]:
         ids = np.asarray(ids).tolist()
@@ -127,15 +127,8 @@ def open_inference(
         bound = _row_examples(request, request.rows, vocabulary, has_end=has_end)
         data, is_prefix = request.rows.fingerprint(request.split), not goes_on
         data = fingerprint([data, request.inputs, request.targets, has_end])
-    predictor = Predictor(
-        config,
-        model,
-        decoding,
-        batch_size=request.batch_size,
-        end_id=vocabulary.eos_id,
-        is_prefix=is_prefix,
-        autocast=autocast,
-    )
+    options: dict[str, Any] = {"batch_size": request.batch_size, "end_id": vocabulary.eos_id, "is_prefix": is_prefix}
+    predictor = Predictor(config, model, decoding, **options, autocast=autocast)
     return T5Inference(request, bound, vocabulary, predictor, data)
 
 
@@ -193,12 +186,8 @@ def _row_examples(request: InferenceRequest, rows: TaskSource, vocabulary: Vocab
     if wants_targets and (targets := _pattern(request.targets, _TARGET_NAMES, names, "targets")) is not None:
         given["targets"] = targets
     feature = Feature(vocabulary, required=False)
-    task = Task(
-        name="rows",
-        source=rows,
-        features={"inputs": feature, "targets": feature},
-        preprocessors=[_Texts(given), _Encode(vocabulary, has_end)],
-    )
+    steps = [partial(_texts, patterns=given), partial(_encoded, vocabulary=vocabulary, has_end=has_end)]
+    task = Task("rows", rows, {"inputs": feature, "targets": feature}, steps)
     return task.bind(request.split, request.lengths)
 
 
@@ -231,34 +220,23 @@ def _fields(pattern: str, option: str) -> list[str]:
         ) from None
 
 
-@dataclass(frozen=True)
-class _Texts:
+def _texts(example: Example, patterns: Mapping[str, str]) -> Example:
     """Feature to a column, or to a pattern of columns."""
-
-    patterns: Mapping[str, str]
-
-    def __call__(self, example: Example) -> Example:
-        columns = {name: str(example[one]) for name, one in self.patterns.items() if one in example}
-        rest = {name: one for name, one in self.patterns.items() if name not in columns}
-        made = {name: value for name, value in example.items() if name not in ("inputs", "targets")}
-        return made | columns | {name: format_strings(**{name: one})(example)[name] for name, one in rest.items()}
+    columns = {name: str(example[one]) for name, one in patterns.items() if one in example}
+    rest = {name: one for name, one in patterns.items() if name not in columns}
+    made = {name: value for name, value in example.items() if name not in ("inputs", "targets")}
+    return made | columns | {name: format_strings(**{name: one})(example)[name] for name, one in rest.items()}
 
 
-@dataclass(frozen=True)
-class _Encode:
+def _encoded(example: Example, vocabulary: Vocabulary, has_end: bool) -> Example:
     """Texts to ids, with sentinels spelled out in them. Targets are ended always, inputs where the model expects it."""
-
-    vocabulary: Vocabulary
-    has_end: bool
-
-    def __call__(self, example: Example) -> Example:
-        made = dict(example)
-        for name in ("inputs", "targets"):
-            if name in example:
-                end = [self.vocabulary.eos_id] if name == "targets" or self.has_end else []
-                made[f"{name}_pretokenized"] = example[name]
-                made[name] = np.array([*encode(example[name], self.vocabulary), *end], np.int32)
-        return made
+    made = dict(example)
+    for name in ("inputs", "targets"):
+        if name in example:
+            end = [vocabulary.eos_id] if name == "targets" or has_end else []
+            made[f"{name}_pretokenized"] = example[name]
+            made[name] = np.array([*encode(example[name], vocabulary), *end], np.int32)
+    return made
 
 
 def _rounded(value: float) -> float:
@@ -266,15 +244,12 @@ def _rounded(value: float) -> float:
     return round(float(value), 5)
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _plain_value(value) for name, value in values.items()}
-
-
-def _plain_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain_value(one) for name, one in value.items()}
+        return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain_value(one) for one in value]
+        return [_plain(one) for one in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

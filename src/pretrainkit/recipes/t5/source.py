@@ -22,7 +22,7 @@ from pretrainkit.recipes.t5.config import T5Run, round_vocab
 from pretrainkit.recipes.t5.denoising import Denoiser, DenoiserConfig, DenoisingConfig, TextIds, describe, label
 from pretrainkit.recipes.t5.ragged import Ragged, constant, merged
 from pretrainkit.recipes.t5.segments import SegmentIndex, segments_of
-from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names
+from pretrainkit.recipes.t5.task_source import TaskBatches, bind_tasks, open_tasks, task_names, with_vocab_size
 from pretrainkit.rng import Keys, fold, stream_key
 from pretrainkit.tasks.shares import shares, spread
 from pretrainkit.tokenizers.load import load_tokenizer
@@ -218,9 +218,7 @@ def bind(config: T5Run) -> T5Run:
     refuse_shared_documents(train, valid)
     ids = text_ids(train[0], config.data.denoising)
     size = max(train[0].vocab_size, 1 + max(ids.sentinels, default=0))
-    if config.model.vocab_size is None:
-        model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
-        config = config.model_copy(update={"model": model})
+    config = with_vocab_size(config, round_vocab(size))
     problems = config.problems()
     assert config.model.vocab_size is not None
     if config.model.vocab_size < size:
@@ -320,9 +318,8 @@ def without_data(config: T5Run) -> tuple[T5Run, str]:
     data = config.data
     told = f"inputs of data.input_length={data.input_length} and targets of data.target_length={data.target_length}"
     if config.model.vocab_size is None:
-        config = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": _USUAL_VOCABULARY})})
         told += f", a vocabulary of {_USUAL_VOCABULARY:,} ids"
-    return config, told
+    return with_vocab_size(config, _USUAL_VOCABULARY), told
 
 
 def assumed_batch(config: T5Run, num_examples: int) -> dict[str, np.ndarray]:

@@ -100,12 +100,14 @@ class TaskBatches(BatchSource):
         return (ragged([one.get("inputs", ()) for one in found]) if self.has_inputs else None), targets
 
     def build(self, records: Records) -> dict[str, np.ndarray]:
-        component = self._numbers[records.source] if self.split == "train" and self._is_mixed else None
+        is_mixed = self.split == "train" and len(self._everyone) > 1
+        component = self._numbers[records.source] if is_mixed else None
         inputs, targets = self.examples(records)
         is_paired = len(targets) > len(records)
         if is_paired and component is not None:
             component = np.repeat(component, 2)
-        mask_id = self._mask_id
+        sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
+        mask_id = sentinels[0] if sentinels else -1
         return lay_out(self.config, inputs, targets, mask_id=mask_id, component=component, is_paired=is_paired)
 
     @cached_property
@@ -113,18 +115,16 @@ class TaskBatches(BatchSource):
         """Of the tasks, among all of the mixture."""
         return np.array([self._everyone.index(name) for name in self.names])
 
-    @property
-    def _is_mixed(self) -> bool:
-        return len(self._everyone) > 1
-
     @cached_property
     def _everyone(self) -> list[str]:
         return task_names(self.config)
 
-    @property
-    def _mask_id(self) -> int:
-        sentinels = self.tasks[0].features["targets"].vocabulary.sentinel_ids
-        return sentinels[0] if sentinels else -1
+
+def with_vocab_size(config: T5Run, size: int) -> T5Run:
+    """The config with `model.vocab_size`, where it leaves that open."""
+    if config.model.vocab_size is not None:
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": size})})
 
 
 def task_names(config: T5Run) -> list[str]:
@@ -145,9 +145,7 @@ def bind_tasks(config: T5Run) -> T5Run:
     _, tasks, vocabulary = _tasks(config)
     _check_model(config, tasks[0], vocabulary)
     size = vocabulary.size
-    if config.model.vocab_size is None:
-        model = config.model.model_copy(update={"vocab_size": round_vocab(size)})
-        config = config.model_copy(update={"model": model})
+    config = with_vocab_size(config, round_vocab(size))
     _warn_of_unread(config)
     warn_of_lacking(config, "train")
     problems = config.problems()
@@ -258,8 +256,7 @@ def open_tasks(config: T5Run, split: Split) -> TaskBatches:
 
 def run_tasks(config: T5Run) -> tuple[tuple[Task, ...], Vocabulary]:
     """The tasks of a run, also those of rate 0, and the vocabulary of all their features."""
-    _, tasks, vocabulary = _tasks(config)
-    return tasks, vocabulary
+    return _tasks(config)[1:]
 
 
 def declared_features(config: T5Run) -> Mapping[str, Feature]:
