@@ -25,6 +25,7 @@ from pretrainkit.recipes.t5.config import Activation, T5ModelConfig
 from pretrainkit.recipes.t5.decode import END_ID
 from pretrainkit.recipes.t5.features import encoder_decoder
 from pretrainkit.recipes.t5.inputs import read_batch
+from pretrainkit.recipes.t5.original import tensors
 from pretrainkit.recipes.t5.ragged import ragged
 from pretrainkit.tasks.vocabulary import Vocabulary
 
@@ -56,7 +57,6 @@ _ACTIVATIONS: dict[str, tuple[Activation, ...]] = {
     **{theirs: ours for ours, theirs in _FEED_FORWARD.items()},
     "gated-gelu_new": ("gelu_tanh", "linear"),
 }
-_ATTENTION = {"query": "q", "key": "k", "value": "v", "out": "o"}
 _MT5_VOCAB_SIZE = 250_112
 _LENGTHS = ((17, 9), (150, 40), (1, 1))
 """(input, target) tokens of examples to compare logits of: nearby and far positions, and hardly any."""
@@ -64,35 +64,12 @@ _LENGTHS = ((17, 9), (150, 40), (1, 1))
 
 def huggingface_names(config: T5ModelConfig) -> dict[str, str]:
     """Our name to Hugging Face's."""
-    found, num_ups = {"embedding.weight": "shared.weight"}, len(config.activations)
-    ups = {"up.0": "wi"} if num_ups == 1 else {f"up.{index}": f"wi_{index}" for index in range(num_ups)}
-    feed_forward = {**ups, "down": "wo"}
-    if config.num_encoder_layers is None or config.num_decoder_layers is None:
+    if config.kind != "encoder_decoder":
         raise InputError(
             f"a model of kind {config.kind} has no Hugging Face form\n"
             "  only kind encoder_decoder is T5ForConditionalGeneration; use --format safetensors"
         )
-    for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-        found[f"{stack}.final_norm.weight"] = f"{stack}.final_layer_norm.weight"
-        # Where layers share a table, the first one has it.
-        for layer in range(num_layers if config.bias_per_layer else 1):
-            ours = f"{stack}.layers.{layer}" if config.bias_per_layer else stack
-            theirs = f"{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
-            found[f"{ours}.relative_bias.weight"] = theirs
-        for layer in range(num_layers):
-            ours, theirs = f"{stack}.layers.{layer}", f"{stack}.block.{layer}.layer"
-            sublayers = [("attention", "SelfAttention"), ("feed_forward", "DenseReluDense")]
-            if stack == "decoder":
-                sublayers.insert(1, ("cross_attention", "EncDecAttention"))
-            for number, (part, their_part) in enumerate(sublayers):
-                norm = "cross_norm" if part == "cross_attention" else f"{part}_norm"
-                found[f"{ours}.{norm}.weight"] = f"{theirs}.{number}.layer_norm.weight"
-                modules = feed_forward if part == "feed_forward" else _ATTENTION
-                for module, their_module in modules.items():
-                    found[f"{ours}.{part}.{module}.weight"] = f"{theirs}.{number}.{their_part}.{their_module}.weight"
-    if not config.tied_logits:
-        found["logits.weight"] = "lm_head.weight"
-    return found
+    return {ours: theirs for ours, _, theirs in tensors(config)}
 
 
 def to_huggingface_state(state: State, config: T5ModelConfig) -> dict[str, Tensor]:

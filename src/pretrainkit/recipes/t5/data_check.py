@@ -232,7 +232,7 @@ def _count(config: T5Run, split: Literal["train", "valid"]) -> NDArray[np.int64]
     weights = np.array([size if weight is None else weight for size, weight in zip(source.sizes, source.weights)])
     for number, size in enumerate(source.sizes):
         num = min(size, max(1, round(MAX_EXAMPLES[split] * weights[number] / weights.sum())))
-        chosen = np.unique(np.linspace(0, size - 1, num, dtype=np.int64))
+        chosen = np.array(spread(size, num), np.int64)
         for begin in range(0, len(chosen), _BLOCK):
             index = chosen[begin : begin + _BLOCK]
             zeros = np.zeros(len(index), np.int64)

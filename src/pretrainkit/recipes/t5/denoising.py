@@ -110,19 +110,15 @@ class DenoiserConfig(Config):
             return target_length - end, target_length, 0
         whole = input_length - num_before - end
         if self.mask == "random_spans" and self.inputs in ("sentinels", "shared_sentinel", "drop"):
-            has_marks = int(self.inputs != "drop"), int(self.targets != "drop")
             # A rolled mask may have a run more, and so a sentinel more on each side.
-            plan = spans.plan_lengths(
-                input_length - num_before - self.random_roll - self.reserved_for_packing,
-                self.noise_density,
-                self.mean_span_length,
-                extra_inputs=has_marks[0],
-                extra_targets=has_marks[1],
-            )
+            room = input_length - num_before - self.random_roll - self.reserved_for_packing
+            marks = {"extra_inputs": int(self.inputs != "drop"), "extra_targets": int(self.targets != "drop")}
+            plan = spans.plan_lengths(room, self.noise_density, self.mean_span_length, **marks)
             num_targets = plan.num_tokens + 1 if self.targets == "keep" else plan.num_targets + self.random_roll
             return plan.num_tokens, num_targets, (plan.num_spans + self.random_roll) * self.hides_runs
         if self.targets == "keep":
             return whole, whole + end, 0
+        # What is expected of random masks: runs begin where noise follows what is none, share * (1 - share) of tokens.
         share = 1.0 if self.mask == "everything" else self.noise_density
         num_runs = round(whole * share * (1 - share)) if self.mask == "iid" else 0
         if self.mask == "suffix":
@@ -131,60 +127,41 @@ class DenoiserConfig(Config):
         return whole, round(whole * share) + num_runs * (self.targets != "drop") + end, num_runs * self.hides_runs
 
 
-def _spans(mean: float, density: float, rate: float = 1.0, mode: Mode | None = None) -> DenoiserConfig:
-    return DenoiserConfig(rate=rate, noise_density=density, mean_span_length=mean, mode=mode)
+def _spans(mean: float, density: float, **more: Any) -> DenoiserConfig:
+    return DenoiserConfig(noise_density=density, mean_span_length=mean, **more)
 
 
-def _prefix_lm(density: float, rate: float = 1.0, mode: Mode | None = None) -> DenoiserConfig:
-    return DenoiserConfig(
-        rate=rate, mask="suffix", noise_density=density, inputs="drop", targets="drop", group_size=1, mode=mode
-    )
+def _prefix_lm(density: float, *, group_size: int | None = 1, **more: Any) -> DenoiserConfig:
+    more |= {"inputs": "drop", "targets": "drop", "group_size": group_size}
+    return DenoiserConfig(mask="suffix", noise_density=density, **more)
 
 
-def named(name: ObjectiveName) -> tuple[DenoiserConfig, ...]:
-    """The denoisers of a named objective."""
-    match name:
-        case "span_corruption":
-            return (DenoiserConfig(),)
-        case "iid_denoising":
-            return (DenoiserConfig(mask="iid"),)
-        case "bert_style":
-            return (DenoiserConfig(mask="iid", inputs="random_or_sentinel", targets="keep"),)
-        case "mass_style":
-            return (DenoiserConfig(mask="iid", inputs="sentinel_per_token", targets="keep"),)
-        case "drop_tokens":
-            return (DenoiserConfig(mask="iid", inputs="drop", targets="drop"),)
-        case "deshuffling":
-            return (DenoiserConfig(mask="everything", inputs="permute", targets="keep", group_size=1),)
-        case "prefix_lm":
-            return (_prefix_lm(0.5),)
-        case "packed_prefix_lm":
-            return (
-                DenoiserConfig(
-                    mask="suffix",
-                    noise_density=0.5,
-                    inputs="drop",
-                    targets="drop",
-                    end_of_segment=False,
-                    end_of_document=True,
-                    pairs=True,
-                ),
-            )
-        case "lm":
-            return (DenoiserConfig(mask="everything", inputs=None, targets="keep", group_size=1),)
-        case "full_lm":
-            return (
-                DenoiserConfig(
-                    mask="everything", inputs=None, targets="keep", end_of_segment=False, end_of_document=True
-                ),
-            )
-        case "ul2":
-            regular = [_spans(mean, 0.15, mode="R") for mean in (3, 8)]
-            extreme = [_spans(mean, density, mode="X") for mean, density in ((3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5))]
-            return (*regular, *extreme, _prefix_lm(0.25, mode="S"))
-        case "ul2r":
-            extreme = [_spans(3, 0.5, 0.125, "X"), _spans(32, 0.15, 0.125, "X")]
-            return (_spans(3, 0.15, 0.25, "R"), *extreme, _prefix_lm(0.25, 0.5, "S"))
+NAMED: dict[ObjectiveName, tuple[DenoiserConfig, ...]] = {
+    "span_corruption": (DenoiserConfig(),),
+    "iid_denoising": (DenoiserConfig(mask="iid"),),
+    "bert_style": (DenoiserConfig(mask="iid", inputs="random_or_sentinel", targets="keep"),),
+    "mass_style": (DenoiserConfig(mask="iid", inputs="sentinel_per_token", targets="keep"),),
+    "drop_tokens": (DenoiserConfig(mask="iid", inputs="drop", targets="drop"),),
+    "deshuffling": (DenoiserConfig(mask="everything", inputs="permute", targets="keep", group_size=1),),
+    "prefix_lm": (_prefix_lm(0.5),),
+    "packed_prefix_lm": (_prefix_lm(0.5, group_size=None, end_of_segment=False, end_of_document=True, pairs=True),),
+    "lm": (DenoiserConfig(mask="everything", inputs=None, targets="keep", group_size=1),),
+    "full_lm": (
+        DenoiserConfig(mask="everything", inputs=None, targets="keep", end_of_segment=False, end_of_document=True),
+    ),
+    "ul2": (
+        *(_spans(mean, 0.15, mode="R") for mean in (3, 8)),
+        *(_spans(mean, density, mode="X") for mean, density in ((3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5))),
+        _prefix_lm(0.25, mode="S"),
+    ),
+    "ul2r": (
+        _spans(3, 0.15, rate=0.25, mode="R"),
+        _spans(3, 0.5, rate=0.125, mode="X"),
+        _spans(32, 0.15, rate=0.125, mode="X"),
+        _prefix_lm(0.25, rate=0.5, mode="S"),
+    ),
+}
+"""The denoisers of the named objectives."""
 
 
 class DenoisingConfig(Config):
@@ -241,10 +218,9 @@ class DenoisingConfig(Config):
         changes = {"noise_density": self.noise_density, "mean_span_length": self.mean_span_length}
         given = {name: value for name, value in changes.items() if value is not None}
         found = []
-        for denoiser in self.denoisers or named(self.name):
-            own = dict(given)
-            own["random_roll"] = denoiser.random_roll or (self.random_roll and denoiser.mask == "random_spans")
-            own["group_size"] = denoiser.group_size or self.group_size
+        for denoiser in self.denoisers or NAMED[self.name]:
+            is_rolled = denoiser.random_roll or (self.random_roll and denoiser.mask == "random_spans")
+            own = given | {"random_roll": is_rolled, "group_size": denoiser.group_size or self.group_size}
             if denoiser.end_of_document is None:
                 own["end_of_document"] = self.end_of_document
             found.append(DenoiserConfig(**denoiser.model_dump() | own))
@@ -361,6 +337,7 @@ class Denoiser:
             return lengths
         if config.inputs is None:
             return np.minimum(lengths + end, self.target_length)
+        # Whatever is hidden on one side is kept on the other, so no token is there more than twice.
         most = 2 * (lengths + end) + len(self._before)
         if config.mask == "random_spans" and config.inputs == config.targets == "sentinels":
             _, num_spans = spans.count_noise(lengths, config.noise_density, config.mean_span_length)
@@ -375,10 +352,8 @@ class Denoiser:
             case "suffix":
                 return spans.suffix(keys, lengths, config.noise_density)
             case "random_spans":
-                roll = config.random_roll
-                return spans.random_spans(
-                    keys, lengths, config.noise_density, config.mean_span_length, random_roll=roll
-                )
+                rates = config.noise_density, config.mean_span_length
+                return spans.random_spans(keys, lengths, *rates, random_roll=config.random_roll)
             case "iid":
                 is_noise = spans.iid(keys, lengths, config.noise_density)
             case "regular":

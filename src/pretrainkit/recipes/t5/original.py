@@ -6,7 +6,7 @@ buckets). The embedding table is as ours. In the "scalable" variant the layers o
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +18,49 @@ from pretrainkit.recipes.t5.config import T5ModelConfig
 
 State = Mapping[str, Tensor]
 
-_ATTENTION = ("query", "key", "value", "out")
 _SCAN_DIM = 1
 """Where T5X puts the layers (`param_scan_axis`)."""
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/")
 
 
-def names(config: T5ModelConfig) -> dict[str, str]:
-    """Our name to T5X's, of every tensor."""
-    found = {"embedding.weight": "token_embedder/embedding"}
+def tensors(config: T5ModelConfig) -> Iterator[tuple[str, str, str]]:
+    """Our name, T5X's, and Hugging Face's of every tensor."""
+    yield "embedding.weight", "token_embedder/embedding", "shared.weight"
     if not config.tied_logits:
-        found["logits.weight"] = "decoder/logits_dense/kernel"
-    stacks = {"encoder": config.num_encoder_layers, "decoder": config.num_decoder_layers}
-    for stack, num_layers in stacks.items():
+        yield "logits.weight", "decoder/logits_dense/kernel", "lm_head.weight"
+    num_ups = len(config.activations)
+    ups = ["wi"] if num_ups == 1 else [f"wi_{index}" for index in range(num_ups)]
+    feed_forward = [*((f"up.{index}", up, up) for index, up in enumerate(ups)), ("down", "wo", "wo")]
+    attention = [(part, part, part[0]) for part in ("query", "key", "value", "out")]
+    for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         if num_layers is None:
             continue
-        found[f"{stack}.final_norm.weight"] = f"{stack}/{stack}_norm/scale"
-        if not config.bias_per_layer:
-            found[f"{stack}.relative_bias.weight"] = f"{stack}/relpos_bias/rel_embedding"
+        own = "attention" if stack == "encoder" else "self_attention"
+        # Our names of the norm and what follows it, T5X's, Hugging Face's of what follows, and the tensors of that.
+        sublayers = [("attention_norm", "attention", own, own, "SelfAttention", attention)]
+        if stack == "decoder" and config.kind == "encoder_decoder":
+            cross = ("cross_norm", "cross_attention", "cross_attention", "encoder_decoder_attention", "EncDecAttention")
+            sublayers.append((*cross, attention))
+        sublayers.append(("feed_forward_norm", "feed_forward", "mlp", "mlp", "DenseReluDense", feed_forward))
+        yield f"{stack}.final_norm.weight", f"{stack}/{stack}_norm/scale", f"{stack}.final_layer_norm.weight"
         for layer in range(num_layers):
-            found |= _layer_names(config, stack, f"{stack}.layers.{layer}", f"{stack}/layers_{layer}")
-    return found
+            ours, t5x, hf = f"{stack}.layers.{layer}", f"{stack}/layers_{layer}", f"{stack}.block.{layer}.layer"
+            if config.bias_per_layer or layer == 0:
+                # A table that layers share is that of the stack, but of the first layer in Hugging Face.
+                place, their_place = (ours, t5x) if config.bias_per_layer else (stack, stack)
+                table = f"{hf}.0.SelfAttention.relative_attention_bias.weight"
+                yield f"{place}.relative_bias.weight", f"{their_place}/relpos_bias/rel_embedding", table
+            for number, (norm, part, t5x_norm, t5x_part, hf_part, modules) in enumerate(sublayers):
+                theirs = f"{hf}.{number}"
+                yield f"{ours}.{norm}.weight", f"{t5x}/pre_{t5x_norm}_layer_norm/scale", f"{theirs}.layer_norm.weight"
+                for module, in_t5x, in_hf in modules:
+                    name = f"{ours}.{part}.{module}.weight"
+                    yield name, f"{t5x}/{t5x_part}/{in_t5x}/kernel", f"{theirs}.{hf_part}.{in_hf}.weight"
 
 
-def _layer_names(config: T5ModelConfig, stack: str, ours: str, theirs: str) -> dict[str, str]:
-    own = "attention" if stack == "encoder" else "self_attention"
-    found = {f"{ours}.attention_norm.weight": f"{theirs}/pre_{own}_layer_norm/scale"}
-    found |= {f"{ours}.attention.{part}.weight": f"{theirs}/{own}/{part}/kernel" for part in _ATTENTION}
-    if config.bias_per_layer:
-        found[f"{ours}.relative_bias.weight"] = f"{theirs}/relpos_bias/rel_embedding"
-    if stack == "decoder" and config.kind == "encoder_decoder":
-        found[f"{ours}.cross_norm.weight"] = f"{theirs}/pre_cross_attention_layer_norm/scale"
-        cross = f"{theirs}/encoder_decoder_attention"
-        found |= {f"{ours}.cross_attention.{part}.weight": f"{cross}/{part}/kernel" for part in _ATTENTION}
-    found[f"{ours}.feed_forward_norm.weight"] = f"{theirs}/pre_mlp_layer_norm/scale"
-    num = len(config.activations)
-    ups = ["wi"] if num == 1 else [f"wi_{index}" for index in range(num)]
-    found |= {f"{ours}.feed_forward.up.{index}.weight": f"{theirs}/mlp/{up}/kernel" for index, up in enumerate(ups)}
-    found[f"{ours}.feed_forward.down.weight"] = f"{theirs}/mlp/wo/kernel"
-    return found
+def names(config: T5ModelConfig) -> dict[str, str]:
+    """Our name to T5X's, of every tensor."""
+    return {ours: t5x for ours, t5x, _ in tensors(config)}
 
 
 def _turn(name: str, tensor: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from pretrainkit.recipes.t5.predictor import Predictor
 from pretrainkit.recipes.t5.source import DenoisingSource
 from pretrainkit.recipes.t5.task_source import TaskBatches
 from pretrainkit.recipes.t5.texts import decode
+from pretrainkit.tasks.shares import spread
 from pretrainkit.tokenizers.load import Tokenizer, load_tokenizer
 
 
@@ -40,7 +41,7 @@ def sample(config: T5Run, model: nn.Module, source: BatchSource, num: int) -> li
         return []
     tokenizer, ids = load_tokenizer(folder), source.components[0].denoiser.ids
     found = []
-    for index in np.unique(np.linspace(0, size - 1, num, dtype=np.int64)).tolist():
+    for index in spread(size, num):
         zero = np.zeros(1, np.int64)
         records = Records(zero, zero, np.array([index]), zero.astype(np.uint64))
         inputs, targets = source.examples(records)
@@ -58,7 +59,7 @@ def _answered(config: T5Run, model: nn.Module, source: TaskBatches, num: int) ->
     picked = []
     for number, task in enumerate(tasks):
         share = num // len(tasks) + (number < num % len(tasks))
-        picked += [(task, int(index)) for index in np.unique(np.linspace(0, len(task) - 1, share, dtype=np.int64))]
+        picked += [(task, index) for index in spread(len(task), share)]
     if not picked:
         return []
     vocabulary = tasks[0].features["targets"].vocabulary

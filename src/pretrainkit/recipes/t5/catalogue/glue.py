@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pretrainkit.eval.metrics import accuracy, f1_invalid_wrong, matthews, pearson, spearman
-from pretrainkit.recipes.t5.catalogue.answers import number, referent
-from pretrainkit.recipes.t5.catalogue.building import Metrics, class_task, text_task
+from pretrainkit.recipes.t5.catalogue.building import Metrics, class_task, number, referent, text_task
 from pretrainkit.recipes.t5.catalogue.labelled import similarity
 from pretrainkit.recipes.t5.catalogue.referents import wnli
 from pretrainkit.tasks.glue_data import GLUE, HUB, MNLI, MNLI_PARTS, glue_data

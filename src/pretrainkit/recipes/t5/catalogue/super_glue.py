@@ -15,8 +15,7 @@ from pretrainkit.eval.metrics import (
     wsc_accuracy,
 )
 from pretrainkit.recipes.t5.catalogue import layouts
-from pretrainkit.recipes.t5.catalogue.answers import entity, judged_answer, referent
-from pretrainkit.recipes.t5.catalogue.building import Metrics, class_task, text_task
+from pretrainkit.recipes.t5.catalogue.building import Metrics, class_task, entity, judged_answer, referent, text_task
 from pretrainkit.recipes.t5.catalogue.labelled import UNKNOWN, multirc, multirc_answers
 from pretrainkit.recipes.t5.catalogue.referents import definite_pronoun, is_right_referent, wsc, wsc_row
 from pretrainkit.tasks.named_data import Hub, NamedData

@@ -10,8 +10,7 @@ from typing import Any
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.eval.metrics import bleu, rouge, span_squad, squad
 from pretrainkit.recipes.t5.catalogue import layouts
-from pretrainkit.recipes.t5.catalogue.answers import all_answers, span
-from pretrainkit.recipes.t5.catalogue.building import text_task
+from pretrainkit.recipes.t5.catalogue.building import all_answers, span, text_task
 from pretrainkit.recipes.t5.catalogue.questions import Squad, squad_spans, trivia_qa, window_with_answer
 from pretrainkit.tasks.named_data import Hub, NamedData
 from pretrainkit.tasks.steps import Example, FlatMap
