@@ -10,6 +10,7 @@ Dimensions: N examples of the source, M examples after the steps before the cach
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -72,17 +73,14 @@ class SourceExamples(Examples):
         self._is_one_to_one = not any(isinstance(step, (Filter, FlatMap)) for step in steps.steps)
         self._num_raw = source.num_examples(split)
         self._kept: dict[int, list[Example]] | None = {} if self._num_raw < _KEPT_EXAMPLES else None
-        self._ends: NDArray[np.int64] | None = None
 
-    @property
+    @cached_property
     def ends(self) -> NDArray[np.int64]:
         """(N,) cumulative examples."""
-        if self._ends is None:
-            if self._kept is None:
-                _logger.info("task %s: counting the examples of %s", self._steps.task_name, self._split)
-            counts = (len(self.of_source(index)) for index in range(self._num_raw))
-            self._ends = np.cumsum(np.fromiter(counts, np.int64, self._num_raw))
-        return self._ends
+        if self._kept is None:
+            _logger.info("task %s: counting the examples of %s", self._steps.task_name, self._split)
+        counts = (len(self.of_source(index)) for index in range(self._num_raw))
+        return np.cumsum(np.fromiter(counts, np.int64, self._num_raw))
 
     def __len__(self) -> int:
         if self._is_one_to_one or self._num_raw == 0:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,8 @@ class Vocabulary(ABC):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` up to the first EOS; ids outside the vocabulary are read as UNK."""
-        kept: list[int] = []
-        for index in map(int, ids):
-            if index == self.eos_id:
-                break
-            kept.append(index if 0 <= index < self.size else self.unk_id)
-        return self._decode(kept)
+        before_end = takewhile(self.eos_id.__ne__, map(int, ids))
+        return self._decode([index if 0 <= index < self.size else self.unk_id for index in before_end])
 
     @abstractmethod
     def _decode(self, ids: list[int]) -> str:

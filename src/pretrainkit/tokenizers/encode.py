@@ -12,7 +12,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,22 @@ from pretrainkit.files.sources import SourceFile, find_sources
 from pretrainkit.files.work import work_folder
 from pretrainkit.tokenizers.folder import PUNKT_JSON, copy_tokenizer
 from pretrainkit.tokenizers.load import ControlPieces, Tokenizer, load_tokenizer
-from pretrainkit.tokenizers.punkt import PunktParameters, PunktRules
+from pretrainkit.tokenizers.punkt import PunktParameters
 from pretrainkit.tokenizers.sentences import (
     SAMPLE_BYTES,
     Splitter,
-    SplitterName,
     about_language,
-    check_language,
-    check_splitter,
     learn_punkt,
     load_splitter,
 )
-from pretrainkit.tokenizers.shard_encoder import Encoder, ShardTask, encode_shard, encode_together, finished_record
+from pretrainkit.tokenizers.shard_encoder import (
+    Encoder,
+    EncodeSettings,
+    ShardTask,
+    encode_shard,
+    encode_together,
+    finished_record,
+)
 from pretrainkit.tokenizers.shard_writer import finish_shards
 from pretrainkit.tokenizers.shards import TOKENIZER_FOLDER, TokenShards
 from pretrainkit.workers.engine import LOCAL, Engine, Means
@@ -44,35 +48,6 @@ from pretrainkit.workers.processes import DEFAULT_MEMORY, Progress, Quiet, num_p
 MAX_SHARDS = 1024
 _Split = tuple[list[SourceFile], str | None]
 """The files of a split and the fingerprint of the corpus folder they are in, if they are in one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodeSettings:
-    splitter: SplitterName = "punkt"
-    """How documents are cut into sentences."""
-    punkt_rules: PunktRules = "default"
-    """For punkt: what becomes of ellipses, closing quotes and the like; see punkt.py."""
-    pattern: str | None = None
-    """For regex: what lies between two sentences."""
-    language: str = "auto"
-    """Whose common abbreviations punkt knows beforehand, where boundaries are learned: auto (of the text's language,
-    where it is known), none, or a code of abbreviations.py."""
-    control_pieces: ControlPieces = "text"
-    """What those become that are spelled out in a document, such as `<mask>`: ordinary text, or their ids, as in
-    AutoTokenizer."""
-    text_key: str = "text"
-    """Key or column that holds the text."""
-    max_bad: int = 0
-    """Pieces of bad input that may be skipped."""
-
-    def __post_init__(self) -> None:
-        check_splitter(self.splitter, self.punkt_rules, self.pattern)
-        check_language(self.language)
-        if self.language != "auto" and self.splitter != "punkt":
-            raise DataError(
-                f"splitter {self.splitter!r} knows no abbreviations but was given language {self.language!r}\n"
-                "  leave it out, or take punkt"
-            )
 
 
 def encode_corpus(
@@ -203,20 +178,11 @@ def _encode_split(
     with work_folder(out / ".work", plan, out) as work:
         if punkt is not None:
             punkt.save(work / PUNKT_JSON)
-        encoder = Encoder(
-            tokenizer=str(tokenizer.folder),
-            splitter=settings.splitter,
-            punkt=work / PUNKT_JSON if punkt else None,
-            punkt_rules=settings.punkt_rules,
-            pattern=settings.pattern,
-            control_pieces=settings.control_pieces,
-            fingerprint=plan_key,
-        )
+        encoder = Encoder(str(tokenizer.folder), settings, work / PUNKT_JSON if punkt else None, plan_key)
         tasks = [
             ShardTask(
                 *(out, index, len(groups), tuple(group), encoder, tokenizer.vocab_size),
-                *(settings.text_key, settings.max_bad, work / f"shard-{index:05d}" / "task.json"),
-                fingerprint([encoding, contents[index]]),
+                *(work / f"shard-{index:05d}" / "task.json", fingerprint([encoding, contents[index]])),
             )
             for index, group in enumerate(groups)
         ]

@@ -16,7 +16,7 @@ Dimensions: B rows, W width of a row.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -42,6 +42,12 @@ _MAX_WINDOW = 2048
 def token_dtype(vocab_size: int) -> np.dtype:
     """uint16 where every id fits, else uint32; little endian."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def part_sizes(entry: Mapping[str, Any], dtype: np.dtype) -> dict[str, int]:
+    """Bytes of the files of a shard by what the manifest says about it."""
+    counts = {part: entry[f"num_{'documents' if part == 'hashes' else part}"] for part in PARTS}
+    return {part: count * np.dtype(PARTS[part] or dtype).itemsize for part, count in counts.items()}
 
 
 def part_name(part: str, shard: int, num_shards: int) -> str:
@@ -226,14 +232,8 @@ class TokenShards:
     def _problems(self, shard: int, verify: bool) -> list[str]:
         """What is wrong with the files of a shard, one line each."""
         entry, problems = self.manifest["shards"][shard], []
-        counts = {
-            "tokens": entry["num_tokens"],
-            "sentences": entry["num_sentences"],
-            "documents": entry["num_documents"],
-            "hashes": entry["num_documents"],
-        }
-        for part, count in counts.items():
-            path, size = self._path(part, shard), count * np.dtype(PARTS[part] or self.dtype).itemsize
+        for part, size in part_sizes(entry, self.dtype).items():
+            path = self._path(part, shard)
             if not path.is_file():
                 problems.append(f"{path.name} is missing")
             elif path.stat().st_size != size:
@@ -242,11 +242,9 @@ class TokenShards:
                 problems.append(f"{path.name} has sha256 {digest} instead of {entry['sha256'][part]}")
         if not problems:
             for part, over in (("sentences", "tokens"), ("documents", "sentences")):
-                ends = self._map(part, shard)
-                if (int(ends[-1]) if len(ends) else 0) != counts[over]:
-                    problems.append(
-                        f"{self._path(part, shard).name} does not end at {counts[over]}, the number of {over}"
-                    )
+                ends, count = self._map(part, shard), entry[f"num_{over}"]
+                if (int(ends[-1]) if len(ends) else 0) != count:
+                    problems.append(f"{self._path(part, shard).name} does not end at {count}, the number of {over}")
         return problems
 
     def __getstate__(self) -> dict[str, Any]:

@@ -33,6 +33,14 @@ class SpecialIds:
         return cls(**{name: content[name] for name in names})
 
 
+def too_many_characters(vocab_size: int, least: int) -> DataError:
+    """A vocabulary is too small for the characters of its text, which take `least` pieces."""
+    return DataError(
+        f"--vocab-size is {vocab_size}, but the characters of this text alone take {least} pieces\n"
+        f"  use --vocab-size {least} or more"
+    )
+
+
 class TooFewPieces(DataError):
     """A text does not yield as many pieces as a vocabulary should have."""
 

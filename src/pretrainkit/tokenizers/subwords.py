@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pretrainkit.errors import DataError
-from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces
+from pretrainkit.tokenizers.special import SpecialIds, TooFewPieces, too_many_characters
 
 TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 SPECIAL = SpecialIds(unk=1, cls=2, sep=3, mask=4, pad=0)
@@ -41,10 +41,7 @@ def train_subwords(
     if size < vocab_size:
         raise TooFewPieces(vocab_size, size)
     if size > vocab_size:
-        raise DataError(
-            f"--vocab-size is {vocab_size}, but the characters of this text alone take {size} pieces\n"
-            f"  use --vocab-size {size} or more"
-        )
+        raise too_many_characters(vocab_size, size)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in TOKENS.values()])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",

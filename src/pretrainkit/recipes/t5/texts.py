@@ -1,8 +1,8 @@
 """Texts to ids and back, with sentinels spelled out wherever they stand: `<extra_id_0>`, `<extra_id_1>`, and so on."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
 from pathlib import Path
 
 from pretrainkit.errors import DataError, InputError
@@ -74,26 +74,17 @@ def fill(prompt: Sequence[int], answer: Iterable[int], vocabulary: Vocabulary) -
 
     A sentinel that the answer does not name stays. What is said behind one that the prompt does not have is left out.
     """
-    said = _gaps(_until_end(answer, vocabulary), set(vocabulary.sentinel_ids))
+    said: dict[int, list[int]] = {}
+    sentinels = set(vocabulary.sentinel_ids)
+    run: list[int] = []  # what comes before the first sentinel fills nothing
+    for index in _until_end(answer, vocabulary):
+        if index in sentinels:
+            run = said.setdefault(index, [])
+        else:
+            run.append(index)
     filled = [token for index in prompt for token in said.get(index, [index])]
     return decode(filled, vocabulary)
 
 
-def _gaps(ids: Iterable[int], sentinels: set[int]) -> Mapping[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    run: list[int] = []  # what comes before the first sentinel fills nothing
-    for index in ids:
-        if index in sentinels:
-            run = found.setdefault(index, [])
-        else:
-            run.append(index)
-    return found
-
-
-def _until_end(ids: Iterable[int], vocabulary: Vocabulary) -> list[int]:
-    found: list[int] = []
-    for index in map(int, ids):
-        if index == vocabulary.eos_id:
-            break
-        found.append(index)
-    return found
+def _until_end(ids: Iterable[int], vocabulary: Vocabulary) -> Iterator[int]:
+    return takewhile(vocabulary.eos_id.__ne__, map(int, ids))

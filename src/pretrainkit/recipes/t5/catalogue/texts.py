@@ -17,41 +17,13 @@ from pretrainkit.tasks.steps import Example, FlatMap
 from pretrainkit.tasks.task import Task
 
 Row = Mapping[str, Any]
-LANGUAGES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "et": "Estonian",
-    "fi": "Finnish",
-    "fr": "French",
-    "gu": "Gujarati",
-    "hi": "Hindi",
-    "hu": "Hungarian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "kk": "Kazakh",
-    "ko": "Korean",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "nl": "Dutch",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sv": "Swedish",
-    "sw": "Swahili",
-    "th": "Thai",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "ur": "Urdu",
-    "vi": "Vietnamese",
-    "zh": "Chinese",
-}
+_LANGUAGES = """
+    ar Arabic, bg Bulgarian, cs Czech, da Danish, de German, el Greek, en English, es Spanish, et Estonian, fi Finnish,
+    fr French, gu Gujarati, hi Hindi, hu Hungarian, it Italian, ja Japanese, kk Kazakh, ko Korean, lt Lithuanian, lv
+    Latvian, nl Dutch, pl Polish, pt Portuguese, ro Romanian, ru Russian, sv Swedish, sw Swahili, th Thai, tr Turkish,
+    uk Ukrainian, ur Urdu, vi Vietnamese, zh Chinese
+"""
+LANGUAGES = dict(language.split() for language in _LANGUAGES.split(","))
 """English names by ISO 639-1 code."""
 
 
