@@ -27,7 +27,8 @@ from pretrainkit.tasks.identity import identity
 from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
 
-Made, Key = TypeVar("Made"), ParamSpec("Key")
+Made = TypeVar("Made")
+Key = ParamSpec("Key")
 Example = dict[str, Any]
 Files = Mapping[str, str | Path | Sequence[str | Path]]
 """Split to a file, a glob or a folder, or several of them."""

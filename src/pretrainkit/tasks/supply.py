@@ -65,13 +65,13 @@ class Supply:
 class RunVocabulary(Vocabulary):
     """Stands for the vocabulary of the run. All of these are equal; nothing is known about their ids."""
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ConfigError(
             "a task leaves its vocabulary to the run and is used without one\n"
             "  in Python: task.supplied(Supply(vocabulary=open_vocabulary(FOLDER)))"
         )
 
-    size = pad_id = eos_id = unk_id = sentinel_ids = fingerprint = property(_refuse)  # type: ignore[assignment]
+    size = pad_id = eos_id = unk_id = sentinel_ids = fingerprint = property(_refuse)
     encode = _decode = _refuse
 
     def describe(self) -> str:
@@ -96,7 +96,7 @@ class OpenSource(TaskSource):
     def supplied(self, supply: Supply) -> TaskSource:
         """The source itself. Raises DataError where it is not there."""
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ConfigError(
             "a task leaves open where its data lie and is used as it is\n"
             "  in Python: task.supplied(Supply(folders={NAME: FOLDER}))"

@@ -140,7 +140,7 @@ class SentencePieceVocabulary(PickledUnloaded, Vocabulary):
                 f"{self.path} holds no SentencePiece model: {error.strerror}\n"
                 f"  name the file, or a folder with one of {', '.join(_SENTENCEPIECE_NAMES)}"
             ) from error
-        from sentencepiece.sentencepiece_model_pb2 import ModelProto
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
         added = ModelProto()
         for index in reversed(range(self.extra_ids)):
@@ -443,7 +443,7 @@ def _digest(content: Any) -> str:
 def _model_settings(content: bytes) -> Iterator[tuple[str, Any]]:
     """What a ModelProto says besides its pieces and decides ids: the algorithm, and the normaliser but for its name.
     Numbers of fields, and values as they are stored: texts as bytes, truth values as integers."""
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
     proto = ModelProto.FromString(content)
     of_trainer = ("model_type", "treat_whitespace_as_suffix", "byte_fallback")
