@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.tasks.definitions import (
@@ -45,7 +46,7 @@ __all__ = [
     "nearest",
 ]
 
-_NUM_NEAR = 3
+Entry = TypeVar("Entry", Task, Mixture)
 _logger = logging.getLogger(__name__)
 
 
@@ -72,9 +73,13 @@ class TaskRegistry:
             left_out |= {self.get(name).name, *self.task_names(name)}
         return TaskRegistry(self._tasks, self._mixtures, dataclasses.replace(supply, left_out=frozenset(left_out)))
 
-    def add(self, entry: Task | Mixture) -> None:
-        """Makes a task or mixture known. Raises ConfigError where the name is taken by another of its kind, a member is
-        unknown, members have other features, or a mixture would be a part of itself."""
+    def add(self, entry: Entry) -> Entry:
+        """Makes a task or mixture known, and returns it.
+
+        Raises:
+            ConfigError: The name is taken by another of its kind, a member is unknown, members have other features, or
+                a mixture would be a part of itself.
+        """
         kind, known = ("task", self._tasks) if isinstance(entry, Task) else ("mixture", self._mixtures)
         if entry.name in known:
             raise ConfigError(
@@ -82,7 +87,7 @@ class TaskRegistry:
             )
         if isinstance(entry, Task):
             self._tasks[entry.name] = entry
-            return
+            return entry
         if entry.name in self._names_within(entry):
             raise ConfigError(
                 f"mixture {entry.name!r} would be a part of itself: one of its members, or theirs, has that name\n"
@@ -93,6 +98,7 @@ class TaskRegistry:
             table = "\n".join(f"  {name}: {', '.join(features)}" for name, features in names.items())
             raise ConfigError(f"the tasks of mixture {entry.name!r} have different output features\n{table}")
         self._mixtures[entry.name] = entry
+        return entry
 
     def get(self, name: str) -> Task | Mixture:
         """The mixture or task of that name; a mixture comes before a task of the same name, with a warning. Raises
@@ -290,29 +296,11 @@ REGISTRY = TaskRegistry()
 the modules of users, which have no other way to make them known."""
 
 
-def add_task(task: Task) -> Task:
-    """Makes a task known by its name, and returns it. Raises ConfigError where there is one of that name."""
-    REGISTRY.add(task)
-    return task
+add_task = add_mixture = REGISTRY.add
+get, names = REGISTRY.get, REGISTRY.names
 
 
-def add_mixture(mixture: Mixture) -> Mixture:
-    """Makes a mixture known by its name, and returns it. See `TaskRegistry.add`."""
-    REGISTRY.add(mixture)
-    return mixture
-
-
-def get(name: str) -> Task | Mixture:
-    """See `TaskRegistry.get`."""
-    return REGISTRY.get(name)
-
-
-def names() -> tuple[str, ...]:
-    """See `TaskRegistry.names`."""
-    return REGISTRY.names()
-
-
-def nearest(name: str, known: Sequence[str], count: int = _NUM_NEAR) -> list[str]:
+def nearest(name: str, known: Sequence[str], count: int = 3) -> list[str]:
     """The `count` of `known` with the fewest edits (insert, delete, replace a character) to `name`."""
     return sorted(known, key=lambda one: (_edits(name, one), one))[:count]
 

@@ -93,7 +93,7 @@ def _of_denoisers(source: DenoisingSource) -> dict[str, Any]:
     }
     plans = []
     for denoiser in {one.denoiser.config: one.denoiser for one in source.components}.values():
-        plan = denoiser.config.lengths(denoiser.input_length, denoiser.target_length, denoiser.num_before)
+        plan = denoiser.plan
         needed = f", up to {plan[2]} sentinels" if plan[2] else ""
         plans.append(
             f"{describe(denoiser.config)}: {plan[0]} tokens of text make inputs of up to {denoiser.input_length} and "

@@ -10,7 +10,6 @@ Dimensions: B segments.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -240,63 +239,40 @@ class TextIds:
     """The ids of each mode's text."""
 
 
-@dataclass(frozen=True)
 class Denoiser:
     """A denoiser for rows of given lengths and a given vocabulary."""
 
-    config: DenoiserConfig
-    input_length: int
-    target_length: int
-    ids: TextIds
-
-    def __post_init__(self) -> None:
+    def __init__(self, config: DenoiserConfig, input_length: int, target_length: int, ids: TextIds) -> None:
         """Raises ConfigError where the lengths or the sentinels do not suffice."""
-        config, name = self.config, describe(self.config)
-        _, num_targets, num_sentinels = self._lengths
-        if num_targets > self.target_length:
+        self.config, self.input_length, self.target_length, self.ids = config, input_length, target_length, ids
+        self._before = ids.modes.get(config.mode, ()) if config.mode is not None else ()
+        self._hiding = spans.HidingIds(np.array(ids.sentinels, np.int32), ids.text_size)
+        self.plan = config.lengths(input_length, target_length, len(self._before))
+        """See `DenoiserConfig.lengths`."""
+        self.segment_length, num_targets, num_sentinels = self.plan
+        name = describe(config)
+        if num_targets > target_length:
             raise ConfigError(
-                f"{name} makes targets of {num_targets} tokens from inputs of {self.input_length}, but "
-                f"data.target_length is {self.target_length}\n  set data.target_length={num_targets}, or a lower "
+                f"{name} makes targets of {num_targets} tokens from inputs of {input_length}, but "
+                f"data.target_length is {target_length}\n  set data.target_length={num_targets}, or a lower "
                 "data.input_length"
             )
         if self.segment_length < 2:
             raise ConfigError(
-                f"{name} leaves {self.segment_length} tokens of text in inputs of {self.input_length} and targets of "
-                f"{self.target_length}\n  make data.input_length and data.target_length larger"
+                f"{name} leaves {self.segment_length} tokens of text in inputs of {input_length} and targets of "
+                f"{target_length}\n  make data.input_length and data.target_length larger"
             )
-        if num_sentinels > len(self.ids.sentinels):
+        if num_sentinels > len(ids.sentinels):
             raise ConfigError(
-                f"{name} needs {num_sentinels} sentinels for inputs of {self.input_length} tokens, but the vocabulary "
-                f"has {len(self.ids.sentinels)}\n  set data.denoising.num_sentinels={num_sentinels}, or longer spans\n"
+                f"{name} needs {num_sentinels} sentinels for inputs of {input_length} tokens, but the vocabulary "
+                f"has {len(ids.sentinels)}\n  set data.denoising.num_sentinels={num_sentinels}, or longer spans\n"
                 f"  or: pretrainkit tasks show NAME --sentinels {num_sentinels}"
             )
         needs_one = {"sentinels", "shared_sentinel", "sentinel_per_token", "random_or_sentinel"}
-        if not self.ids.sentinels and needs_one & {config.inputs, config.targets}:
+        if not ids.sentinels and needs_one & {config.inputs, config.targets}:
             raise ConfigError(
                 f"{name} needs a sentinel, and the vocabulary has none\n  set data.denoising.num_sentinels=100"
             )
-
-    @property
-    def segment_length(self) -> int:
-        """Tokens of a full segment."""
-        return self._lengths[0]
-
-    @cached_property
-    def _lengths(self) -> tuple[int, int, int]:
-        return self.config.lengths(self.input_length, self.target_length, self.num_before)
-
-    @property
-    def num_before(self) -> int:
-        """Tokens of its mode, which are put before the inputs."""
-        return len(self._before)
-
-    @property
-    def _before(self) -> tuple[int, ...]:
-        return self.ids.modes.get(self.config.mode, ()) if self.config.mode is not None else ()
-
-    @cached_property
-    def _hiding(self) -> spans.HidingIds:
-        return spans.HidingIds(np.array(self.ids.sentinels, np.int32), self.ids.text_size)
 
     def examples(self, text: Ragged, keys: Keys) -> tuple[Ragged | None, Ragged]:
         """Inputs and targets, (B,) or of `pairs` (2 B,) sequences each, cut to their rows and ended, of segments of at
