@@ -104,7 +104,10 @@ class Task:
         """Changes whenever the examples before the cache marker would: data, steps, or vocabularies. Raises DataError
         where the source cannot be read."""
         before = split_steps(self.name, self.preprocessors)[0]
-        features = {name: self._feature_identity(feature) for name, feature in self.features.items()}
+        features = {
+            name: [feature.vocabulary.fingerprint, feature.add_eos, feature.required, feature.dtype, feature.rank]
+            for name, feature in self.features.items()
+        }
         steps = [identity(step) for step in before]
         return json_fingerprint([_CACHE_FORMAT, self.source.fingerprint(split), steps, features])
 
@@ -153,9 +156,6 @@ class Task:
         before = split_steps(self.name, self.preprocessors)[0]
         steps = Steps(self.name, before, first=0, seed=seed, lengths=None, features=self.features)
         return SourceExamples(self.source, split, steps)
-
-    def _feature_identity(self, feature: Feature) -> list[Any]:
-        return [feature.vocabulary.fingerprint, feature.add_eos, feature.required, feature.dtype, feature.rank]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ Features = Mapping[str, Feature]
 
 @dataclass(frozen=True)
 class Rekey:
-    """An example with new keys only; see `rekey`."""
+    """New key from old: `rekey({"inputs": None, "targets": "text"})`. None gives an empty string; other keys go."""
 
     key_map: Mapping[str, str | None]
 
@@ -28,9 +28,7 @@ class Rekey:
         return {new: "" if old is None else example[old] for new, old in self.key_map.items()}
 
 
-def rekey(key_map: Mapping[str, str | None]) -> Rekey:
-    """New key from old: `rekey({"inputs": None, "targets": "text"})`. None gives an empty string; other keys go."""
-    return Rekey(dict(key_map))
+rekey = Rekey
 
 
 @dataclass(frozen=True)

@@ -71,49 +71,39 @@ class GroupRate(ABC):
 
 @dataclass(frozen=True)
 class Proportional:
-    """`min(examples * scale, maximum) ** (1 / temperature)`; see `proportional`."""
+    """A rate in proportion to the number of examples: `min(examples * scale, maximum) ** (1 / temperature)`."""
 
-    maximum: float | None
-    scale: float
-    temperature: float
+    maximum: float | None = None
+    """The artificial limit K of T5, which uses 2**21 examples; None: no limit."""
+    scale: float = 1.0
+    """Multiplies the number of examples before the limit is applied."""
+    temperature: float = 1.0
+    """Above 1 evens out; mT5's exponent 0.3 is temperature 1 / 0.3."""
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
             raise ConfigError(f"temperature is {self.temperature}; it must be above 0, and is 1 for plain proportions")
 
-    def of(self, amount: float) -> float:
-        """The rate of so many examples."""
+    def _of(self, amount: float) -> float:
         scaled = amount * self.scale
         return (scaled if self.maximum is None else min(scaled, self.maximum)) ** (1 / self.temperature)
 
     def __call__(self, task: "Task", sizes: Sizes) -> float:
-        return self.of(sizes.examples(task))
+        return self._of(sizes.examples(task))
 
 
 @dataclass(frozen=True)
 class ProportionalToCharacters(Proportional):
+    """As `Proportional`, of the characters that a cache counted in the text of `feature`."""
+
     feature: str = "targets"
 
     def __call__(self, task: "Task", sizes: Sizes) -> float:
-        return self.of(sizes.characters(task, self.feature))
+        return self._of(sizes.characters(task, self.feature))
 
 
-def proportional(maximum: float | None = None, scale: float = 1.0, temperature: float = 1.0) -> Proportional:
-    """A rate in proportion to the number of examples.
-
-    Args:
-        maximum: The artificial limit K of T5, which uses 2**21 examples; None: no limit.
-        scale: Multiplies the number of examples before the limit is applied.
-        temperature: Above 1 evens out; mT5's exponent 0.3 is temperature 1 / 0.3.
-    """
-    return Proportional(maximum, scale, temperature)
-
-
-def proportional_to_characters(
-    maximum: float | None = None, scale: float = 1.0, temperature: float = 1.0, *, feature: str = "targets"
-) -> ProportionalToCharacters:
-    """As `proportional`, of the characters that a cache counted in the text of `feature`."""
-    return ProportionalToCharacters(maximum, scale, temperature, feature)
+proportional, proportional_to_characters = Proportional, ProportionalToCharacters
+"""Their names in mixtures, where they stand among functions of users."""
 
 
 @dataclass(frozen=True)

@@ -474,6 +474,8 @@ class TokenShardSource(_Lazy):
 class FunctionSource(_Lazy):
     """Examples that a Python function gives. What is no sequence is read into memory as a whole."""
 
+    splits: tuple[str, ...] = ()
+
     def __init__(
         self,
         function: Callable[[str], Sequence[Mapping[str, Any]] | Iterable[Mapping[str, Any]]],
@@ -487,11 +489,7 @@ class FunctionSource(_Lazy):
             splits: Those it knows.
             version: Change it when the examples change but the code of the function does not.
         """
-        self.function, self._splits, self.version = function, tuple(splits), version
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return self._splits
+        self.function, self.splits, self.version = function, tuple(splits), version
 
     @once
     def _examples(self, split: str) -> Sequence[Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from torch import nn
 
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.dist.weights import on_cpu
+from pretrainkit.eval.evaluator import evaluation_mode
 from pretrainkit.recipes.t5.config import T5Run
 from pretrainkit.recipes.t5.denoising import TextIds
 from pretrainkit.recipes.t5.inputs import read_batch
@@ -90,9 +91,6 @@ def readable(tokens: Sequence[int], tokenizer: Tokenizer, ids: TextIds) -> str:
 def _said(config: T5Run, model: nn.Module, batch: dict[str, np.ndarray]) -> list[int]:
     """The likeliest id of each target token. On the CPU."""
     model = on_cpu(model)
-    was_training = model.training
-    model.eval()
     inputs, _ = read_batch({name: torch.from_numpy(array) for name, array in batch.items()}, config.model.kind)
-    logits_KV = model(inputs)
-    model.train(was_training)
-    return logits_KV.argmax(-1).tolist()
+    with evaluation_mode(model):
+        return model(inputs).argmax(-1).tolist()
