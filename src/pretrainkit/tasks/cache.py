@@ -124,6 +124,7 @@ class CachedExamples(Examples):
         for name, shards in self.shards.items():
             parts = []
             for shard in range(shards.num_shards):
+                # An example is one sentence or none, so documents end at ends of sentences.
                 ends = np.concatenate([[0], shards.sentence_ends(shard)])
                 begins = ends[np.concatenate([[0], shards.document_ends(shard)])]
                 parts.append((shards.tokens(shard), begins))

@@ -48,6 +48,7 @@ def shares(
         lengths: Mean tokens of the inputs and of the targets.
     """
     share_C = np.array(rates, np.float64) / sum(rates)
+    # Tokens of each component per draw from the mixture.
     tokens_C2 = share_C[:, None] * np.array(lengths, np.float64).reshape(-1, 2)
     of_tokens_C2 = tokens_C2 / np.maximum(tokens_C2.sum(0), np.finfo(np.float64).tiny)
     return [

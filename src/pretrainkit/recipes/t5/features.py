@@ -72,6 +72,7 @@ def prefix_language_model(
     behind = targets if suffixes is None else joined(targets, suffixes)
     whole = joined(inputs, behind)
     rows = _Rows({"targets": whole}, {"targets": length}, packer)
+    # Of each token of an example: its place in it, and how many tokens the prefix has.
     place, num_inputs = slots(whole.lengths), np.repeat(inputs.lengths, whole.lengths)
     found = _decoder(rows, "targets", whole)
     if loss_on_targets_only:
@@ -196,6 +197,7 @@ def _decoder(rows: "_Rows", name: str, targets: Ragged) -> Arrays:
         np.multiply(said[:, :-1], is_token[:, 1:], out=read[:, 1:])
         weights = is_token.astype(np.float32)
     else:
+        # All tokens one place later, but for the first of each example.
         before = np.empty_like(targets.values)
         before[1:] = targets.values[:-1]
         before[targets.begins[targets.lengths > 0]] = BOS

@@ -39,14 +39,8 @@ def generate(
     """
     vocabulary = vocabulary_of(config, tokenizer)
     goes_on, has_end = prompting(config, has_tokenizer=tokenizer is not None)
-    predictor = Predictor(
-        config,
-        model,
-        decoding_of(**decoding),
-        batch_size=batch_size,
-        end_id=vocabulary.eos_id,
-        is_prefix=not goes_on,
-    )
+    options: dict[str, Any] = {"batch_size": batch_size, "end_id": vocabulary.eos_id, "is_prefix": not goes_on}
+    predictor = Predictor(config, model, decoding_of(**decoding), **options)
     end = [vocabulary.eos_id] * has_end
     inputs = [[*encode(prompt, vocabulary), *end] for prompt in prompts]
 

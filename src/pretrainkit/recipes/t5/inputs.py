@@ -94,6 +94,7 @@ def target_examples(batch: Batch, side: str) -> Tensor:
 
 
 def _numbered(segments: Tensor) -> Tensor:
+    # A row has numbers from 0 (padding) to `length`, so rows are `length` + 1 apart.
     num_rows, length = segments.shape
     return segments + torch.arange(num_rows, device=segments.device)[:, None] * (length + 1)
 
@@ -146,6 +147,7 @@ def _stream(segments: Tensor) -> _Stream:
         return _Stream(torch.zeros(1, dtype=torch.int64), {(0, 0): slice(0, 1)})
     length = host.shape[1]
     kept = np.flatnonzero(host)
+    # Row and number of the example as one integer: numbers are at most `length`. It changes where an example ends.
     key = (kept // length) * (length + 1) + host.reshape(-1)[kept]
     starts = np.flatnonzero(np.diff(key, prepend=-1))
     stops = np.append(starts[1:], len(key))
@@ -180,6 +182,7 @@ def _tiled(
     last = asking if asking is not None else asked
     assert last is not None
     weight = batch["decoder_loss_weights" if asking is not None else "encoder_loss_weights"]
+    # Indices into the stream, whose tokens without a loss need no logits.
     predicted = weight.flatten()[last.kept_T].nonzero()[:, 0]
     inputs = T5Inputs(
         encoder_ids_S=None if asked is None else batch["encoder_input_tokens"].flatten()[asked.kept_T],

@@ -88,6 +88,7 @@ def next_fit(lengths: Mapping[str, Ints], widths: Mapping[str, int]) -> Placemen
 
 def _placed(row: Ints, lengths: Mapping[str, Ints], num_rows: int) -> Placement:
     """Examples of a row one after another in the order of their indices."""
+    # Sorted by row, stably: `first` is then the place of the first example of each example's row.
     order = np.argsort(row, kind="stable")
     sorted_rows = row[order]
     first = np.searchsorted(sorted_rows, sorted_rows, side="left")
@@ -95,6 +96,7 @@ def _placed(row: Ints, lengths: Mapping[str, Ints], num_rows: int) -> Placement:
     number[order] = np.arange(len(row)) - first + 1
     offsets = {}
     for name, sizes in lengths.items():
+        # Tokens of all examples before it, less those before its row.
         before = np.cumsum(sizes[order]) - sizes[order]
         offset = np.empty(len(row), np.int64)
         offset[order] = before - before[first]
@@ -105,7 +107,7 @@ def _placed(row: Ints, lengths: Mapping[str, Ints], num_rows: int) -> Placement:
 def _one_sequence(lengths: Ints, width: int) -> Ints:
     row = np.zeros(len(lengths), np.int64)
     has_tokens = lengths > 0
-    if has_tokens.any():
+    if has_tokens.any():  # an example without tokens fits anywhere, and is put into the first row
         row[has_tokens] = pack_rows(lengths[has_tokens], width).row
     return row
 
@@ -123,6 +125,7 @@ def _several_sequences(lengths_BF: Ints, widths_F: Ints) -> Ints:
         fits_R = (left_FR >= 0).all(0)
         best = -1
         if fits_R.any():
+            # What is left, each sequence measured by its width, so that long and short rows count alike.
             waste_R = np.where(fits_R, weight_F @ left_FR, np.inf)
             best = int(waste_R.argmin())
         else:

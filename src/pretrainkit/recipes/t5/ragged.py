@@ -86,6 +86,7 @@ def joined(first: Ragged, second: Ragged) -> Ragged:
     """Sequence i of the first and then that of the second, for every i."""
     lengths = first.lengths + second.lengths
     begins = np.cumsum(lengths) - lengths
+    # What is not of the second sequences is of the first ones, in the same order.
     is_second = np.zeros(int(lengths.sum()), np.bool_)
     is_second[np.repeat(begins + first.lengths, second.lengths) + slots(second.lengths)] = True
     values = np.empty(len(is_second), np.int32)
@@ -101,6 +102,7 @@ def merged(parts: Sequence[tuple[Ints, Ragged]], num: int) -> Ragged:
     lengths, part_of = np.zeros(num, np.int64), np.zeros(num, np.int64)
     for number, (rows, part) in enumerate(parts):
         lengths[rows], part_of[rows] = part.lengths, number
+    # Within a part the tokens are in the order of the sequences already, so a mask puts them in their places.
     values, part_of_token = np.empty(int(lengths.sum()), np.int32), np.repeat(part_of, lengths)
     for number, (_, part) in enumerate(parts):
         values[part_of_token == number] = part.values

@@ -271,6 +271,7 @@ def open_shards(config: T5Run, split: Split) -> DenoisingSource:
             denoiser = denoiser_of(config, config_of_one, ids)
             settings = denoising.segment_settings(config_of_one, ids.end)
             index = segments_of(one, denoiser.segment_length, **settings)
+            # A folder's share, given or by its tokens, is split among the denoisers by their rates.
             share = source.weight if source.weight is not None else float(one.num_tokens)
             weight = share * config_of_one.rate / total_rate if is_weighted else None
             components.append(Component(one, index, denoiser, weight))
@@ -302,6 +303,7 @@ def text_ids(shards: TokenShards, denoising: DenoisingConfig) -> TextIds:
         while (piece := f"<extra_id_{len(own)}>") in place:
             own.append(place[piece])
     num_added = 0 if own else NUM_SENTINELS if denoising.num_sentinels is None else denoising.num_sentinels
+    # Behind the pieces, the last id first, as T5 has them.
     added = range(shards.vocab_size + num_added - 1, shards.vocab_size - 1, -1)
     modes = {}
     if tokenizer is not None:
@@ -328,7 +330,7 @@ def assumed_batch(config: T5Run, num_examples: int) -> dict[str, np.ndarray]:
     is_paired, has_inputs = denoisers[0].pairs, denoisers[0].inputs is not None
     num = num_examples * (1 + is_paired)
     input_length, target_length = data.input_length, data.target_length
-    if is_paired:
+    if is_paired:  # two examples fill a row
         input_length, target_length = input_length // 2, target_length // 2
     if config.model.kind == "encoder_only":
         target_length = input_length

@@ -132,6 +132,7 @@ def random_spans(
         is_noise = is_noise[slots(sizes) < np.repeat(lengths, sizes)]
     if not random_roll:
         return is_noise
+    # Token i of a turned segment has the mask of token (i + shift) mod size.
     shift = np.repeat(below(fold(keys, _ROLL), np.maximum(lengths, 1)), lengths)
     size, begin = np.repeat(lengths, lengths), np.repeat(np.cumsum(lengths) - lengths, lengths)
     return is_noise[begin + (slots(lengths) + shift) % size]
@@ -186,6 +187,7 @@ def spans_by_arrays(
 ) -> tuple[Ragged, Ragged]:
     """`corrupt_spans` without the compiled part, from the numbers of `count_noise`; the runs' lengths say where
     everything goes."""
+    # With an end mark each, so that targets can take it with the last run: every segment is a token longer.
     sizes, text = text.lengths, text.with_end(end)
     clean, noise = _runs(keys, sizes, num_noise, num_spans)
     ends = np.cumsum(clean + noise) + np.repeat(np.arange(len(sizes)), num_spans)
@@ -214,6 +216,7 @@ def _stretches(starts: Ints, lengths: Ints, before: Ints) -> Ints:
 
 def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
     """(sum of parts,): `parts[b]` positive numbers of sum `totals[b]` for every key, all such rows equally likely."""
+    # Where each part ends: all but the last are a random subset of 1 .. total - 1, the last is the total.
     last = np.cumsum(parts) - 1
     ends = np.empty(int(parts.sum()), np.int64)
     is_last = np.zeros(len(ends), np.bool_)
@@ -221,12 +224,14 @@ def compositions(keys: Keys, totals: Ints, parts: Ints) -> Ints:
     ends[last] = totals
     ends[~is_last] = subsets(keys, parts - 1, totals - 1) + 1
     lengths = np.diff(ends, prepend=0)
+    # The first part of a row begins at 0, not where the last row ended.
     lengths[last[:-1] + 1] = ends[last[:-1] + 1]
     return lengths
 
 
 def iid(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     """Each token is noise by itself."""
+    # The upper 53 bits of each draw, all that a float64 holds, as a number in [0, 1).
     draws = fold(np.repeat(fold(keys, _TOKENS), lengths), slots(lengths))
     return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53 < noise_density
 
@@ -250,10 +255,8 @@ def suffix(keys: Keys, lengths: Ints, noise_density: float) -> Mask:
     """
     if not 0 < noise_density <= 0.5:
         raise ConfigError(f"noise_density {noise_density} does not suit a random prefix\n  it must be in (0, 0.5]")
-    longest = np.maximum(lengths - 1, 0)
-    shortest = np.minimum(np.maximum(np.rint((1 - 2 * noise_density) * longest).astype(np.int64), 1), longest)
-    prefix = shortest + below(fold(keys, _PREFIX), longest - shortest + 1)
-    return slots(lengths) >= np.repeat(prefix, lengths)
+    shortest = np.rint((1 - 2 * noise_density) * np.maximum(lengths - 1, 0)).astype(np.int64)
+    return slots(lengths) >= np.repeat(_prefixes(keys, lengths, shortest), lengths)
 
 
 def paired_prefixes(keys: Keys, lengths: Ints, half: int) -> tuple[Ints, Ints]:
@@ -265,16 +268,22 @@ def paired_prefixes(keys: Keys, lengths: Ints, half: int) -> tuple[Ints, Ints]:
     """
     first = np.minimum(lengths, half)
     second = lengths - first
-    longest = np.maximum(first - 1, 0)
-    shortest = np.minimum(1, longest)
-    prefix = shortest + below(fold(keys, _PREFIX), longest - shortest + 1)
+    prefix = _prefixes(keys, first, np.ones_like(first))
     other = np.minimum(half - prefix, np.maximum(second - 1, 0))
     return np.stack([first, second], axis=1).ravel(), np.stack([prefix, other], axis=1).ravel()
+
+
+def _prefixes(keys: Keys, lengths: Ints, shortest: Ints) -> Ints:
+    """(B,) lengths of prefixes: uniform from `shortest`, but at least 1, to all tokens but one."""
+    longest = np.maximum(lengths - 1, 0)
+    shortest = np.minimum(np.maximum(shortest, 1), longest)
+    return shortest + below(fold(keys, _PREFIX), longest - shortest + 1)
 
 
 def limit_runs(is_noise: Mask, lengths: Ints, most: int) -> Mask:
     """The mask without the runs of a segment behind its first `most`: there are no sentinels for them."""
     is_start = run_starts(is_noise, lengths)
+    # Runs counted over all segments, less those before the segment.
     number = np.cumsum(is_start)
     ends = np.cumsum(lengths)
     before = np.concatenate([[0], number])[ends - lengths]
@@ -326,6 +335,7 @@ def hide(kind: Hiding, tokens: Ragged, is_hidden: Mask, keys: Keys, ids: HidingI
     row = np.searchsorted(tokens.ends, where, side="right")
     place = where - tokens.begins[row]
     if kind == "permute":
+        # Sorted by random keys within each segment: all orders are equally likely.
         order = np.lexsort((fold(fold(keys, _ORDER)[row], place), row))
         values[where] = tokens.values[where[order]]
     elif kind == "random_of_segment":
