@@ -47,7 +47,7 @@ class Task:
     features: Mapping[str, Feature]
     """Output features, kept sorted by name."""
     preprocessors: Sequence[Step] = ()
-    """Done one after another; see `task_steps`."""
+    """Done one after another; see `steps.py`."""
     postprocess: Callable[..., Any] | None = None
     """`postprocess(decoded, example=..., is_target=...)`, of predictions and of targets. None: as decoded."""
     metrics: Sequence[Callable[..., Mapping[str, Any]]] = ()

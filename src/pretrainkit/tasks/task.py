@@ -1,7 +1,7 @@
 """Tasks and mixtures: what to read, how to make features of it, how to judge a model by it; found by name.
 
 A *task* is a source, steps, output features with vocabularies, and for evaluation a postprocessor and metrics. A
-*mixture* is tasks and mixtures with rates (`task_definitions.py`). Defining them reads no file and loads no tokenizer.
+*mixture* is tasks and mixtures with rates (`definitions.py`). Defining them reads no file and loads no tokenizer.
 Modules of users take everything from here.
 """
 
