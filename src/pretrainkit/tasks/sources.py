@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from pretrainkit.tasks.vocabulary import PickledUnloaded
 from pretrainkit.tokenizers.shards import TokenShards
 
 Made = TypeVar("Made")
-Key = ParamSpec("Key")
+Keys = TypeVarTuple("Keys")
 Example = dict[str, Any]
 Files = Mapping[str, str | Path | Sequence[str | Path]]
 """Split to a file, a glob or a folder, or several of them."""
@@ -89,14 +89,14 @@ class _Lazy(PickledUnloaded, TaskSource):
         return {}
 
 
-def once(method: Callable[Concatenate[Any, Key], Made]) -> Callable[Concatenate[Any, Key], Made]:
+def once(method: Callable[[Any, *Keys], Made]) -> Callable[[Any, *Keys], Made]:
     """A method of a source that is called once for the same arguments, such as a split, in each process."""
 
     @wraps(method)
-    def kept(self: _Lazy, *arguments: Key.args, **named: Key.kwargs) -> Made:
-        key = (method, *arguments, *named.items())
+    def kept(self: _Lazy, *arguments: *Keys) -> Made:
+        key = (method, arguments)
         if key not in self._opened:
-            self._opened[key] = method(self, *arguments, **named)
+            self._opened[key] = method(self, *arguments)
         return self._opened[key]
 
     return kept
