@@ -147,7 +147,8 @@ class BoundTask(Examples):
             steps: Those behind the marker.
             num_steps_before: Those before it, the marker included.
             lengths: Tokens to which each feature is trimmed; None, or no entry: not at all.
-            is_cached: `stored` comes from a cache."""
+            is_cached: `stored` comes from a cache.
+        """
         self.name, self.split, self.features, self.is_cached = name, split, dict(features), is_cached
         self.lengths = None if lengths is None else dict(lengths)
         self.stored = stored
