@@ -158,8 +158,9 @@ def _word_and_count(row: bytes, place: str) -> tuple[bytes, int]:
     try:
         word.decode()
     except UnicodeDecodeError as error:
-        told = f"{place}: invalid UTF-8 at byte {error.start}\n  convert the text to UTF-8, then {_MAKE_COUNTS}"
-        raise DataError(told) from error
+        raise DataError(
+            f"{place}: invalid UTF-8 at byte {error.start}\n  convert the text to UTF-8, then {_MAKE_COUNTS}"
+        ) from error
     return word, int(count)
 
 
