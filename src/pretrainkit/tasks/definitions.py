@@ -260,29 +260,28 @@ def own_rates(mixture: Mixture, members: Sequence[tuple[Task | Mixture, Rate | N
     """The rate of each member within the mixture, before anything is said about tasks within mixtures. Raises
     ConfigError where a mixture among the members has a rate that is no number, a rate is below 0, or a function
     failed."""
-    rates: list[float | None] = []
-    waiting: list[int] = []
+    default = mixture.default_rate
+    found: list[float] = []
+    in_group: list[int] = []
     for number, (member, given) in enumerate(members):
-        rate = mixture.default_rate if given is None else given
+        rate = default if given is None else given
         if isinstance(rate, (int, float)):
-            rates.append(float(rate))
+            found.append(float(rate))
         elif isinstance(member, Mixture):
             raise ConfigError(
                 f"mixture {mixture.name!r}: the rate of the mixture {member.name!r} must be a number\n"
                 "  give one, or name its tasks one by one"
             )
         elif isinstance(rate, GroupRate):
-            waiting.append(number)
-            rates.append(None)
+            in_group.append(number)
+            found.append(0.0)  # until all of the group are known
         else:
             assert rate is not None
-            rates.append(_called(rate, mixture, member, sizes))
-    if waiting:
-        assert isinstance(mixture.default_rate, GroupRate)
-        tasks = [member for number in waiting if not isinstance(member := members[number][0], Mixture)]
-        for number, rate in zip(waiting, mixture.default_rate.rates(tasks, sizes), strict=True):
-            rates[number] = rate
-    found = [0.0 if rate is None else rate for rate in rates]
+            found.append(_called(rate, mixture, member, sizes))
+    if isinstance(default, GroupRate) and in_group:
+        tasks = [member for number in in_group if not isinstance(member := members[number][0], Mixture)]
+        for number, rate in zip(in_group, default.rates(tasks, sizes), strict=True):
+            found[number] = rate
     for (member, _), rate in zip(members, found, strict=True):
         if not 0 <= rate < float("inf"):
             raise ConfigError(

@@ -72,7 +72,8 @@ def check_data(
         notes += _cut(source)
         notes += _uncached(source)
     examples = _task_examples(source, num) if isinstance(source, TaskBatches) else _segment_examples(source, num)
-    return DataCheck(figures, notes, [*examples, {"first row": "\n".join(_row(batch))}])
+    first_row = "\n".join(f"  {name}: {_ids(array.astype(np.int64))}" for name, array in batch[0].items())
+    return DataCheck(figures, notes, [*examples, {"first row": first_row}])
 
 
 def _of_tasks(source: TaskBatches) -> dict[str, Any]:
@@ -112,11 +113,6 @@ def _rows(source: DenoisingSource | TaskBatches, records: Records) -> tuple[list
         filled, slots = filled + int(np.count_nonzero(tokens)), slots + tokens.size
     whole = {name: array for name, array in batch.items() if name != "num_examples"}
     return [{name: array[row] for name, array in whole.items()} for row in range(len(tokens))], filled / slots
-
-
-def _row(batch: list[dict[str, np.ndarray]]) -> Iterator[str]:
-    for name, array in batch[0].items():
-        yield f"  {name}: {_ids(array.astype(np.int64))}"
 
 
 def _segment_examples(source: DenoisingSource, num: int) -> Iterator[dict[str, str]]:

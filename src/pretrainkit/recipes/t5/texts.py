@@ -22,11 +22,10 @@ def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
         DataError: There is no tokenizer.
         ConfigError: There are no tasks either, or not any more.
     """
-    if tokenizer is not None:
-        return open_vocabulary(tokenizer, config.data.denoising.num_sentinels)
     data = config.data
-    if data.tokenizer is not None:
-        return open_vocabulary(data.tokenizer, data.denoising.num_sentinels)
+    place = data.tokenizer if tokenizer is None else tokenizer
+    if place is not None:
+        return open_vocabulary(place, data.denoising.num_sentinels)
     if data.task is None:
         raise DataError("there is no tokenizer beside the model\n  a run keeps it in RUN/tokenizer")
     return run_tasks(config)[1]
