@@ -70,7 +70,7 @@ def cache_task(
     """Writes the cache of a task below `out` and returns its folder; what is there and fits is kept.
 
     Args:
-        task: With a cache marker.
+        task: With a cache marker, else a ConfigError.
         out: Folder of caches.
         splits: None: all.
         num_shards: Of each split; None: one for every 50,000 examples of the source.

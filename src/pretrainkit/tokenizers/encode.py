@@ -61,7 +61,8 @@ def encode_corpus(
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Encodes documents to `out`, or to `out/train` and `out/valid` where the input is a corpus folder that has these.
-    Returns the manifest of each split; the key is "" where there are none.
+    Returns the manifest of each split; the key is "" where there are none. Raises DataError where input cannot be used,
+    or `out` holds something else.
 
     Args:
         inputs: A corpus folder, or files, folders, globs, addresses.

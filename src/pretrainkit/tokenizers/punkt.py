@@ -237,7 +237,8 @@ def train_punkt(texts: Iterable[str], *, max_bytes: int = 4 << 20, where: str = 
 
 
 def read_abbreviations(path: str | os.PathLike[str]) -> list[str]:
-    """Abbreviations from a file: one in each line, such as `approx.`; empty lines and lines with # do not count."""
+    """Abbreviations from a file: one in each line, such as `approx.`; empty lines and lines with # do not count. Raises
+    DataError where it cannot be read, is not UTF-8, or a line holds several words."""
     try:
         lines = Path(path).read_bytes().decode().splitlines()
     except OSError as error:

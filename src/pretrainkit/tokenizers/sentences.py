@@ -96,7 +96,8 @@ def load_splitter(
     rules: PunktRules = "default",
     pattern: str | None = None,
 ) -> Splitter:
-    """A splitter by its name.
+    """A splitter by its name. Raises DataError where there is no such splitter, or something is missing, broken or not
+    wanted.
 
     Args:
         name: One of SPLITTERS.

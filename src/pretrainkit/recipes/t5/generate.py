@@ -22,7 +22,8 @@ def generate(
     batch_size: int = 64,
     **decoding: Any,
 ) -> list[dict[str, Any]]:
-    """`num` answers to each prompt, of which `batch_size` are read at a time.
+    """`num` answers to each prompt, of which `batch_size` are read at a time. Raises InputError where settings do not
+    go together, or a sentinel does not exist.
 
     Args:
         config: Bound.

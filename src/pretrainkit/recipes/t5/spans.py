@@ -66,7 +66,8 @@ class LengthPlan:
 def plan_lengths(
     input_length: int, noise_density: float, mean_span_length: float, *, extra_inputs: int = 1, extra_targets: int = 1
 ) -> LengthPlan:
-    """The longest segments whose corrupted inputs have at most `input_length` tokens, the end mark too.
+    """The longest segments whose corrupted inputs have at most `input_length` tokens, the end mark too. Raises
+    ConfigError where there are none.
 
     Args:
         noise_density: Share of the tokens that are noise, strictly between 0 and 1.
