@@ -183,13 +183,13 @@ class T5(
     def generate(
         self, config: T5Run, model: Any, tokenizer: Path | None, prompts: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `generate.py`."""
-        from pretrainkit.recipes.t5.generate import generate
+        """Answer, fill in what is hidden behind <extra_id_0> and so on, or go on with a text. See `inference.py`."""
+        from pretrainkit.recipes.t5.inference import generate
 
         return generate(config, model, tokenizer, prompts, **options)
 
     def score(self, config: T5Run, model: Any, tokenizer: Path | None, pairs: list[tuple[str, str]]) -> list[float]:
-        from pretrainkit.recipes.t5.generate import score
+        from pretrainkit.recipes.t5.inference import score
 
         return score(config, model, tokenizer, pairs)
 
