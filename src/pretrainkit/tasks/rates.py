@@ -8,15 +8,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.tasks.cache import find_cache
 from pretrainkit.tasks.shares import mean_lengths
 from pretrainkit.tasks.steps import Lengths
 
-if TYPE_CHECKING:
-    from pretrainkit.tasks.definitions import Task
+Task: TypeAlias = Any
+"""A `Task` of definitions.py, which imports this file."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Sizes:
     lengths: Lengths | None = None
     """Tokens to which features are trimmed."""
 
-    def examples(self, task: "Task") -> int:
+    def examples(self, task: Task) -> int:
         """Examples of the cache at the marker, else of the source."""
         cache = find_cache(task, self.split, self.caches)
         return task.source.num_examples(self.split) if cache is None else int(cache.stats(self.split)["examples"])
 
-    def characters(self, task: "Task", feature: str = "targets") -> int:
+    def characters(self, task: Task, feature: str = "targets") -> int:
         """Characters of a feature's text; only caches know them."""
         cache = find_cache(task, self.split, self.caches)
         found = None if cache is None else cache.stats(self.split).get(f"{feature}_chars")
@@ -44,7 +44,7 @@ class Sizes:
             )
         return int(found)
 
-    def mean_tokens(self, task: "Task") -> float:
+    def mean_tokens(self, task: Task) -> float:
         """Tokens of an example, inputs and targets together, as the model gets it: the mean of some examples. Raises
         DataError where they have none."""
         bound = task.bind(self.split, self.lengths, caches=self.caches)
@@ -65,7 +65,7 @@ class GroupRate(ABC):
     """Rates that depend on all members together."""
 
     @abstractmethod
-    def rates(self, tasks: "Sequence[Task]", sizes: Sizes) -> list[float]:
+    def rates(self, tasks: Sequence[Task], sizes: Sizes) -> list[float]:
         """One rate per task."""
 
 
@@ -88,7 +88,7 @@ class Proportional:
         scaled = amount * self.scale
         return (scaled if self.maximum is None else min(scaled, self.maximum)) ** (1 / self.temperature)
 
-    def __call__(self, task: "Task", sizes: Sizes) -> float:
+    def __call__(self, task: Task, sizes: Sizes) -> float:
         return self._of(sizes.examples(task))
 
 
@@ -98,7 +98,7 @@ class ProportionalToCharacters(Proportional):
 
     feature: str = "targets"
 
-    def __call__(self, task: "Task", sizes: Sizes) -> float:
+    def __call__(self, task: Task, sizes: Sizes) -> float:
         return self._of(sizes.characters(task, self.feature))
 
 
@@ -115,7 +115,7 @@ class UniMax(GroupRate):
     max_epochs: float = 1.0
     """Passes over the data of a task at most; umT5 uses 1."""
 
-    def rates(self, tasks: "Sequence[Task]", sizes: Sizes) -> list[float]:
+    def rates(self, tasks: Sequence[Task], sizes: Sizes) -> list[float]:
         return unimax([sizes.examples(task) for task in tasks], self.budget, self.max_epochs)
 
 
