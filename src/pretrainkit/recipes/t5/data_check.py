@@ -31,6 +31,9 @@ _LARGE = 100_000
 """Examples of a task from which on a cache is worth mentioning."""
 _NUM_PACKED = 16
 """Microbatches whose rows are counted."""
+MAX_EXAMPLES = {"train": 16_384, "valid": 2_048}
+_BLOCK = 512
+_BASELINE_KEY = stream_key(0, "t5", "baseline")
 
 
 def check_data(
@@ -199,11 +202,6 @@ def _ids(values: np.ndarray) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
-
-
-MAX_EXAMPLES = {"train": 16_384, "valid": 2_048}
-_BLOCK = 512
-_BASELINE_KEY = stream_key(0, "t5", "baseline")
 
 
 def unigram_loss(config: T5Run) -> float:

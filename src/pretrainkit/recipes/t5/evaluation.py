@@ -26,6 +26,8 @@ from pretrainkit.training.watch import Evaluation
 
 FOLDER = "evaluations"
 """In the run folder: what the model answered."""
+OF_EACH = ("nll_per_target_token", "accuracy")
+"""What is told of a single component."""
 _logger = logging.getLogger(__name__)
 
 
@@ -105,10 +107,6 @@ def _evaluator(config: T5Run, world: World) -> TaskEvaluator | None:
     return TaskEvaluator(
         tasks, split, lengths=lengths, num_examples=infer.num_examples, caches=config.data.caches, world=world
     )
-
-
-OF_EACH = ("nll_per_target_token", "accuracy")
-"""What is told of a single component."""
 
 
 def build_evaluator(config: T5Run, world: World, precision: Precision) -> Evaluator | None:

@@ -19,8 +19,6 @@ FEATURES = {"inputs": Feature(RunVocabulary(), required=False), "targets": Featu
 Metrics = Sequence[Callable[..., Mapping[str, Any]]]
 Postprocess = Callable[..., Any]
 Row = Mapping[str, Any]
-
-
 NO_CLASS = -1
 """What a text is that names no class."""
 
