@@ -23,7 +23,7 @@ def vocabulary_of(config: T5Run, tokenizer: Path | None) -> Vocabulary:
         ConfigError: There are no tasks either, or not any more.
     """
     data = config.data
-    place = data.tokenizer if tokenizer is None else tokenizer
+    place: str | Path | None = data.tokenizer if tokenizer is None else tokenizer
     if place is not None:
         return open_vocabulary(place, data.denoising.num_sentinels)
     if data.task is None:
