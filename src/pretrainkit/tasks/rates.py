@@ -84,12 +84,13 @@ class Proportional:
         if self.temperature <= 0:
             raise ConfigError(f"temperature is {self.temperature}; it must be above 0, and is 1 for plain proportions")
 
-    def _of(self, amount: float) -> float:
+    def of(self, amount: float) -> float:
+        """The rate of so many examples."""
         scaled = amount * self.scale
         return (scaled if self.maximum is None else min(scaled, self.maximum)) ** (1 / self.temperature)
 
     def __call__(self, task: Task, sizes: Sizes) -> float:
-        return self._of(sizes.examples(task))
+        return self.of(sizes.examples(task))
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class ProportionalToCharacters(Proportional):
     feature: str = "targets"
 
     def __call__(self, task: Task, sizes: Sizes) -> float:
-        return self._of(sizes.characters(task, self.feature))
+        return self.of(sizes.characters(task, self.feature))
 
 
 proportional, proportional_to_characters = Proportional, ProportionalToCharacters
