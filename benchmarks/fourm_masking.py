@@ -35,8 +35,7 @@ from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import Chunks
 from pretrainkit.recipes.fourm.source import FourMSource, Sample
 from pretrainkit.recipes.fourm.text import TextVocabulary
-from pretrainkit.tokenizers.coco_classes import COCO_CLASSES
-from pretrainkit.tokenizers.subwords import train_multimodal
+from pretrainkit.tokenizers.subwords import COCO_CLASSES, train_multimodal
 
 SETTINGS = (
     ("7 modalities", MOD7, "mod7-all2all-rgb2all", 128),

@@ -228,7 +228,7 @@ def test_no_character_is_lost_and_no_sentence_is_empty(text):
 def test_splitting_does_not_depend_on_other_documents(texts):
     for splitter in ALL:
         fresh = pickle.loads(pickle.dumps(splitter))
-        assert splitter.many(texts) == [fresh(text) for text in reversed(texts)][::-1]
+        assert [splitter(text) for text in texts] == [fresh(text) for text in reversed(texts)][::-1]
 
 
 def test_forgetting_changes_nothing(monkeypatch):
@@ -249,7 +249,7 @@ def test_random_text_is_split_as_by_nltk(text):
 def assert_agrees_with_nltk(parameters: PunktParameters, texts: list[str]) -> None:
     """At least 999 of 1000 sentences equal; with NLTK 3.10 all are."""
     ours, tokenizer = PunktSplitter(parameters, "nltk"), nltk_tokenizer(parameters)
-    found = ours.many(texts)
+    found = [ours(text) for text in texts]
     theirs = [nltk_sentences(tokenizer, text) for text in texts]
     num_equal = sum(len(set(a) & set(b)) for a, b in zip(found, theirs, strict=True))
     num_theirs = sum(len(set(b)) for b in theirs)

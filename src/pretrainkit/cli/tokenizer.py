@@ -136,8 +136,8 @@ def train(
 
     The same command again leaves the tokenizer as it is.
     """
-    from pretrainkit.tokenizers.coco_classes import read_classes
     from pretrainkit.tokenizers.punkt import read_abbreviations
+    from pretrainkit.tokenizers.subwords import read_classes
     from pretrainkit.tokenizers.train import TokenizerSettings, manifest_of_existing, train_tokenizer
     from pretrainkit.tokenizers.unigram import DEFAULT_VOCAB_SIZE
 

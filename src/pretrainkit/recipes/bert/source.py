@@ -22,9 +22,8 @@ from pretrainkit.recipes.bert.config import BertRun
 from pretrainkit.recipes.bert.masking import Masking, num_predictions
 from pretrainkit.recipes.bert.segments import Segments, draw_segments, example_lengths
 from pretrainkit.rng import Keys, fold, stream_key
-from pretrainkit.tokenizers.agreement import refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.load import load_tokenizer
-from pretrainkit.tokenizers.shards import TokenShards
+from pretrainkit.tokenizers.shards import TokenShards, refuse_different_tokenizers, refuse_shared_documents
 from pretrainkit.tokenizers.special import SpecialIds
 from pretrainkit.training.data_config import SourceConfig
 

@@ -20,9 +20,8 @@ from pretrainkit.recipes.glue.config import GlueRun, SpanConfig
 from pretrainkit.recipes.glue.kinds.labelled import Arrays, Labelled, TaskKind
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadPassages, TextReader
-from pretrainkit.tasks.row_files import open_rows
+from pretrainkit.tasks.row_files import SquadJson, open_rows
 from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.squad_json import SquadJson
 
 _UNKNOWN = -1
 _WORD = re.compile(r"[^\W_]+(?:[.,:][^\W_]+|['’](?!s\b)[^\W_]+)*")

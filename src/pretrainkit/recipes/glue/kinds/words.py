@@ -15,8 +15,8 @@ from pretrainkit.recipes.glue.config import GlueRun
 from pretrainkit.recipes.glue.kinds.labelled import Labelled, TaskKind
 from pretrainkit.recipes.glue.tasks import TextTask
 from pretrainkit.recipes.text_reader import Ints, ReadWords, TextReader
+from pretrainkit.tasks.row_files import open_sentences
 from pretrainkit.tasks.sources import TaskSource
-from pretrainkit.tasks.word_files import open_sentences
 
 WORD_COLUMNS = ("words", "tokens")
 """What holds the words; the first that a row has counts."""
