@@ -11,12 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretrainkit.recipes.image_tokenizer.codebook import Codebook
-from pretrainkit.recipes.image_tokenizer.conv_coder import ConvDecoder, ConvEncoder
-from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder
-from pretrainkit.recipes.image_tokenizer.finite_scalar import FiniteScalar
-from pretrainkit.recipes.image_tokenizer.memcodes import Memcodes
-from pretrainkit.recipes.image_tokenizer.mlp_coder import MLPCoder
+from pretrainkit.recipes.image_tokenizer.coders import ConvDecoder, ConvEncoder, MLPCoder, ViTDecoder, ViTEncoder
+from pretrainkit.recipes.image_tokenizer.diffusion import DiffusionDecoder, UNet, UViT
 from pretrainkit.recipes.image_tokenizer.model_config import (
     CodebookConfig,
     ConvCoderConfig,
@@ -26,13 +22,8 @@ from pretrainkit.recipes.image_tokenizer.model_config import (
     UNetConfig,
     ViTCoderConfig,
 )
-from pretrainkit.recipes.image_tokenizer.quantizer import Quantized
-from pretrainkit.recipes.image_tokenizer.unet import UNet
-from pretrainkit.recipes.image_tokenizer.uvit import UViT
-from pretrainkit.recipes.image_tokenizer.vit_coder import ViTDecoder, ViTEncoder
+from pretrainkit.recipes.image_tokenizer.quantizers import Codebook, FiniteScalar, Memcodes, Quantized
 from pretrainkit.training.optimizers.parameters import stacked_parameters
-
-_FROZEN = ("encoder", "to_latents", "quantizer", "class_table")
 
 
 class Pass(NamedTuple):
@@ -67,20 +58,19 @@ class ImageTokenizer(nn.Module):
         self.from_codes = (
             None if isinstance(self.decoder, DiffusionDecoder) else nn.Conv2d(quantizer.width, self.decoder.width, 1)
         )
-        if config.is_encoder_frozen:
-            for name in _FROZEN:
-                part = getattr(self, name)
-                if part is not None:
-                    part.requires_grad_(False)
+        for part in self._frozen():
+            part.requires_grad_(False)
+
+    def _frozen(self) -> list[nn.Module]:
+        """What stays as it is."""
+        parts = (self.encoder, self.to_latents, self.quantizer, self.class_table)
+        return [part for part in parts if part is not None] if self.config.is_encoder_frozen else []
 
     def train(self, mode: bool = True) -> "ImageTokenizer":
         """What is frozen stays in evaluation mode."""
         super().train(mode)
-        if self.config.is_encoder_frozen:
-            for name in _FROZEN:
-                part = getattr(self, name)
-                if part is not None:
-                    part.eval()
+        for part in self._frozen():
+            part.eval()
         return self
 
     def blocks(self) -> list[nn.Module]:
@@ -107,21 +97,12 @@ class ImageTokenizer(nn.Module):
 
     def encode(self, values: Tensor, keys_B: Tensor | None = None) -> Quantized:
         """Values as `prepared` gives them, to ids and codes."""
-        return self.quantizer(self.to_latents(self.encoder(self.embedded(values))), keys_B)
-
-    def embedded(self, values: Tensor) -> Tensor:
-        """(B, C, H, W): classes by the table."""
-        if self.class_table is None:
-            return values
-        return self.class_table(values).permute(0, 3, 1, 2)
+        if self.class_table is not None:
+            values = self.class_table(values).permute(0, 3, 1, 2)
+        return self.quantizer(self.to_latents(self.encoder(values)), keys_B)
 
     def decode(
-        self,
-        codes_BDhw: Tensor,
-        keys_B: Tensor | None = None,
-        *,
-        num_steps: int | None = None,
-        guidance: float = 1.0,
+        self, codes_BDhw: Tensor, keys_B: Tensor | None = None, *, num_steps: int | None = None, guidance: float = 1.0
     ) -> Tensor:
         """Codes to float32 (B, E, H, W): values, or logits of classes and masks.
 

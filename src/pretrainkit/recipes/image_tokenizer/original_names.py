@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pretrainkit.errors import CheckpointError
-from pretrainkit.recipes.image_tokenizer.grid_positions import grid_table
+from pretrainkit.recipes.image_tokenizer.coders import grid_table
+from pretrainkit.recipes.image_tokenizer.diffusion import UVIT_GRID
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 
@@ -71,7 +72,6 @@ _TOP_UVIT = {
     "norm": "conv_norm_out",
     "pixels": "conv_out",
 }
-_GRID_UVIT = 32
 
 
 def original_name(name: str, config: ImageTokenizerModelConfig) -> str:
@@ -153,7 +153,7 @@ def _positions(config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
         if coder.kind == "vit":
             found[f"{part}.pos_emb"] = grid_table(config.grid, config.grid, coder.hidden_size)
         elif coder.kind == "uvit":
-            found[f"{part}.mid_block.mid_pos_emb"] = grid_table(_GRID_UVIT, _GRID_UVIT, coder.hidden_size)
+            found[f"{part}.mid_block.mid_pos_emb"] = grid_table(UVIT_GRID, UVIT_GRID, coder.hidden_size)
     return found
 
 

@@ -94,7 +94,7 @@ class ImageTokenizer(
 
     def sample(self, config: ImageTokenizerRun, model: Any, source: BatchSource, num: int) -> list[dict[str, Any]]:
         """Images beside what their tokens give."""
-        from pretrainkit.recipes.image_tokenizer.sample import sample
+        from pretrainkit.recipes.image_tokenizer.evaluate import sample
 
         return sample(config, model, source, num)
 
@@ -131,7 +131,7 @@ class ImageTokenizer(
 
     def baselines(self, config: ImageTokenizerRun) -> dict[str, float]:
         """What is lost where every image is the mean of the training images."""
-        from pretrainkit.recipes.image_tokenizer.baseline import mean_image_errors
+        from pretrainkit.recipes.image_tokenizer.evaluate import mean_image_errors
 
         return mean_image_errors(config)
 

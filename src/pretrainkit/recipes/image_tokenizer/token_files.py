@@ -34,7 +34,7 @@ from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file
 from pretrainkit.recipes.image_tokenizer.codec import ImageCodec
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
-from pretrainkit.recipes.image_tokenizer.reading import image_size, read_image, suffixes_of
+from pretrainkit.recipes.image_tokenizer.source import image_size, read_image, suffixes_of
 from pretrainkit.workers.processes import Progress, Quiet
 
 _LARGEST_INT16 = 1 << 15
