@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.recipes.fourm.bound_mixture import Bound
 from pretrainkit.recipes.fourm.budgets import Shares, component_of, whole_number
-from pretrainkit.recipes.fourm.data_config import MaskingConfig
-from pretrainkit.recipes.fourm.mixtures import KEEPS
+from pretrainkit.recipes.fourm.config import MaskingConfig
+from pretrainkit.recipes.fourm.mixtures import KEEPS, Bound
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.sequences import Ids, Ragged, hide_spans, spans
 

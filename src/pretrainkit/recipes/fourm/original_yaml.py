@@ -17,9 +17,14 @@ from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.exchange import ImportedConfig
 from pretrainkit.recipes.fourm.catalogue import published
-from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig, FourMSetConfig, MaskingConfig
-from pretrainkit.recipes.fourm.lengths import LengthConfig
+from pretrainkit.recipes.fourm.config import (
+    FourMDataConfig,
+    FourMObjectiveConfig,
+    FourMRun,
+    FourMSetConfig,
+    LengthConfig,
+    MaskingConfig,
+)
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model

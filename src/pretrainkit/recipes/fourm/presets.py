@@ -4,9 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
-from pretrainkit.recipes.fourm.config import FourMRun
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
-from pretrainkit.recipes.fourm.lengths import LengthConfig
+from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMRun, LengthConfig, MaskingConfig
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig, gated_width, published_model

@@ -14,7 +14,7 @@ from pretrainkit.recipes.fourm.generation.figures import spread
 from pretrainkit.recipes.fourm.generation.given import data_examples
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.result import Result
-from pretrainkit.recipes.fourm.generation.sheet import Cell
+from pretrainkit.recipes.fourm.generation.show import Cell
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
 from pretrainkit.recipes.fourm.source import FourMSource

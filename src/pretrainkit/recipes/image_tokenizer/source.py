@@ -15,17 +15,12 @@ from numpy.typing import NDArray
 
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, draw_part
-from pretrainkit.data.aligned_folders import FolderSamples, Samples, folders_of
-from pretrainkit.data.aligned_streams import TarSamples, is_stream, stream_folders
+from pretrainkit.data.aligned_samples import Samples, folders_of, open_samples
 from pretrainkit.data.aligned_values import IMAGE_SUFFIXES, read_array, read_map, standardised
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
-from pretrainkit.recipes.image_tokenizer.config import (
-    ImageSetConfig,
-    ImageTokenizerDataConfig,
-    ImageTokenizerRun,
-)
+from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerDataConfig, ImageTokenizerRun
 from pretrainkit.recipes.image_tokenizer.domain import Domain
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
 
@@ -78,9 +73,7 @@ def read_image(
         return (part.nearest(read_map(content, name), size, size) > 0).astype(np.uint8)[None]
     if domain.kind == "classes":
         return _classes(part.nearest(read_map(content, name).astype(np.int64), size, size), domain, name)
-    encoded = open_image(content, name=name)
-    window = part.resized((encoded.height, encoded.width), size, size, is_exact=is_exact)
-    image_HWC = part.flipped(window(encoded.decode(window.wanted())))
+    image_HWC = part.read(open_image(content, name=name), size, size, is_exact=is_exact)
     if domain.kind == "normals" and part.is_flipped:
         image_HWC = np.concatenate((255 - image_HWC[:, :, :1], image_HWC[:, :, 1:]), axis=2)
     if domain.kind == "grey":
@@ -187,31 +180,27 @@ def open_source(config: ImageTokenizerRun, split: Split) -> ImageSource:
     configs = config.data.train if split == "train" else config.data.valid
     if not configs:
         raise DataError(f"data.{split} names no data\n  give it as data.{split}=FOLDER")
-    folders = [folder_of(one, config.model) for one in configs]
-    sets = [open_set(one.path, folder, config.model) for one, folder in zip(configs, folders, strict=True)]
+    domain = config.model.domain
+    folders = [one.folder or domain.path for one in configs]
+    for one, folder in zip(configs, folders, strict=True):
+        require_folder(one.path, folder, domain, "model.domain.folder=NAME, or . for files in the folder itself")
+    suffixes = suffixes_of(domain)
+    sets = [open_samples(one.path, {folder: suffixes}) for one, folder in zip(configs, folders, strict=True)]
     return ImageSource(config.model, config.data, split, sets, folders, config.seed)
 
 
-def folder_of(config: ImageSetConfig, model: ImageTokenizerModelConfig) -> str:
-    """Where a data set has the images."""
-    return config.folder or model.domain.path
-
-
-def open_set(path: str, folder: str, model: ImageTokenizerModelConfig) -> Samples:
-    """The images of one data set.
+def require_folder(path: str, folder: str, domain: Domain, setting: str) -> None:
+    """Refuse a data set without the folder of its images. `setting`: what says where they are.
 
     Raises:
-        DataError: They are missing.
+        DataError: It lacks it.
     """
-    known = stream_folders(path) if is_stream(path) else folders_of(path)
+    known = folders_of(path)
     if folder != "." and folder not in known:
         raise DataError(
-            f"{path} has no folder {folder}, where images of {model.domain.name} are looked for\n"
-            f"  it has {', '.join(sorted(known)) or 'none'}; say where they are: model.domain.folder=NAME, or . for "
-            "files in the folder itself"
+            f"{path} has no folder {folder}, where images of {domain.name} are looked for\n"
+            f"  it has {', '.join(sorted(known)) or 'none'}; say where they are: {setting}"
         )
-    opened = TarSamples if is_stream(path) else FolderSamples
-    return opened(path, {folder: suffixes_of(model.domain)})
 
 
 def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
@@ -225,19 +214,14 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
     problems = config.problems()
     if problems:
         raise ConfigError(problems)
-    shared = {(one.path, one.folder) for one in config.data.train} & {
-        (one.path, one.folder) for one in config.data.valid
-    }
-    if shared:
-        raise DataError(
-            f"data.valid names data that is in data.train: {', '.join(sorted(path for path, _ in shared))}\n"
-            "  give other data"
-        )
+    train, valid = ({(one.path, one.folder) for one in sets} for sets in (config.data.train, config.data.valid))
+    if shared := train & valid:
+        names = ", ".join(sorted(path for path, _ in shared))
+        raise DataError(f"data.valid names data that is in data.train: {names}\n  give other data")
     for split in ("train", "valid") if config.data.valid else ("train",):
         source = open_source(config, split)
-        num = len(source.sets)
-        first = np.zeros(num, np.int64)
-        source.build(Records(np.arange(num), first, first, np.zeros(num, np.uint64)))
+        first = np.zeros(len(source.sets), np.int64)
+        source.build(Records(np.arange(len(first)), first, first, first.astype(np.uint64)))
     return config
 
 

@@ -19,8 +19,7 @@ from pretrainkit.recipes.fourm.generation.given import Example, File, data_examp
 from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, the_target
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
 from pretrainkit.recipes.fourm.generation.result import Result
-from pretrainkit.recipes.fourm.generation.sheet import contact_sheet
-from pretrainkit.recipes.fourm.generation.show import ImageDecoder
+from pretrainkit.recipes.fourm.generation.show import ImageDecoder, contact_sheet
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
 from pretrainkit.recipes.fourm.sequences import Ids

@@ -14,8 +14,7 @@ from pretrainkit.recipes.fourm.generation.figures import figures
 from pretrainkit.recipes.fourm.generation.given import Example, File
 from pretrainkit.recipes.fourm.generation.known import Known
 from pretrainkit.recipes.fourm.generation.names import inputs_named
-from pretrainkit.recipes.fourm.generation.sheet import Cell, with_boxes
-from pretrainkit.recipes.fourm.generation.show import ImageDecoder, picture, structure, values_of
+from pretrainkit.recipes.fourm.generation.show import Cell, ImageDecoder, picture, structure, values_of, with_boxes
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import DepthMap
 from pretrainkit.recipes.fourm.sequences import Ids
