@@ -21,7 +21,6 @@ what does not fill a last batch is never seen.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -109,15 +108,13 @@ class Order:
         if self.weights is None and not self._is_one_per_batch:
             self._counts: tuple[int, ...] = (1,)
             everything = range(len(self.sizes))
-            self._streams = [_Stream.make(self.seed, inside, everything, self.sizes, documents, num_rows, num_used_per)]
+            self._streams = [_Stream(self.seed, inside, everything, self.sizes, documents, num_rows, num_used_per)]
         else:
             self._counts = (1,) * len(self.sizes)
             if self.weights is not None and not self._is_one_per_batch:
                 self._counts = slot_counts(self.weights, num_rows)
             self._streams = [
-                _Stream.make(
-                    self.seed, inside, [c], [size], documents and [documents[c]], self._counts[c], num_used_per
-                )
+                _Stream(self.seed, inside, [c], [size], documents and [documents[c]], self._counts[c], num_used_per)
                 for c, size in enumerate(self.sizes)
             ]
         self._turns: Turns | None = None
@@ -235,29 +232,21 @@ class Order:
         return rng.fold(rng.fold(self._component_keys[source], epoch), index)
 
 
-@dataclass
 class _Stream:
-    """Components that are ordered as one sequence of `size` examples, again and again."""
+    """Components that are ordered as one sequence of `size` examples, again and again.
 
-    mode: Mode
-    size: int
-    first_component: int
-    ends: NDArray[np.int64]
-    """(number of components,) cumulative sizes."""
-    key: int
-    documents: NDArray[np.int64] | None
-    """(number of documents,) examples of each, in the order of the components."""
-    num_lanes: int
-    num_used: int
-    """Examples of each pass: all, or in a static order those that fill whole batches."""
-    static_places: NDArray[np.int64] | None
-    """(size,) the order of every pass, where it is static."""
-    document_starts: NDArray[np.int64] = field(init=False)
-    _tables: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(init=False, default_factory=dict)
+    Args:
+        seed: Of the order.
+        mode: How each pass is ordered.
+        components: Numbers of the components.
+        sizes: Examples of each.
+        documents: For each the examples of its documents; None: not read.
+        num_lanes: Of "lanes".
+        num_used_per: Of a static order, the size of its batches, of which a pass has whole ones only.
+    """
 
-    @classmethod
-    def make(
-        cls,
+    def __init__(
+        self,
         seed: int,
         mode: Mode,
         components: Sequence[int],
@@ -265,25 +254,19 @@ class _Stream:
         documents: Sequence[NDArray[np.int64]] | None,
         num_lanes: int | None,
         num_used_per: int | None = None,
-    ) -> "_Stream":
-        """`num_used_per`: of a static order, the size of its batches."""
-        first = components[0]
-        size = sum(sizes)
-        return cls(
-            mode=mode,
-            size=size,
-            first_component=first,
-            ends=np.cumsum(np.array(sizes, np.int64)),
-            key=rng.stream_key(seed, "order", first, len(components)),
-            documents=np.concatenate(documents) if documents is not None else None,
-            num_lanes=num_lanes or 1,
-            num_used=size if num_used_per is None else size // num_used_per * num_used_per,
-            static_places=None if num_used_per is None else _torch_permutation(size),
-        )
-
-    def __post_init__(self) -> None:
+    ) -> None:
+        self.mode, self.size, self.first_component = mode, sum(sizes), components[0]
+        self.num_lanes, self.num_used = num_lanes or 1, self.size
+        self.ends = np.cumsum(np.array(sizes, np.int64))
+        self.key = rng.stream_key(seed, "order", self.first_component, len(components))
+        self.documents = None if documents is None else np.concatenate(documents)
         if self.documents is not None:
             self.document_starts = np.cumsum(self.documents) - self.documents
+        self.static_places: NDArray[np.int64] | None = None
+        if num_used_per is not None:
+            self.num_used = self.size // num_used_per * num_used_per
+            self.static_places = _torch_permutation(self.size)
+        self._tables: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     def locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """(N,) draw numbers of this stream to (component, epoch, index within the component), each (N,)."""
@@ -311,7 +294,7 @@ class _Stream:
         the first size mod num_lanes lanes are one example longer, so every place belongs to exactly one offset. An
         epoch that starts in mid-batch starts its lanes there."""
         documents, ends = self._document_table(epoch)
-        turn, lane = np.divmod(offset, self.num_lanes)
+        turn, lane = np.divmod(offset, self.num_lanes)  # each turn takes one example of every lane
         short, num_longer = divmod(self.size, self.num_lanes)
         place = lane * short + np.minimum(lane, num_longer) + turn
         rank = np.searchsorted(ends, place, side="right")

@@ -38,16 +38,14 @@ class Debias:
 class Turns(ABC):
     """One component after another."""
 
+    epoch_size: int
+    """Examples until all components, or in a weighted choice the one that is repeated most, have been gone through once
+    on average."""
+
     @abstractmethod
     def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(S,) steps, each at least 0, in any order, to (component, number of the batch among the component's), each
         (S,)."""
-
-    @property
-    @abstractmethod
-    def epoch_size(self) -> int:
-        """Examples until all components, or in a weighted choice the one that is repeated most, have been gone through
-        once on average."""
 
 
 @lru_cache(maxsize=4)
@@ -96,11 +94,7 @@ class RandomTurns(Turns):
         self._batches = np.array(sizes, np.int64) // batch_size
         self._reopens = reopens
         least = min(size / share for size, share in zip(sizes, self._shares, strict=True))
-        self._epoch_size = int(self._batches.sum()) * batch_size if reopens else round(least)
-
-    @property
-    def epoch_size(self) -> int:
-        return self._epoch_size
+        self.epoch_size = int(self._batches.sum()) * batch_size if reopens else round(least)
 
     def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         highest = int(steps.max(initial=0))
@@ -122,20 +116,12 @@ class RandomTurns(Turns):
 class BalancedTurns(Turns):
     """In each epoch every component as often as it fills whole batches, in an order shuffled anew.
 
-    Args:
-        sizes: Examples of each component, at least `batch_size`.
-        batch_size: Examples of one step.
-        seed: Of the order.
-    """
+    Components have at least `batch_size` examples each."""
 
     def __init__(self, sizes: Sequence[int], batch_size: int, seed: int) -> None:
         self._counts = tuple(size // batch_size for size in sizes)
-        self._batch_size = batch_size
+        self.epoch_size = sum(self._counts) * batch_size
         self._key = rng.stream_key(seed, "turns")
-
-    @property
-    def epoch_size(self) -> int:
-        return sum(self._counts) * self._batch_size
 
     def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         epoch, within = np.divmod(steps, sum(self._counts))
@@ -150,20 +136,14 @@ class BalancedTurns(Turns):
 class SetBySet(Turns):
     """In each epoch all batches of the first component, then all of the second, and so on.
 
-    Args:
-        sizes: Examples of each component.
-        batch_size: Examples of one step.
-        drops: Of a component only its whole batches are used in each epoch; else what is left over counts towards the
-            next one.
+    `drops`: of a component only its whole batches are used in each epoch; else what is left over counts towards the
+    next one.
     """
 
     def __init__(self, sizes: Sequence[int], batch_size: int, *, drops: bool) -> None:
         usable = [size // batch_size * batch_size for size in sizes] if drops else sizes
         self._usable, self._batch_size = np.array(usable, np.int64), batch_size
-
-    @property
-    def epoch_size(self) -> int:
-        return int(self._usable.sum())
+        self.epoch_size = int(self._usable.sum())
 
     def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         epoch = steps * self._batch_size // self.epoch_size  # or later, by what the epochs before left over

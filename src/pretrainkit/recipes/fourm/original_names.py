@@ -5,6 +5,7 @@ Source: section 3.13 of the specification; `fm.py` of the original.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from pretrainkit.recipes.fourm.model import FourM
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 
 State = Mapping[str, Tensor]
+Form = Literal["same", "row", "unread"]
+"""How the original's tensor looks: as ours; with dimensions of 1 in front, three in all; never read."""
 
 _ENCODER = {
     "attention_norm": "norm1",
@@ -51,25 +54,17 @@ def to_original(model: FourM) -> dict[str, Tensor]:
     The table of an image among the targets, which the original has and never reads, is that of its head.
     """
     state, found = dict(model.state_dict()), dict[str, Tensor]()
-    for ours, theirs in module_names(model.config):
-        for leaf in ("weight", "bias"):
-            if f"{ours}.{leaf}" in state:
-                found[f"{theirs}.{leaf}"] = state[f"{ours}.{leaf}"]
-        if _is_norm(theirs) and not model.config.biases:
+    for ours, theirs, form in _entries(model.config):
+        value = state[ours].reshape(1, -1, state[ours].shape[-1]) if form == "row" else state[ours]
+        found |= zip(theirs, value.chunk(len(theirs)) if len(theirs) > 1 else [value], strict=True)
+    for ours, theirs in _modules(model.config):
+        if "norm" in theirs.rpartition(".")[2] and not model.config.biases:
             found[f"{theirs}.bias"] = torch.zeros_like(state[f"{ours}.weight"])
-    for ours, parts in _stacked(model.config):
-        for leaf in ("weight", "bias"):
-            if f"{ours}.{leaf}" in state:
-                pieces = state[f"{ours}.{leaf}"].chunk(len(parts))
-                found |= {f"{part}.{leaf}": piece for part, piece in zip(parts, pieces, strict=True)}
-    for ours, theirs in _singles(model.config):
-        found[theirs] = _as_row(state[ours])
-    for side, name, embedding in _embeddings(model):
-        table = embedding.fixed_positions if embedding.positions is None else embedding.positions.detach()
-        assert table is not None
-        found[f"{side}_embeddings.{name}.pos_emb"] = table[None]
-    for ours, theirs in _tables(model.config):
-        found[theirs] = state[ours]
+    for side, embeddings in (("encoder", model.inputs), ("decoder", model.targets)):
+        for name, embedding in embeddings.items():
+            assert isinstance(embedding, Places)
+            if embedding.fixed_positions is not None:
+                found[f"{side}_embeddings.{name}.pos_emb"] = embedding.fixed_positions[None]
     return found
 
 
@@ -85,50 +80,35 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
     """
     unused = {name for name in original if not name.endswith(".pos_emb")}
     found: dict[str, Tensor] = {}
-
-    def take(name: str) -> Tensor:
-        if name not in original:
+    for ours, theirs, form in _entries(config):
+        missing = [name for name in theirs if name not in original]
+        if missing:
             raise CheckpointError(
-                f"the file has no tensor {name}\n  its architecture is another one: give the config that belongs to it"
+                f"the file has no tensor {missing[0]}\n"
+                "  its architecture is another one: give the config that belongs to it"
+            )
+        unused -= {*theirs}
+        value = torch.cat([original[name] for name in theirs]) if len(theirs) > 1 else original[theirs[0]]
+        if form == "row":
+            value = value.reshape(value.shape[-2:]) if ours.endswith(("registers", "positions")) else value.reshape(-1)
+        if ours in found and form != "unread" and not torch.equal(found[ours], value):
+            if form == "row":
+                raise CheckpointError(
+                    f"{theirs[0]} is not the encoder's, but model.shared_modality_embeddings says so\n  set it to false"
+                )
+            raise CheckpointError(
+                f"{theirs[0]} and the table of its inputs differ, but model.tied_logits says they are one\n"
+                "  set model.tied_logits=false"
+            )
+        if form != "unread":
+            found[ours] = value
+    for _, theirs in _modules(config):
+        name = f"{theirs}.bias"
+        if name in unused and original[name].any():
+            raise CheckpointError(
+                f"{name} is not zero, but model.biases is false\n  give the config that belongs to it"
             )
         unused.discard(name)
-        return original[name]
-
-    for ours, theirs in module_names(config):
-        found[f"{ours}.weight"] = take(f"{theirs}.weight")
-        if _has_bias(theirs, config):
-            found[f"{ours}.bias"] = take(f"{theirs}.bias")
-        elif f"{theirs}.bias" in original:
-            _refuse_bias(f"{theirs}.bias", take(f"{theirs}.bias"))
-    for ours, parts in _stacked(config):
-        found[f"{ours}.weight"] = torch.cat([take(f"{part}.weight") for part in parts])
-        if config.biases:
-            found[f"{ours}.bias"] = torch.cat([take(f"{part}.bias") for part in parts])
-    for ours, theirs in _singles(config):
-        row = take(theirs)
-        single = row.reshape(row.shape[-2:]) if ours == "registers" else row.reshape(-1)
-        if ours in found and not torch.equal(found[ours], single):
-            raise CheckpointError(
-                f"{theirs} is not the encoder's, but model.shared_modality_embeddings says so\n  set it to false"
-            )
-        found[ours] = single
-    for modality in config.modalities:
-        for side, owner, is_there in (
-            ("encoder", "inputs", modality.is_input),
-            ("decoder", "targets", modality.is_target),
-        ):
-            if is_there and modality.has_learned_positions:
-                found[f"{owner}.{modality.name}.positions"] = take(f"{side}_embeddings.{modality.name}.pos_emb")[0]
-    for ours, theirs in _tables(config):
-        table = take(theirs)
-        if ours in found and not theirs.startswith("encoder") and not _is_unread(theirs, config):
-            if not torch.equal(found[ours], table):
-                raise CheckpointError(
-                    f"{theirs} and the table of its inputs differ, but model.tied_logits says they are one\n"
-                    "  set model.tied_logits=false"
-                )
-        elif not _is_unread(theirs, config):
-            found[ours] = table
     if unused:
         raise CheckpointError(
             f"the model has no place for {', '.join(sorted(unused)[:4])}{' and more' if len(unused) > 4 else ''}\n"
@@ -137,7 +117,45 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
     return found
 
 
-def module_names(config: FourMModelConfig) -> Iterator[tuple[str, str]]:
+def _entries(config: FourMModelConfig) -> Iterator[tuple[str, tuple[str, ...], Form]]:
+    """Our name of every tensor, the original's whose rows it has one above another, and how theirs looks."""
+    for ours, theirs in _modules(config):
+        yield f"{ours}.weight", (f"{theirs}.weight",), "same"
+        is_biased = config.biases and not theirs.startswith("encoder_embeddings")
+        if is_biased or theirs == "decoder_proj_context" or ".emb_proj" in theirs:
+            yield f"{ours}.bias", (f"{theirs}.bias",), "same"
+    if config.gated:
+        for side, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
+            for layer in range(layers):
+                for leaf in ("weight", "bias") if config.biases else ("weight",):
+                    # Ours has the gate above the other half.
+                    halves = tuple(f"{side}.{layer}.{name}.{leaf}" for name in _GATED)
+                    yield f"{side}.{layer}.{_UP}.{leaf}", halves, "same"
+    yield "mask_token", ("mask_token",), "row"
+    if config.num_registers:
+        yield "registers", ("register_tokens",), "row"
+    for modality in config.modalities:
+        name, is_read = modality.name, modality.kind == "sequence"
+        has_table = modality.kind in ("image", "sequence")
+        ours, theirs = f"inputs.{name}", f"encoder_embeddings.{name}"
+        if modality.is_input:
+            yield f"input_modality.{name}", (f"{theirs}.mod_emb",), "row"
+            if modality.has_learned_positions:
+                yield f"{ours}.positions", (f"{theirs}.pos_emb",), "row"
+            if has_table:
+                yield f"{ours}.table", (f"{theirs}.token_emb.weight",), "same"
+        ours, theirs = f"targets.{name}", f"decoder_embeddings.{name}"
+        if modality.is_target:
+            owner = "input_modality" if config.shared_modality_embeddings else "target_modality"
+            yield f"{owner}.{name}", (f"{theirs}.mod_emb",), "row"
+            if modality.has_learned_positions:
+                yield f"{ours}.positions", (f"{theirs}.pos_emb",), "row"
+            table, head = "table" if is_read else "head", "table" if is_read and config.tied_logits else "head"
+            yield f"{ours}.{table}", (f"{theirs}.token_emb.weight",), "same" if is_read else "unread"
+            yield f"{ours}.{head}", (f"{theirs}.to_logits.weight",), "same"
+
+
+def _modules(config: FourMModelConfig) -> Iterator[tuple[str, str]]:
     """Our and the original's name of every module with a weight of its own there, but for tables."""
     for side, layers, names in (
         ("encoder", config.num_encoder_layers, _ENCODER),
@@ -161,74 +179,3 @@ def module_names(config: FourMModelConfig) -> Iterator[tuple[str, str]]:
         elif modality.kind == "vectors":
             yield f"{ours}.bottleneck", f"{theirs}.emb_proj.0"
             yield f"{ours}.vector", f"{theirs}.emb_proj.1"
-
-
-def _stacked(config: FourMModelConfig) -> Iterator[tuple[str, list[str]]]:
-    """Our name of a linear layer, and those of the original's whose rows it has one above another."""
-    if config.gated:
-        for side, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-            for layer in range(layers):
-                yield f"{side}.{layer}.{_UP}", [f"{side}.{layer}.{name}" for name in _GATED]
-
-
-def _singles(config: FourMModelConfig) -> Iterator[tuple[str, str]]:
-    """Vectors: ours (D,), the original's (1, 1, D); registers (R, D) and (1, R, D)."""
-    yield "mask_token", "mask_token"
-    if config.num_registers:
-        yield "registers", "register_tokens"
-    for modality in config.modalities:
-        if modality.is_input:
-            yield f"input_modality.{modality.name}", f"encoder_embeddings.{modality.name}.mod_emb"
-        if modality.is_target:
-            owner = "input_modality" if config.shared_modality_embeddings else "target_modality"
-            yield f"{owner}.{modality.name}", f"decoder_embeddings.{modality.name}.mod_emb"
-
-
-def _tables(config: FourMModelConfig) -> Iterator[tuple[str, str]]:
-    """Parameters (V, D)."""
-    for modality in config.modalities:
-        if modality.kind not in ("image", "sequence"):
-            continue
-        if modality.is_input:
-            yield f"inputs.{modality.name}.table", f"encoder_embeddings.{modality.name}.token_emb.weight"
-        if modality.is_target:
-            is_read = modality.kind == "sequence"
-            ours, theirs = f"targets.{modality.name}", f"decoder_embeddings.{modality.name}"
-            yield f"{ours}.{'table' if is_read else 'head'}", f"{theirs}.token_emb.weight"
-            head = "table" if is_read and config.tied_logits else "head"
-            yield f"{ours}.{head}", f"{theirs}.to_logits.weight"
-
-
-def _is_unread(name: str, config: FourMModelConfig) -> bool:
-    """Whether it is the table of an image among the targets, which is never read."""
-    return any(
-        modality.kind == "image" and name == f"decoder_embeddings.{modality.name}.token_emb.weight"
-        for modality in config.modalities
-    )
-
-
-def _embeddings(model: FourM) -> Iterator[tuple[str, str, Places]]:
-    for side, embeddings in (("encoder", model.inputs), ("decoder", model.targets)):
-        for name, embedding in embeddings.items():
-            assert isinstance(embedding, Places)
-            yield side, name, embedding
-
-
-def _as_row(tensor: Tensor) -> Tensor:
-    """With dimensions of 1 in front: three in all."""
-    return tensor.reshape(1, -1, tensor.shape[-1])
-
-
-def _is_norm(name: str) -> bool:
-    return "norm" in name.rpartition(".")[2]
-
-
-def _has_bias(name: str, config: FourMModelConfig) -> bool:
-    if name == "decoder_proj_context" or ".emb_proj" in name:
-        return True
-    return config.biases and not name.startswith("encoder_embeddings")
-
-
-def _refuse_bias(name: str, bias: Tensor) -> None:
-    if bias.any():
-        raise CheckpointError(f"{name} is not zero, but model.biases is false\n  give the config that belongs to it")

@@ -67,7 +67,8 @@ class Chain:
             parts[number].append(_fitted(target, modality))
         made: list[str] = []
         for link, part in zip(self.links, parts, strict=True):
-            own = [*_given_names(names, link), *made]
+            given = [modality.name for name in names for modality in inputs_named(name, link.modalities)]
+            own = [*given, *made]
             self.plans.append(plan.model_copy(update={"targets": _with_conditions(part, own, link)}))
             made += [target.modality for target in part]
 
@@ -147,47 +148,37 @@ def _fitted(target: TargetConfig, modality: Modality) -> TargetConfig:
     return TargetConfig(**{**target.model_dump(), "modality": modality.name, "scheme": scheme})
 
 
-def _given_names(names: Iterable[str], link: Link) -> list[str]:
-    return [modality.name for name in names for modality in inputs_named(name, link.modalities)]
-
-
 def _with_conditions(targets: Sequence[TargetConfig], given: Sequence[str], link: Link) -> tuple[TargetConfig, ...]:
     """The targets with whole names of what guides them, each of which is given or made before."""
     found, known = [], list(given)
+
+    def whole(short: str) -> list[str]:
+        names = [modality.name for modality in inputs_named(short, link.modalities) if modality.name in known]
+        if not names:
+            raise InputError(
+                f"{target.modality} is guided by {short}, which is not known before it\n"
+                f"  known are {', '.join(known) or 'none'}; name one of them, or put it in front in --to"
+            )
+        return names
+
     for target in targets:
         update: dict[str, Any] = {}
         if isinstance(target.guidance, dict):
-            update["guidance"] = {
-                name: weight
-                for short, weight in target.guidance.items()
-                for name in _conditions(short, target, known, link)
-            }
+            update["guidance"] = {name: w for short, w in target.guidance.items() for name in whole(short)}
         elif target.guided_by is not None:
-            update["guided_by"] = tuple(
-                name for short in target.guided_by for name in _conditions(short, target, known, link)
-            )
+            update["guided_by"] = tuple(name for short in target.guided_by for name in whole(short))
         found.append(target.model_copy(update=update))
         known.append(target.modality)
     return tuple(found)
 
 
-def _conditions(short: str, target: TargetConfig, known: Sequence[str], link: Link) -> list[str]:
-    found = [modality.name for modality in inputs_named(short, link.modalities) if modality.name in known]
-    if not found:
-        raise InputError(
-            f"{target.modality} is guided by {short}, which is not known before it\n"
-            f"  known are {', '.join(known) or 'none'}; name one of them, or put it in front in --to"
-        )
-    return found
-
-
 def _hand_over(before: Link, made: Known, link: Link, known: Known) -> None:
     """What another model knows is put into `known` where this one reads it and does not know it yet."""
-    mine = {modality.name: modality for modality in link.modalities if modality.is_input}
-    missing = set(mine) - set(known.names())
+    there = known.names()
+    mine = {one.name: one for one in link.modalities if one.is_input and one.name not in there}
     for modality in before.modalities:
         own = mine.get(modality.name)
-        if own is None or own.name not in missing or own.kind != modality.kind:
+        if own is None or own.kind != modality.kind:
             continue
         if own.kind == "image" and own.name in made.images:
             places = made.images[own.name]

@@ -172,8 +172,7 @@ def _set(tree: dict[str, Any], targets: Mapping[str, dict[str, Any]], setting: s
             f"--set {setting}: there is no target {name!r}\n  write TARGET.FIELD=VALUE, with a target of "
             f"{', '.join(targets)}, or seed=3"
         )
-    place = targets[name] if dot else tree
-    place[field] = parse_yaml(value, f"--set {setting}")
+    (targets[name] if dot else tree)[field] = parse_yaml(value, f"--set {setting}")
 
 
 def _link(config: FourMRun, model: FourM, tokenizer: Path | None, *, device: str | None) -> Link:
@@ -211,15 +210,15 @@ def _values(words: Mapping[str, str], link: Link) -> dict[str, str | File]:
 def _samples(link: Link, given: Sequence[str], plan: GenerationPlan, num: int) -> list[Example]:
     """Held-out samples; what is not named is given where no target is made of the same files."""
     source = open_source(link.config, "valid")
-    targets = [the_target(target.modality, link.modalities) for target in plan.targets]
+    targets = [one for target in plan.targets if (one := the_target(target.modality, link.modalities)) is not None]
     for name in given:
         require_inputs(name, [link.modalities])
     if given:
         names = [modality.name for name in given for modality in inputs_named(name, link.modalities)]
     else:
-        folders = {target.path for target in targets if target is not None}
+        folders = {target.path for target in targets}
         names = [modality.name for modality in link.modalities if modality.is_input and modality.path not in folders]
-    names = [name for name in names if name not in [target.name for target in targets if target is not None]]
+    names = [name for name in names if all(name != target.name for target in targets)]
     return data_examples(source, spread(source.sizes, num), names)
 
 
@@ -278,12 +277,9 @@ def _compared(
         known: What guesses are made of; nothing: there are none.
     """
     groups: dict[tuple[str | None, str], tuple[list[Ids], Ids]] = {}
-    made, true = [], []
-    for result in results:
-        ids, truth = result.ids(number, modality), result.truth(number, modality)
-        assert truth is not None
-        made.append(ids)
-        true.append(truth)
+    made = [result.ids(number, modality) for result in results]
+    true = [truth for result in results if (truth := result.truth(number, modality)) is not None]
+    for result, ids, truth in zip(results, made, true, strict=True):
         groups.setdefault((result.example.data_set, result.example.key), ([], truth))[0].append(ids)
     values = figures(modality, made, true, vocabulary, decoder)
     guess = guessed(modality, known, true, vocabulary, decoder) if known else {}
@@ -315,8 +311,8 @@ def _told(name: str, values: Mapping[str, float], num_examples: int) -> str:
     for what, value in values.items():
         if what.startswith(("guessed_", "together_")) or what == _NUM:
             continue
-        more = [f"guessing alike for all: {values[key]:.3f}" for key in (f"guessed_{what}",) if key in values]
-        more += [f"variations together: {values[key]:.3f}" for key in (f"together_{what}",) if key in values]
+        others = (("guessing alike for all", f"guessed_{what}"), ("variations together", f"together_{what}"))
+        more = [f"{title}: {values[key]:.3f}" for title, key in others if key in values]
         parts.append(f"{what} {value:.3f}" + (f" ({', '.join(more)})" if more else ""))
     return f"{name}: {', '.join(parts)}, over {values[_NUM]:.0f} of {num_examples} examples"
 
