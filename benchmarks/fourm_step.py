@@ -42,7 +42,7 @@ from pretrainkit.recipes.fourm.masking import Masking
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Bound
 from pretrainkit.recipes.fourm.model import FourM, build
 from pretrainkit.recipes.fourm.objective import FourMObjective
-from pretrainkit.recipes.fourm.original_names import to_original
+from pretrainkit.recipes.fourm.original import to_original
 from pretrainkit.recipes.fourm.presets import tiny
 from pretrainkit.training.accumulate import accumulate
 from pretrainkit.training.memory import freed_memory_kept

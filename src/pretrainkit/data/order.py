@@ -6,7 +6,7 @@ disagree about the order.
 *Streams.* Without weights all components form one stream: one pass goes over every example of every component exactly
 once, in an order permuted as a whole, which gives each component a share in proportion to its size. With weights each
 component is a stream of its own with its own epochs, and the streams take turns in a fixed pattern
-(`data/mixture.py`).
+(`data/turns.py`).
 
 *Modes.* "sequential": as stored. "shuffle": every epoch of a stream is a permutation of its examples
 (`data/permutation.py`). "lanes": every epoch permutes the documents, lays their examples end to end and cuts that
@@ -27,10 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.data.mixture import interleave, slot_counts
 from pretrainkit.data.permutation import MAX_SIZE, permute
 from pretrainkit.data.source import Records
-from pretrainkit.data.turns import Debias, Turns, make_turns
+from pretrainkit.data.turns import Debias, Turns, interleave, make_turns, slot_counts
 from pretrainkit.errors import ConfigError, DataError
 
 Mode = Literal["shuffle", "lanes", "sequential", "debias", "set_by_set"]

@@ -3,12 +3,18 @@
 "Debiased sampling" (Cui et al. 2022, https://arxiv.org/abs/2112.09331): examples that are contrasted with each other
 come from one set, so that telling the sets apart does not help.
 
-Turns are pure functions of the step: nothing is drawn that depends on what was asked before. Dimensions: S steps.
+Turns are pure functions of the step: nothing is drawn that depends on what was asked before. Weighted components that
+share batches take turns in a repeating pattern instead (`interleave`), so any position is looked up in O(1).
+
+Dimensions: S steps.
 """
 
+import heapq
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
@@ -18,6 +24,63 @@ from numpy.typing import NDArray
 from pretrainkit import rng
 from pretrainkit.data.permutation import permute
 from pretrainkit.errors import ConfigError, DataError
+
+MAX_SLOTS = 65536
+"""Longest pattern. Weights that would need a longer one are rounded to multiples of 1 / MAX_SLOTS."""
+
+
+def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple[int, ...]:
+    """How many slots of the pattern each component gets.
+
+    Args:
+        weights: One per component, positive, in any unit. Decimal fractions are taken as written: 0.7 and 0.3 give 7
+            and 3.
+        num_slots: Length of the pattern; None: the shortest with exactly these shares, at most MAX_SLOTS.
+
+    Raises:
+        ConfigError: A weight is not a positive number, or too small for even one slot.
+    """
+    for component, weight in enumerate(weights):
+        if not (math.isfinite(weight) and weight > 0):
+            raise ConfigError(f"the weight of component {component} is {weight}; weights must be positive numbers")
+    exact = [Fraction(str(float(weight))) for weight in weights]
+    shares = [weight / sum(exact) for weight in exact]
+    if num_slots is None:
+        num_slots = min(math.lcm(*(share.denominator for share in shares)), MAX_SLOTS)
+    counts = [math.floor(share * num_slots) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda c: (counts[c] - shares[c] * num_slots, c))
+    for component in by_remainder[: num_slots - sum(counts)]:
+        counts[component] += 1
+    for component, count in enumerate(counts):
+        if count == 0:
+            raise ConfigError(
+                f"the weight of component {component} is {weights[component]:g}, a share of "
+                f"{float(shares[component]):.3g}, which is less than one in {num_slots}\n  raise it or leave it out"
+            )
+    return tuple(counts)
+
+
+def interleave(counts: Sequence[int]) -> NDArray[np.int64]:
+    """The component of each slot, (sum(counts),): a schedule without bunching (the single-processor case of the
+    proportionate fairness of Baruah et al. 1996, "Proportionate progress: a notion of fairness in resource
+    allocation"). In every prefix of k slots, and across repetitions of the pattern,
+    component c occurs k * counts[c] / sum(counts) times, give or take less than one."""
+    num_slots = sum(counts)
+    pattern = np.empty(num_slots, np.int64)
+    # Draw j of a component must come at or after slot floor(j / share) and before slot ceil((j + 1) / share); the
+    # earliest deadline goes first.
+    waiting = [(0, component, 0) for component in range(len(counts))]
+    ready: list[tuple[int, int, int]] = []
+    for slot in range(num_slots):
+        while waiting and waiting[0][0] <= slot:
+            _, component, draw = heapq.heappop(waiting)
+            heapq.heappush(ready, (-(-(draw + 1) * num_slots // counts[component]), component, draw))
+        _, component, draw = heapq.heappop(ready)
+        pattern[slot] = component
+        if draw + 1 < counts[component]:
+            heapq.heappush(waiting, ((draw + 1) * num_slots // counts[component], component, draw + 1))
+    return pattern
+
 
 _FEWEST_DRAWS = 1024
 

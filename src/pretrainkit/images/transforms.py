@@ -12,8 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError
 from pretrainkit.images import autoaugment, color
@@ -32,8 +35,41 @@ from pretrainkit.images.ops import (
     Resize,
     ResizeShorter,
 )
-from pretrainkit.images.pillow import Pixels, planes_of
-from pretrainkit.images.resize import Kernel, resize
+from pretrainkit.images.pillow import Pixels, from_pillow, planes_of, to_pillow
+
+Kernel = Literal["bilinear", "bicubic"]
+
+
+def resize(
+    image_HW3: Pixels, width: int, height: int, kernel: Kernel = "bilinear", *, is_exact: bool = False
+) -> Pixels:
+    """To (height, width, 3), antialiased with as wide a kernel as the image shrinks by. In planes, unless the size is
+    the same or the result is exact.
+
+    torch's kernel for uint8 follows Pillow's arithmetic with 16-bit instead of 32-bit weights: of a photograph's values
+    one in 250 differs, bilinear ones by 1, bicubic ones by at most 2. It took 0.24 ms for 400 x 330 to 224 x 224 where
+    Pillow took 0.85 ms, on one core with AVX2; without AVX2 it gives the same values at Pillow's speed.
+
+    `is_exact`: resize by Pillow, bit for bit what torchvision, timm and open_clip make of a Pillow image.
+    """
+    if image_HW3.shape[:2] == (height, width):
+        return image_HW3
+    if is_exact:
+        from PIL.Image import Resampling
+
+        return from_pillow(to_pillow(image_HW3).resize((width, height), Resampling[kernel.upper()]))
+    import torch.nn.functional as F
+    from torch import from_numpy
+
+    # A contiguous copy of a crop: torch would make its own with several threads, under the feet of the data workers.
+    # A side of one pixel counts as contiguous also when it was flipped, and torch takes no negative strides.
+    is_owned = image_HW3.flags.c_contiguous and image_HW3.flags.writeable and min(image_HW3.strides) > 0
+    owned_HW3 = image_HW3 if is_owned else np.array(image_HW3, np.uint8, order="C")
+    # unsqueeze, not [None] in NumPy: only its strides are what torch calls channels last, for which it has the kernel.
+    image_13HW = from_numpy(owned_HW3).unsqueeze(0).permute(0, 3, 1, 2)
+    resized_13HW = F.interpolate(image_13HW, size=(height, width), mode=kernel, antialias=True)
+    return np.ascontiguousarray(resized_13HW[0].numpy()).transpose(1, 2, 0)
+
 
 Step = Callable[[Pixels], Pixels]
 """A transform of which everything is drawn."""
@@ -315,3 +351,13 @@ def _draw_distortion(op: ColorDistortion, rng: np.random.Generator) -> list[Step
     if rng.random() < 0.2:
         steps.append(color.grey)
     return steps
+
+
+def load_batch(files: Sequence[Path], transform: Compose, keys_B: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """uint8 (B, 3, H, W), RGB; everything random about an image is a function of its key.
+
+    Raises:
+        ImageError: A file is missing or broken.
+    """
+    images = [transform.load(file, np.random.default_rng(int(key))) for file, key in zip(files, keys_B, strict=True)]
+    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))

@@ -11,7 +11,7 @@ from pretrainkit.recipes.fourm.embeddings import PIXEL_DEVIATION, PIXEL_MEAN, gr
 from pretrainkit.recipes.fourm.inputs import Slots, read_batch, visible_targets
 from pretrainkit.recipes.fourm.model import build, drop_path_rates
 from pretrainkit.recipes.fourm.model_config import SIZES, published_model
-from pretrainkit.recipes.fourm.original_names import to_original
+from pretrainkit.recipes.fourm.original import to_original
 from support.fourm_batches import CAPTION, DEPTH, MODALITIES, RGB, random_batch, small, tensors
 from support.fourm_reference import Reference
 

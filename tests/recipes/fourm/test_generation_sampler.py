@@ -9,8 +9,7 @@ import torch
 from pretrainkit.recipes.fourm.batch import with_places
 from pretrainkit.recipes.fourm.generation.known import Known, Places, encoder_rows
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
-from pretrainkit.recipes.fourm.generation.sampler import Sampler, guided
-from pretrainkit.recipes.fourm.generation.token_by_token import TokenByToken
+from pretrainkit.recipes.fourm.generation.sampler import Sampler, TokenByToken, guided
 from pretrainkit.recipes.fourm.inputs import read_batch
 from pretrainkit.recipes.fourm.model import FourM, build
 from pretrainkit.recipes.fourm.sequences import merge_spans

@@ -132,12 +132,7 @@ class LengthConfig(Config):
     """Of the decay at the end (schedule.name wsd), rounded up; null: schedule.num_decay_steps says it."""
 
     def num_steps(self, step_tokens: int, batch_size: int) -> int:
-        """Updates of the run.
-
-        Args:
-            step_tokens: Slots of an example x `batch_size`.
-            batch_size: Examples of a step.
-        """
+        """Updates of the run. `step_tokens`: slots of an example x `batch_size`."""
         assert self.num_tokens is not None
         if self.num_epoch_examples is None:
             return math.ceil(self.num_tokens / step_tokens)

@@ -27,9 +27,7 @@ _SAMPLES_AT_ONCE = 64
 def check_files(config: FourMRun, progress: Progress) -> list[str]:
     """Read every file of all data sets as training and evaluation do, with all stored parts.
 
-    Args:
-        config: Not bound: data that do not fit it are reported, too.
-        progress: Told of samples.
+    The config is not bound: data that do not fit it are reported, too.
 
     Returns:
         What cannot be used: absent modalities, broken or truncated files, NaN, ids out of range, shapes that do not

@@ -54,13 +54,7 @@ class Masking:
     def __init__(
         self, config: MaskingConfig, modalities: Sequence[Modality], mixture: Bound, first_sentinel: int
     ) -> None:
-        """
-        Args:
-            config: Budgets.
-            modalities: Of the model, in order.
-            mixture: Of the data set.
-            first_sentinel: Id of the first sentinel of sequences.
-        """
+        """`modalities`: of the model, in order; `first_sentinel`: the id of sequences' first one."""
         self.config, self.modalities, self._mixture = config, tuple(modalities), mixture
         self._first_sentinel = first_sentinel
         self._inputs, self._targets = Shares(mixture.inputs_KD), Shares(mixture.targets_KD)

@@ -121,11 +121,7 @@ class Bound:
     """A mixture for given modalities, as arrays."""
 
     def __init__(self, mixture: Sequence[Component], modalities: Sequence[Modality], present: Sequence[str]) -> None:
-        """
-        Args:
-            mixture: Its components.
-            modalities: Of the model, in order.
-            present: Names of those that the data have.
+        """`modalities`: of the model, in order. `present`: names of those that the data have.
 
         Raises:
             ConfigError: A name fits no modality of the model, an input is asked to be a target, or a component wants

@@ -2,7 +2,7 @@
 
 Unusual about it: the encoder reads visible tokens and the decoder those to predict, of all modalities in one stream,
 one example after another, without padding on a CPU; every modality has its own tables, and only tokens that occur are
-embedded and scored. Parameters have names of ours; `convert.py` knows the published ones.
+embedded and scored. Parameters have names of ours; `original.py` knows the published ones.
 
 Dimensions: T tokens of the encoder's stream, U of the decoder's, n of one modality, D width, V vocabulary, B rows, C, H
 and W channels, height and width of images, F values of a patch.
@@ -10,16 +10,20 @@ Sources: Mizrahi et al. 2023, https://arxiv.org/abs/2312.06647; Bachmann et al. 
 """
 
 import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from pretrainkit.errors import InputError
 from pretrainkit.nn.initialise import built
+from pretrainkit.nn.layouts import row_pairs
 from pretrainkit.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy, linear_logits
 from pretrainkit.recipes.fourm.embeddings import InputEmbedding, TargetEmbedding
-from pretrainkit.recipes.fourm.inputs import FourMInputs
+from pretrainkit.recipes.fourm.inputs import FourMInputs, InputTokens
 from pretrainkit.recipes.fourm.layers import DecoderBlock, EncoderBlock, Examples, norm
+from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
@@ -174,3 +178,74 @@ def _ramp(num: int, last: float) -> list[float]:
 def build(config: FourMModelConfig) -> FourM:
     """The model on torch's default device, initialised from its global generator; on "meta" without values."""
     return built(lambda: FourM(config), FourM.initialise)
+
+
+class ImageTower(nn.Module):
+    """The encoder alone, whole images to one vector for each of P patches: what the original calls FourMViT.
+
+    Its parameters have the names they have in `FourM`, so the state dict of one loads with `strict=False`; what is
+    missing then is in `head` alone.
+    """
+
+    def __init__(
+        self, config: FourMModelConfig, name: str | None = None, head: Callable[[int], nn.Module] | None = None
+    ) -> None:
+        """Weights are not initialised. `config`: of the whole model; `name`: of its modality of pixels, None: the only
+        one, or the first; `head`: makes what the encoder's output goes through of its width.
+
+        Raises:
+            InputError: The model reads no pixels.
+        """
+        super().__init__()
+        self.modality = pixels_of(config, name)
+        width = config.hidden_size
+        self.input_modality = nn.ParameterDict({self.modality.name: nn.Parameter(torch.zeros(width))})
+        self.inputs = nn.ModuleDict({self.modality.name: InputEmbedding(self.modality, config)})
+        self.encoder = nn.ModuleList(EncoderBlock(config, rate) for rate in drop_path_rates(config)[0])
+        self.encoder_norm = norm(config)
+        self.head = nn.Identity() if head is None else head(width)
+
+    @classmethod
+    def of(cls, model: FourM, name: str | None = None) -> "ImageTower":
+        """The tower in a trained model; they share their parameters."""
+        with torch.device("meta"):
+            tower = cls(model.config, name)
+        own = tower.modality.name
+        tower.input_modality = nn.ParameterDict({own: model.input_modality[own]})
+        tower.inputs = nn.ModuleDict({own: model.inputs[own]})
+        tower.encoder, tower.encoder_norm = model.encoder, model.encoder_norm
+        return tower.train(model.training)
+
+    def blocks(self) -> list[nn.Module]:
+        """The submodules to compile, shard and recompute one by one."""
+        return list(self.encoder)
+
+    def forward(self, pixels_BCHW: Tensor) -> Tensor:
+        """uint8 (B, C, image_size, image_size) to (B, P, D), or what the head makes of it."""
+        B, P = len(pixels_BCHW), self.modality.max_tokens
+        patch_n = torch.arange(P, device=pixels_BCHW.device).repeat(B)
+        row_n = torch.arange(B, device=pixels_BCHW.device).repeat_interleave(P)
+        embedding: InputEmbedding = self.inputs[self.modality.name]  # type: ignore[assignment]
+        tokens = InputTokens(row_n * P + patch_n, patch_n, patch_n, row_n, pixels_BCHW)
+        x_TD = embedding(tokens) + embedding.places(patch_n) + self.input_modality[self.modality.name]
+        layout, examples = row_pairs(B, P, pixels_BCHW), Examples(row_n, B)
+        for block in self.encoder:
+            x_TD = block(x_TD, layout, None, examples)
+        return self.head(self.encoder_norm(x_TD).unflatten(0, (B, P)))
+
+    def features(self, pixels_BCHW: Tensor) -> Tensor:
+        """uint8 images to (B, D): the mean over patches."""
+        return self(pixels_BCHW).mean(1)
+
+
+def pixels_of(config: FourMModelConfig, name: str | None = None) -> Modality:
+    """The modality of pixels of a model.
+
+    Raises:
+        InputError: It has none, or none of this name.
+    """
+    found = [modality for modality in config.modalities if modality.kind == "pixels" and name in (None, modality.name)]
+    if not found:
+        what = "no pixels" if name is None else f"no pixels {name!r}"
+        raise InputError(f"the model reads {what}\n  it has {', '.join(m.name for m in config.modalities)}")
+    return found[0]

@@ -78,14 +78,8 @@ SIZES = {
 
 
 def published_model(size: str, modalities: Modalities, variant: Variant = "swiglu") -> FourMModelConfig:
-    """A model of the original's registry.
-
-    Args:
-        size: One of `SIZES`.
-        modalities: What it reads and writes.
-        variant: gelu (with all biases), swiglu (`swiglu_nobias`, the released ones) or swiglu-qknorm
-            (`swiglu_qknorm_nobias`).
-    """
+    """A model of the original's registry, of one of `SIZES`. `variant`: gelu (with all biases), swiglu
+    (`swiglu_nobias`, the released ones) or swiglu-qknorm (`swiglu_qknorm_nobias`)."""
     width, num_layers, num_heads = SIZES[size]
     is_gated = variant != "gelu"
     return FourMModelConfig(

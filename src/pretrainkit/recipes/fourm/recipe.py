@@ -119,7 +119,7 @@ class FourM(
     def image_encoder(self, config: FourMRun, model: Any) -> ImageEncoder:
         """The encoder with all patches of an image, and nothing else; the mean of its output over them."""
         from pretrainkit.eval.image_encoder import ImageEncoder
-        from pretrainkit.recipes.fourm.image_tower import ImageTower
+        from pretrainkit.recipes.fourm.model import ImageTower
 
         tower = ImageTower.of(model)
         assert tower.modality.image_size is not None

@@ -57,14 +57,8 @@ class SampleSet:
         present: Sequence[int],
         masking: Masking,
     ) -> None:
-        """
-        Args:
-            config: Of the data set.
-            samples: Its files.
-            modalities: Of the model, in order.
-            present: Numbers of those that the data set has.
-            masking: Bound to the data set.
-        """
+        """`modalities`: of the model, in order; `present`: numbers of those that the data set has; `masking`: bound to
+        it."""
         self.config, self.samples, self.masking = config, samples, masking
         self.modalities, self.present = tuple(modalities), tuple(present)
         self.folders = {number: folder_of(config, modalities[number]) for number in present}

@@ -39,9 +39,7 @@ class TextVocabulary:
     """Words to ids, and back."""
 
     def __init__(self, path: str | Path) -> None:
-        """
-        Args:
-            path: Folder of a tokenizer, or its JSON file.
+        """`path`: folder of a tokenizer, or its JSON file.
 
         Raises:
             DataError: There is none, or it lacks what sequences need.

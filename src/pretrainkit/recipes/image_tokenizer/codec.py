@@ -13,8 +13,8 @@ from torch import Tensor
 from pretrainkit import rng
 from pretrainkit.errors import DataError
 from pretrainkit.recipes.capabilities import DecodeOptions
-from pretrainkit.recipes.image_tokenizer.domain import Domain
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, prepared
+from pretrainkit.recipes.image_tokenizer.model_config import Domain
 
 _DEPTH_REACH = 2.5
 """Deviations from the mean that are shown."""

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from pretrainkit.dist.parallelize import unwrap
 from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerRun
-from pretrainkit.recipes.image_tokenizer.losses import ms_ssim, psnr, reconstruction_loss, ssim
+from pretrainkit.recipes.image_tokenizer.losses import Perceptual, ms_ssim, psnr, reconstruction_loss, ssim
 from pretrainkit.recipes.image_tokenizer.model import ImageTokenizer, Pass, prepared
 from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
-from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
 from pretrainkit.recipes.image_tokenizer.quantizers import Codebook, Met
 from pretrainkit.training.objective import Batch, Cost, HostBatch, LossSum, SeparableObjective
 

@@ -16,8 +16,8 @@ from pretrainkit.recipes.image_tokenizer.config import (
     PerceptualConfig,
     Reconstruction,
 )
-from pretrainkit.recipes.image_tokenizer.domain import DOMAINS
 from pretrainkit.recipes.image_tokenizer.model_config import (
+    DOMAINS,
     CodebookConfig,
     ConvCoderConfig,
     ImageTokenizerModelConfig,

@@ -48,7 +48,7 @@ class ImageTokenizer(
 
         bound = bind(config)
         if bound.objective.perceptual.is_used:
-            from pretrainkit.recipes.image_tokenizer.perceptual import Perceptual
+            from pretrainkit.recipes.image_tokenizer.losses import Perceptual
 
             Perceptual(bound.objective.perceptual).require()
         return bound

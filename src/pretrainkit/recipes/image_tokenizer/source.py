@@ -21,8 +21,7 @@ from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image
 from pretrainkit.recipes.image_tokenizer.config import ImageTokenizerDataConfig, ImageTokenizerRun
-from pretrainkit.recipes.image_tokenizer.domain import Domain
-from pretrainkit.recipes.image_tokenizer.model_config import ImageTokenizerModelConfig
+from pretrainkit.recipes.image_tokenizer.model_config import Domain, ImageTokenizerModelConfig
 
 Split = Literal["train", "valid"]
 

@@ -14,8 +14,14 @@ from pretrainkit.errors import InputError
 from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.given import Example, Given
 from pretrainkit.recipes.fourm.generation.known import Known, Places
-from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, require_target, the_target
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
+from pretrainkit.recipes.fourm.generation.plan import (
+    GenerationPlan,
+    TargetConfig,
+    inputs_named,
+    require_inputs,
+    require_target,
+    the_target,
+)
 from pretrainkit.recipes.fourm.generation.sampler import Sampler
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.modality import Modality
@@ -45,11 +51,7 @@ class Chain:
     """Models with a plan whose names fit them."""
 
     def __init__(self, links: Sequence[Link], plan: GenerationPlan, names: Iterable[str]) -> None:
-        """
-        Args:
-            links: Models in order.
-            plan: What to generate, by names people use.
-            names: Of what is given.
+        """The plan and `names`, of what is given, have the names that people use.
 
         Raises:
             InputError: A name is unknown, an input only, or given and asked for; a setting does not fit its modality.
@@ -100,12 +102,7 @@ class Chain:
         return known
 
     def run(self, examples: Sequence[Example], numbers: Sequence[int]) -> list[Known]:
-        """What each model knows in the end.
-
-        Args:
-            examples: What is given.
-            numbers: Of the examples, for their draws.
-        """
+        """What each model knows in the end. `numbers`: of the examples, for their draws."""
         found: list[Known] = []
         for number, (link, plan) in enumerate(zip(self.links, self.plans, strict=True)):
             known = self.start(number, examples)

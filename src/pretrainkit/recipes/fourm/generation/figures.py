@@ -141,10 +141,8 @@ def _distance(found_B: NDArray | None, truth_B: NDArray | None) -> dict[str, flo
 def boxes_iou(found: Boxes, truth: Boxes, *, of_any_class: bool = False) -> float:
     """Intersection over union of boxes that belong together, as a mean over the larger number of boxes.
 
-    Those of the same class that lie best on each other belong together, each to at most one; two empty lists agree.
-
-    Args:
-        of_any_class: Let boxes of different classes belong together, too.
+    Those of the same class (or of any) that lie best on each other belong together, each to at most one; two empty
+    lists agree.
     """
     if not found and not truth:
         return 1.0

@@ -16,8 +16,7 @@ from pretrainkit.recipes.fourm.config import FourMRun
 from pretrainkit.recipes.fourm.generation.chain import Chain, Link
 from pretrainkit.recipes.fourm.generation.figures import figures, guessed, spread, together
 from pretrainkit.recipes.fourm.generation.given import Example, File, data_examples, from_words, value_of
-from pretrainkit.recipes.fourm.generation.names import inputs_named, require_inputs, the_target
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan
+from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, inputs_named, require_inputs, the_target
 from pretrainkit.recipes.fourm.generation.result import Result
 from pretrainkit.recipes.fourm.generation.show import ImageDecoder, contact_sheet
 from pretrainkit.recipes.fourm.modality import Modality
@@ -69,9 +68,7 @@ def generate(
         plan: A YAML file of a `GenerationPlan`; None: its defaults.
         settings: `NAME.FIELD=VALUE` of a target, or `FIELD=VALUE` of the plan.
         seed: As in the plan.
-        temperature: Of all targets.
-        top_k: Of all targets.
-        top_p: Of all targets.
+        temperature, top_k, top_p: Of all targets.
         num: Variations of each example.
         from_data: So many held-out samples of the run's data as examples.
         out: A new folder for pictures, JSON and the sheet; None: nothing is written.
@@ -271,11 +268,8 @@ def _compared(
     vocabulary: TextVocabulary | None,
     decoder: ImageDecoder | None,
 ) -> dict[str, float]:
-    """Figures of results of one target, whose truth is known, and the number of examples that they are over.
-
-    Args:
-        known: What guesses are made of; nothing: there are none.
-    """
+    """Figures of results of one target, whose truth is known, and the number of examples that they are over. `known`:
+    what guesses are made of; nothing: there are none."""
     groups: dict[tuple[str | None, str], tuple[list[Ids], Ids]] = {}
     made = [result.ids(number, modality) for result in results]
     true = [truth for result in results if (truth := result.truth(number, modality)) is not None]

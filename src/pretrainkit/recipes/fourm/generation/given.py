@@ -16,7 +16,7 @@ from pretrainkit.data.aligned_values import read_array
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.fourm.config import FourMDataConfig
 from pretrainkit.recipes.fourm.generation.known import Known, Places
-from pretrainkit.recipes.fourm.generation.names import inputs_named
+from pretrainkit.recipes.fourm.generation.plan import inputs_named
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids
@@ -93,13 +93,8 @@ def value_of(name: str, value: str, modalities: Sequence[Modality]) -> str | Fil
 
 
 def data_examples(source: FourMSource, indices: Sequence[tuple[int, int]], names: Sequence[str]) -> list[Example]:
-    """Samples of a data set.
-
-    Args:
-        source: Of the examples.
-        indices: Number of the set, and of the sample in it.
-        names: Whole names of the modalities that are given; a sample may lack some.
-    """
+    """Samples of data sets, by number of the set and of the sample in it. `names`: whole names of the modalities that
+    are given; a sample may lack some."""
     found = []
     for number, index in indices:
         one = source.sets[number]

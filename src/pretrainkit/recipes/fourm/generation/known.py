@@ -70,14 +70,8 @@ def encoder_rows(
 ) -> HostBatch:
     """The encoder's half of a batch: for each view all of `rows`, view by view.
 
-    A hidden image is away; of a hidden sequence a sentinel is left, as in training where all of it is to be predicted.
-
-    Args:
-        known: What there is.
-        rows: Examples.
-        views: What is hidden.
-        modalities: Of the model, in order.
-        sentinel: Id of the first one.
+    A hidden image is away; of a hidden sequence a sentinel is left (the id `sentinel`), as in training where all of it
+    is to be predicted.
     """
     found = [
         [
@@ -128,13 +122,7 @@ def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentine
 
 
 def decoder_rows(places: Sequence[Ids], number: int, num_views: int) -> HostBatch:
-    """The decoder's half: for each view, the same places of one image modality.
-
-    Args:
-        places: Of each example, ascending.
-        number: Of the modality.
-        num_views: How often.
-    """
+    """The decoder's half: for each view, the same places of image modality `number`, ascending for each example."""
     num_slots = max(1, *(len(own) for own in places))
     position_BM = np.zeros((len(places), num_slots), np.int32)
     for row, own in enumerate(places):

@@ -13,7 +13,7 @@ from pretrainkit.recipes.fourm.generation.chain import Chain
 from pretrainkit.recipes.fourm.generation.figures import figures
 from pretrainkit.recipes.fourm.generation.given import Example, File
 from pretrainkit.recipes.fourm.generation.known import Known
-from pretrainkit.recipes.fourm.generation.names import inputs_named
+from pretrainkit.recipes.fourm.generation.plan import inputs_named
 from pretrainkit.recipes.fourm.generation.show import Cell, ImageDecoder, picture, structure, values_of, with_boxes
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.readers import DepthMap

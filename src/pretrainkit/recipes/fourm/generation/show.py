@@ -148,11 +148,7 @@ _CHARACTERS = 20
 
 
 def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any:
-    """A Pillow image.
-
-    Args:
-        columns: Headings.
-        rows: A cell for each heading; pictures keep their shape.
+    """A Pillow image of rows with a cell for each heading; pictures keep their shape.
 
     Raises:
         MissingPackageError: Pillow is not installed.
