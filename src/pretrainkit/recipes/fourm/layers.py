@@ -113,9 +113,8 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x_TD: Tensor, layout: PairLayout, prepared: Tensor | None, examples: Examples) -> Tensor:
         """(T, D) to (T, D)."""
-        mixed_TD = self.attention(self.attention_norm(x_TD), layout, prepared)
-        x_TD = _add(self, x_TD, _drop(self, mixed_TD, examples))
-        return _add(self, x_TD, _drop(self, self.feed_forward(self.feed_forward_norm(x_TD)), examples))
+        x_TD = _add(self, x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
+        return _add(self, x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
 
 
 class DecoderBlock(nn.Module):
@@ -143,11 +142,11 @@ class DecoderBlock(nn.Module):
         examples: Examples,
     ) -> Tensor:
         """(T, D) to (T, D)."""
-        x_TD = _add(self, x_TD, _drop(self, self.attention(self.attention_norm(x_TD), layout, prepared), examples))
+        x_TD = _add(self, x_TD, self.attention(self.attention_norm(x_TD), layout, prepared), examples)
         asked_SD = self.context_norm(context_SD)
         mixed_TD = self.cross_attention(self.query_norm(x_TD), asked_SD, cross_layout, cross_prepared)
-        x_TD = _add(self, x_TD, _drop(self, mixed_TD, examples))
-        return _add(self, x_TD, _drop(self, self.feed_forward(self.feed_forward_norm(x_TD)), examples))
+        x_TD = _add(self, x_TD, mixed_TD, examples)
+        return _add(self, x_TD, self.feed_forward(self.feed_forward_norm(x_TD)), examples)
 
 
 def norm(config: FourMModelConfig, width: int | None = None) -> LayerNorm:
@@ -162,17 +161,16 @@ def _head_norms(config: FourMModelConfig) -> tuple[LayerNorm | None, LayerNorm |
     return norm(config, width), norm(config, width)
 
 
-def _add(block: nn.Module, x_TD: Tensor, found_TD: Tensor) -> Tensor:
-    """Their sum. In training it is in the memory of what a layer has just found, which is in the cache: a hook that
-    keeps outputs of layers must copy them then."""
+def _add(block: EncoderBlock | DecoderBlock, x_TD: Tensor, found_TD: Tensor, examples: Examples) -> Tensor:
+    """Their sum, in training without what is found for some examples, and more of it for the others (Huang et al. 2016,
+    https://arxiv.org/abs/1603.09382).
+
+    In training the sum is in the memory of what a layer has just found, which is in the cache: a hook that keeps
+    outputs of layers must copy them then.
+    """
+    rate = block.drop_path_rate
+    if block.training and rate:
+        is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
+        found_TD = found_TD * (is_kept_E / (1 - rate)).to(found_TD.dtype)[examples.example_T][:, None]
     is_written_into = block.training and found_TD.dtype == x_TD.dtype
     return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
-
-
-def _drop(block: EncoderBlock | DecoderBlock, x_TD: Tensor, examples: Examples) -> Tensor:
-    """Zeros for some examples, scaled up for the others (Huang et al. 2016, https://arxiv.org/abs/1603.09382)."""
-    rate = block.drop_path_rate
-    if not block.training or rate == 0:
-        return x_TD
-    is_kept_E = torch.rand(examples.num, device=x_TD.device) >= rate
-    return x_TD * (is_kept_E / (1 - rate)).to(x_TD.dtype)[examples.example_T][:, None]
