@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.data.permutation import MAX_SIZE, permute
+from pretrainkit.data.permutation import MAX_SIZE, Ints, permute
 from pretrainkit.data.source import Records
 from pretrainkit.data.turns import Debias, Turns, interleave, make_turns, slot_counts
 from pretrainkit.errors import ConfigError, DataError
@@ -80,11 +80,10 @@ class Order:
             raise ConfigError(f"unknown data order {mode!r}; choose one of {', '.join(get_args(Mode))}")
         if not sizes:
             raise DataError("there is no data to order\n  give at least one folder of shards in data.train")
-        for component, size in enumerate(sizes):
-            if size < 1:
-                raise DataError(
-                    f"component {component} of the data has no examples\n  leave it out or check how it was made"
-                )
+        if empty := [component for component, size in enumerate(sizes) if size < 1]:
+            raise DataError(
+                f"component {empty[0]} of the data has no examples\n  leave it out or check how it was made"
+            )
         if sum(sizes) > MAX_SIZE:
             raise DataError(f"{sum(sizes)} examples are more than the {MAX_SIZE} that can be ordered")
         self.sizes = tuple(int(size) for size in sizes)
@@ -148,7 +147,7 @@ class Order:
                     "static order none of them would ever be seen\n  leave it out, or use smaller batches"
                 )
 
-    def records(self, positions: NDArray[np.int64]) -> Records:
+    def records(self, positions: Ints) -> Records:
         """The records at `positions` (N,), each at least 0, in any order."""
         num_streams = len(self._streams)
         if num_streams == 1 and self._turns is None:
@@ -161,7 +160,7 @@ class Order:
                 source[rows], epoch[rows], index[rows] = stream.locate(draw[rows])
         return Records(source, epoch, index, self._example_keys(source, epoch, index))
 
-    def _draws(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _draws(self, positions: Ints) -> tuple[Ints, Ints]:
         """(N,) positions to (stream, number of the draw from it), each (N,)."""
         if self._turns is None:
             turn, slot = np.divmod(positions, len(self._pattern))
@@ -215,15 +214,13 @@ class Order:
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change whenever the records could, for the same seed and mode."""
-        parts = [repr((self.sizes, self._counts)), self._document_digest, *([self._settings] if self._settings else [])]
+        parts = [repr((self.sizes, self._counts)), self._document_digest, *filter(None, [self._settings])]
         return _digest(*(part.encode() for part in parts))
 
     def _counts_and_sizes(self) -> list[tuple[int, int]]:
         return [(count, stream.size) for count, stream in zip(self._counts, self._streams, strict=True)]
 
-    def _example_keys(
-        self, source: NDArray[np.int64], epoch: NDArray[np.int64], index: NDArray[np.int64]
-    ) -> NDArray[np.uint64]:
+    def _example_keys(self, source: Ints, epoch: Ints, index: Ints) -> NDArray[np.uint64]:
         if len(source) == 0:
             return np.empty(0, np.uint64)
         if len(self.sizes) == 1 and epoch.min() == epoch.max():
@@ -250,7 +247,7 @@ class _Stream:
         mode: Mode,
         components: Sequence[int],
         sizes: Sequence[int],
-        documents: Sequence[NDArray[np.int64]] | None,
+        documents: Sequence[Ints] | None,
         num_lanes: int | None,
         num_used_per: int | None = None,
     ) -> None:
@@ -261,13 +258,15 @@ class _Stream:
         self.documents = None if documents is None else np.concatenate(documents)
         if self.documents is not None:
             self.document_starts = np.cumsum(self.documents) - self.documents
-        self.static_places: NDArray[np.int64] | None = None
+        self.static_places: Ints | None = None
         if num_used_per is not None:
-            self.num_used = self.size // num_used_per * num_used_per
-            self.static_places = _torch_permutation(self.size)
-        self._tables: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+            import torch
 
-    def locate(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+            self.num_used = self.size // num_used_per * num_used_per
+            self.static_places = torch.randperm(self.size, generator=torch.Generator().manual_seed(0)).numpy()
+        self._tables: dict[int, tuple[Ints, Ints]] = {}
+
+    def locate(self, draws: Ints) -> tuple[Ints, Ints, Ints]:
         """(N,) draw numbers of this stream to (component, epoch, index within the component), each (N,)."""
         epoch = draws // self.num_used
         offset = draws - epoch * self.num_used
@@ -288,7 +287,7 @@ class _Stream:
         part = np.searchsorted(self.ends, place, side="right")
         return part + self.first_component, epoch, place - (self.ends - np.diff(self.ends, prepend=0))[part]
 
-    def _read_lanes(self, epoch: int, offset: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _read_lanes(self, epoch: int, offset: Ints) -> Ints:
         """Offset in the epoch to place in storage. Lane i is read at offsets i, i + num_lanes, i + 2 num_lanes, ...;
         the first size mod num_lanes lanes are one example longer, so every place belongs to exactly one offset. An
         epoch that starts in mid-batch starts its lanes there."""
@@ -301,7 +300,7 @@ class _Stream:
         assert self.documents is not None
         return place - (ends[rank] - self.documents[document]) + self.document_starts[document]
 
-    def _document_table(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _document_table(self, epoch: int) -> tuple[Ints, Ints]:
         """The documents in the order of this epoch, and the cumulative number of their examples."""
         assert self.documents is not None
         table = self._tables.get(epoch)
@@ -312,14 +311,6 @@ class _Stream:
             kept = list(self._tables.items())[1 - _KEPT_EPOCHS :]
             self._tables = {**dict(kept), epoch: table}  # replaced as a whole: other threads may be reading
         return table
-
-
-def _torch_permutation(size: int) -> NDArray[np.int64]:
-    """(size,) the permutation that PyTorch's samplers draw with seed 0."""
-    import torch
-
-    permutation: NDArray[np.int64] = torch.randperm(size, generator=torch.Generator().manual_seed(0)).numpy()
-    return permutation
 
 
 def _checked_weights(sizes: tuple[int, ...], weights: Sequence[float | None] | None) -> tuple[float, ...] | None:
@@ -337,9 +328,7 @@ def _checked_weights(sizes: tuple[int, ...], weights: Sequence[float | None] | N
     return given
 
 
-def _checked_documents(
-    sizes: tuple[int, ...], document_sizes: Sequence[NDArray[np.integer]]
-) -> list[NDArray[np.int64]]:
+def _checked_documents(sizes: tuple[int, ...], document_sizes: Sequence[NDArray[np.integer]]) -> list[Ints]:
     if len(document_sizes) != len(sizes):
         raise ValueError(f"document sizes of {len(document_sizes)} components were given for {len(sizes)} components")
     documents = [np.asarray(counts, np.int64) for counts in document_sizes]

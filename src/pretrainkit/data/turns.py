@@ -19,10 +19,9 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pretrainkit import rng
-from pretrainkit.data.permutation import permute
+from pretrainkit.data.permutation import Ints, permute
 from pretrainkit.errors import ConfigError, DataError
 
 MAX_SLOTS = 65536
@@ -60,7 +59,7 @@ def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple
     return tuple(counts)
 
 
-def interleave(counts: Sequence[int]) -> NDArray[np.int64]:
+def interleave(counts: Sequence[int]) -> Ints:
     """The component of each slot, (sum(counts),): a schedule without bunching (the single-processor case of the
     proportionate fairness of Baruah et al. 1996, "Proportionate progress: a notion of fairness in resource
     allocation"). In every prefix of k slots, and across repetitions of the pattern,
@@ -106,13 +105,13 @@ class Turns(ABC):
     on average."""
 
     @abstractmethod
-    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         """(S,) steps, each at least 0, in any order, to (component, number of the batch among the component's), each
         (S,)."""
 
 
 @lru_cache(maxsize=4)
-def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[Ints, Ints]:
     """The components of the first `num` steps, and how often each was drawn before; (num,) each.
 
     As many single draws of `numpy.random.default_rng(seed).choice(len(shares), p=shares)` would give.
@@ -121,14 +120,14 @@ def _drawn(shares: tuple[float, ...], seed: int, num: int) -> tuple[NDArray[np.i
 
 
 @lru_cache(maxsize=4)
-def _shuffled(counts: tuple[int, ...], key: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _shuffled(counts: tuple[int, ...], key: int, epoch: int) -> tuple[Ints, Ints]:
     """Every component as often as `counts` says, shuffled, and how often each came before in the epoch."""
     num_steps = sum(counts)
     places = permute(np.arange(num_steps), num_steps, rng.fold(key, np.array([epoch])))
     return _numbered(np.repeat(np.arange(len(counts)), counts)[places], len(counts))
 
 
-def _numbered(component: NDArray[np.int64], num_components: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _numbered(component: Ints, num_components: int) -> tuple[Ints, Ints]:
     """The components of consecutive steps, and how often each step's occurs before it. Both are shared: read-only."""
     number = np.empty(len(component), np.int64)
     for c in range(num_components):
@@ -159,7 +158,7 @@ class RandomTurns(Turns):
         least = min(size / share for size, share in zip(sizes, self._shares, strict=True))
         self.epoch_size = int(self._batches.sum()) * batch_size if reopens else round(least)
 
-    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         highest = int(steps.max(initial=0))
         num = max(_FEWEST_DRAWS, 1 << highest.bit_length())  # grows by doubling, so that few lengths are ever drawn
         components, numbers = _drawn(self._shares, self._seed, num)
@@ -186,7 +185,7 @@ class BalancedTurns(Turns):
         self.epoch_size = sum(self._counts) * batch_size
         self._key = rng.stream_key(seed, "turns")
 
-    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         epoch, within = np.divmod(steps, sum(self._counts))
         component, number = np.empty_like(steps), np.empty_like(steps)
         for one in np.unique(epoch).tolist():
@@ -208,7 +207,7 @@ class SetBySet(Turns):
         self._usable, self._batch_size = np.array(usable, np.int64), batch_size
         self.epoch_size = int(self._usable.sum())
 
-    def locate(self, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, steps: Ints) -> tuple[Ints, Ints]:
         epoch = steps * self._batch_size // self.epoch_size  # or later, by what the epochs before left over
         while (is_later := self._batches_before(epoch + 1).sum(-1) <= steps).any():
             epoch = epoch + is_later
@@ -220,7 +219,7 @@ class SetBySet(Turns):
         starts = np.concatenate([np.zeros_like(ends[:, :1]), ends], -1)[row, component]
         return component, first[row, component] + within - starts
 
-    def _batches_before(self, epoch: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _batches_before(self, epoch: Ints) -> Ints:
         """(S,) epochs to (S, number of components): whole batches that each component fills before that epoch."""
         return epoch[:, None] * self._usable // self._batch_size
 

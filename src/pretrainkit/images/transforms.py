@@ -165,8 +165,7 @@ class Compose:
         """
         encoded = data if isinstance(data, EncodedImage) else open_image(data)
         steps = self.draw(encoded.width, encoded.height, rng)
-        first = steps[0]
-        wanted = first.wanted() if isinstance(first, Window) else None
+        wanted = steps[0].wanted() if steps and isinstance(steps[0], Window) else None
         return _apply(steps, encoded.decode(wanted, is_fast=is_fast))
 
     def draw(self, width: int, height: int, rng: np.random.Generator) -> tuple[Step, ...]:
@@ -177,7 +176,7 @@ class Compose:
             width, height = _size_after(op, width, height)
         if self.is_exact:
             steps = [replace(step, is_exact=True) if isinstance(step, Window) else step for step in steps]
-        return tuple(steps) or (_unchanged,)
+        return tuple(steps)
 
 
 def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose:
@@ -197,8 +196,10 @@ def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose
     if any(isinstance(op, RandomErasing) for op in pixel_ops):
         problems.append("random_erasing works on normalized pixels\n  make it the last transform, and the only one")
     # Two shapes of which no transform makes the same size by accident.
-    size_of_wide, size_of_tall = (_final_size(pixel_ops, *shape) for shape in ((1021, 509), (257, 769)))
-    if size_of_wide != size_of_tall or size_of_wide[0] != size_of_wide[1]:
+    sizes = [(1021, 509), (257, 769)]
+    for op in pixel_ops:
+        sizes = [_size_after(op, *size) for size in sizes]
+    if len({side for size in sizes for side in size}) > 1:
         names = ", ".join(op.op for op in pixel_ops) or "nothing"
         problems.append(
             f"the transforms ({names}) leave images of different sizes, which make no batch\n"
@@ -206,16 +207,12 @@ def compose(ops: Sequence[ImageTransform], *, is_exact: bool = False) -> Compose
         )
     if problems:
         raise ConfigError(problems)
-    return Compose(ops=tuple(pixel_ops), erasing=erasing, size=size_of_wide[0], is_exact=is_exact)
+    return Compose(ops=tuple(pixel_ops), erasing=erasing, size=sizes[0][0], is_exact=is_exact)
 
 
 def _apply(steps: Sequence[Step], image_HW3: Pixels) -> Pixels:
     for step in steps:
         image_HW3 = step(image_HW3)
-    return image_HW3
-
-
-def _unchanged(image_HW3: Pixels) -> Pixels:
     return image_HW3
 
 
@@ -230,12 +227,6 @@ def _scaled(start: int, length: int, total: int, scale: int) -> slice:
     end = start + length
     # The last pixel may stand for fewer than scale.
     return slice((start + scale // 2) // scale, -(-end // scale) if end == total else (end + scale // 2) // scale)
-
-
-def _final_size(ops: Sequence[ImageTransform], width: int, height: int) -> tuple[int, int]:
-    for op in ops:
-        width, height = _size_after(op, width, height)
-    return width, height
 
 
 def _size_after(op: ImageTransform, width: int, height: int) -> tuple[int, int]:
@@ -255,16 +246,9 @@ def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator)
     match op:
         case Resize() | ResizeShorter():
             kernel = op.interpolation if isinstance(op, ResizeShorter) else "bilinear"
+            after = _size_after(op, width, height)
             return [
-                Window(
-                    source=(width, height),
-                    left=0,
-                    top=0,
-                    width=width,
-                    height=height,
-                    size=_size_after(op, width, height),
-                    kernel=kernel,
-                )
+                Window(source=(width, height), left=0, top=0, width=width, height=height, size=after, kernel=kernel)
             ]
         case CenterCrop(size=size):
             return [Cut(left=_center(width, size), top=_center(height, size), size=size)]
@@ -301,8 +285,7 @@ def _draw_window(op: RandomResizeCrop, width: int, height: int, rng: np.random.G
     """A part of the area with an aspect ratio; after ten draws that do not fit, the largest central one that does."""
     cut_width, cut_height = _largest_cut(op, width, height)
     left, top = (width - cut_width) // 2, (height - cut_height) // 2
-    smallest, largest = op.scale
-    narrowest, widest = op.ratio
+    (smallest, largest), (narrowest, widest) = op.scale, op.ratio
     for _ in range(_CROP_TRIES):
         area = width * height * (smallest + (largest - smallest) * rng.random())
         ratio = narrowest * (widest / narrowest) ** rng.random()

@@ -10,7 +10,7 @@ Sources: Mizrahi et al. 2023, https://arxiv.org/abs/2312.06647; Bachmann et al. 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
@@ -41,10 +41,9 @@ class FourM(nn.Module):
         width = config.hidden_size
         inputs = [modality for modality in config.modalities if modality.is_input]
         targets = [modality for modality in config.modalities if modality.is_target]
-        both = [modality.name for modality in config.modalities]
         shared = config.shared_modality_embeddings
-        self.input_modality = _vectors(both if shared else [modality.name for modality in inputs], width)
-        self.target_modality = None if shared else _vectors([modality.name for modality in targets], width)
+        self.input_modality = _vectors(config.modalities if shared else inputs, width)
+        self.target_modality = None if shared else _vectors(targets, width)
         self.inputs = nn.ModuleDict({modality.name: InputEmbedding(modality, config) for modality in inputs})
         self.targets = nn.ModuleDict({modality.name: TargetEmbedding(modality, config) for modality in targets})
         self.registers = nn.Parameter(torch.zeros(config.num_registers, width)) if config.num_registers else None
@@ -99,10 +98,7 @@ class FourM(nn.Module):
         for name, tokens in inputs.targets.items():
             target = cast(TargetEmbedding, self.targets[name])
             place_nD = target.places(tokens.positions_n) + modality[name]
-            if target.table is None:
-                parts.append(self.mask_token + place_nD)
-            else:
-                parts.append(target.look_up(tokens.ids_n) + place_nD)
+            parts.append((self.mask_token if target.table is None else target.look_up(tokens.ids_n)) + place_nD)
         slots = [tokens.slots_n for tokens in inputs.targets.values()]
         x_UD = _put(len(inputs.example_U), slots, parts)
         layout, cross = inputs.layouts.decoder, inputs.layouts.cross
@@ -130,7 +126,9 @@ class FourM(nn.Module):
         stacked = stacked_parameters(self)
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                _xavier(module.weight, num_parts=stacked.get(module.weight, 1))
+                rows, columns = module.weight.shape
+                limit = math.sqrt(6 / (rows / stacked.get(module.weight, 1) + columns))
+                module.weight.uniform_(-limit, limit)
                 if module.bias is not None:
                     module.bias.zero_()
             elif isinstance(module, nn.LayerNorm):
@@ -139,21 +137,14 @@ class FourM(nn.Module):
                     module.bias.zero_()
             elif isinstance(module, InputEmbedding | TargetEmbedding):
                 module.initialise(_DEVIATION)
-        singles = [self.mask_token, *self.input_modality.values()]
-        singles += [] if self.target_modality is None else self.target_modality.values()
-        singles += [] if self.registers is None else [self.registers]
-        for vector in singles:
-            vector.normal_(std=_DEVIATION)
+        target_vectors = [] if self.target_modality is None else self.target_modality.values()
+        for vector in (self.mask_token, *self.input_modality.values(), *target_vectors, self.registers):
+            if vector is not None:
+                vector.normal_(std=_DEVIATION)
 
 
-def _xavier(weight: Tensor, *, num_parts: int = 1) -> None:
-    rows, columns = weight.shape
-    limit = math.sqrt(6 / (rows / num_parts + columns))
-    weight.uniform_(-limit, limit)
-
-
-def _vectors(names: list[str], width: int) -> nn.ParameterDict:
-    return nn.ParameterDict({name: nn.Parameter(torch.zeros(width)) for name in names})
+def _vectors(modalities: Iterable[Modality], width: int) -> nn.ParameterDict:
+    return nn.ParameterDict({modality.name: nn.Parameter(torch.zeros(width)) for modality in modalities})
 
 
 def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
@@ -164,15 +155,15 @@ def _put(num: int, slots: list[Tensor], parts: list[Tensor]) -> Tensor:
 
 def drop_path_rates(config: FourMModelConfig) -> tuple[list[float], list[float]]:
     """Of the blocks of encoder and decoder."""
-    counts = (config.num_encoder_layers, config.num_decoder_layers)
+
+    def ramp(num: int) -> list[float]:
+        return [config.drop_path_rate * index / max(1, num - 1) for index in range(num)]
+
+    num, num_others = config.num_encoder_layers, config.num_decoder_layers
     if config.shares_drop_path:
-        rates = _ramp(sum(counts), config.drop_path_rate)
-        return rates[: counts[0]], rates[counts[0] :]
-    return _ramp(counts[0], config.drop_path_rate), _ramp(counts[1], config.drop_path_rate)
-
-
-def _ramp(num: int, last: float) -> list[float]:
-    return [last * index / max(1, num - 1) for index in range(num)]
+        rates = ramp(num + num_others)
+        return rates[:num], rates[num:]
+    return ramp(num), ramp(num_others)
 
 
 def build(config: FourMModelConfig) -> FourM:

@@ -7,7 +7,7 @@ Dimensions: D width, V vocabulary, R registers.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.fourm.embeddings import Places
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
-from pretrainkit.recipes.fourm.model_config import FourMModelConfig
+from pretrainkit.recipes.fourm.model_config import FourMModelConfig, published_model
 
 State = Mapping[str, Tensor]
 Form = Literal["same", "row", "unread"]
@@ -30,8 +30,8 @@ _ACTIVATIONS = {"SiLU": "swish", "GELU": "gelu"}
 _MODALITIES = "modalities"
 """Our own entry of a header: all modalities as JSON, where the original does not know some. It could not load such a
 model in any case; a file that it can load has no entry that it does not know."""
-_IGNORED = frozenset({"format", "use_act_checkpoint", "image_size", "patch_size"})
-"""Of a config: sizes are those of the modalities."""
+_IGNORED = frozenset({"format", "drop_path_rate_encoder", "drop_path_rate_decoder", "shared_drop_path", _MODALITIES})
+"""Of a config, besides those that `config_of` writes."""
 _DEFAULTS: Mapping[str, Any] = {
     "mlp_ratio": 4.0,
     "act_layer": "GELU",
@@ -90,6 +90,7 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
             f"the original has no feed-forward layers of {config.intermediate_size} at a width of "
             f"{config.hidden_size}\n  use --format safetensors"
         )
+    described = [modality.model_dump(mode="json", exclude_defaults=True) for modality in config.modalities]
     return {
         "domains_in": [modality.name for modality in config.modalities if modality.is_input],
         "domains_out": [modality.name for modality in config.modalities if modality.is_target],
@@ -112,7 +113,8 @@ def config_of(config: FourMModelConfig) -> dict[str, Any]:
         "num_register_tokens": config.num_registers,
         "share_modality_embeddings": config.shared_modality_embeddings,
         "use_act_checkpoint": False,
-    } | ({} if all(map(_is_known, config.modalities)) else {_MODALITIES: _described(config.modalities)})
+        **({} if all(map(_is_known, config.modalities)) else {_MODALITIES: json.dumps(described)}),
+    }
 
 
 def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
@@ -131,9 +133,7 @@ def model_of(values: Mapping[str, Any], tensors: State) -> FourMModelConfig:
         raise CheckpointError(
             f"only some layers have biases: {biases}\n  no released model is so, and none here can be"
         )
-    known = set(config_of(_smallest())) | _IGNORED | {"drop_path_rate_encoder", "drop_path_rate_decoder"}
-    known |= {"shared_drop_path", _MODALITIES}
-    unknown = sorted(values.keys() - known)
+    unknown = sorted(values.keys() - config_of(published_model("tiny", (published("rgb@224"),))).keys() - _IGNORED)
     if unknown or values["act_layer"] not in _ACTIVATIONS:
         what = f"options {', '.join(unknown)}" if unknown else f"the activation {values['act_layer']}"
         raise CheckpointError(f"the config has {what}, which no model here has\n  give --config with the model")
@@ -177,12 +177,8 @@ def _is_known(modality: Modality) -> bool:
     return there.model_copy(update={name: getattr(modality, name) for name in free}) == modality
 
 
-def _described(modalities: Sequence[Modality]) -> str:
-    return json.dumps([modality.model_dump(mode="json", exclude_defaults=True) for modality in modalities])
-
-
 def _read_modalities(value: Any) -> tuple[Modality, ...]:
-    """What `_described` wrote; the parser of headers leaves long texts as they are."""
+    """What `config_of` wrote; the parser of headers leaves long texts as they are."""
     try:
         return tuple(Modality(**one) for one in (json.loads(value) if isinstance(value, str) else value))
     except (TypeError, ValueError) as error:
@@ -224,17 +220,6 @@ def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
         if modality.is_target and modality.kind == "sequence"
     ]
     return all(a is not None and b is not None and a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
-
-
-def _smallest() -> FourMModelConfig:
-    return FourMModelConfig(
-        modalities=(published("rgb@224"),),
-        hidden_size=4,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        num_heads=1,
-        intermediate_size=10,
-    )
 
 
 _ENCODER = {

@@ -14,7 +14,6 @@ from pretrainkit.recipes.fourm.generation.figures import spread
 from pretrainkit.recipes.fourm.generation.given import data_examples
 from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
 from pretrainkit.recipes.fourm.generation.result import Result
-from pretrainkit.recipes.fourm.generation.show import Cell
 from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model import FourM
 from pretrainkit.recipes.fourm.source import FourMSource
@@ -41,25 +40,18 @@ def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) ->
     rows: dict[int, dict[str, Any]] = {}
     groups: dict[tuple[int, Modality], list[int]] = {}
     for place, (number, _) in enumerate(chosen):
-        one = source.sets[number]
-        inputs = _inputs([source.modalities[own] for own in one.present])
+        present = [source.modalities[own] for own in source.sets[number].present]
+        inputs = [one for kind in _ORDER for one in present if one.kind == kind and one.is_input]
         if inputs:
-            groups.setdefault((number, _turn(inputs, place)), []).append(place)
+            # The first one of all for even places, the others one after another for odd ones.
+            first, *others = inputs
+            given = others[place // 2 % len(others)] if others and place % 2 else first
+            groups.setdefault((number, given), []).append(place)
     with evaluation_mode(model):
         for (_, given), places in groups.items():
             found = _shown(link, source, [chosen[place] for place in places], given)
             rows |= dict(zip(places, found, strict=True))
     return [rows[place] for place in sorted(rows)]
-
-
-def _inputs(present: Sequence[Modality]) -> list[Modality]:
-    return [one for kind in _ORDER for one in present if one.kind == kind and one.is_input]
-
-
-def _turn(inputs: Sequence[Modality], place: int) -> Modality:
-    """The first one of all for even places, the others one after another for odd ones."""
-    first, *others = inputs
-    return others[place // 2 % len(others)] if others and place % 2 else first
 
 
 def _shown(
@@ -78,13 +70,10 @@ def _shown(
         known = chain.run(examples, range(len(examples)))
         for place, example in enumerate(examples):
             result = Result(chain, example, 0, [one.take([place]) for one in known], {})
-            cells = {("given" if name.startswith("from ") else name): cell for name, cell in result.cells().items()}
-            rows[place] |= {name: [_item(cell)] for name, cell in cells.items() if cell is not None}
+            for name, cell in result.cells().items():
+                heading = "given" if name.startswith("from ") else name
+                if isinstance(cell, str):
+                    rows[place][heading] = [{"text": cell}]
+                elif cell is not None:
+                    rows[place][heading] = [{"image": thumbnail(cell.transpose(2, 0, 1), _HEIGHT)}]
     return rows
-
-
-def _item(cell: Cell) -> dict[str, str]:
-    if isinstance(cell, str):
-        return {"text": cell}
-    assert cell is not None
-    return {"image": thumbnail(cell.transpose(2, 0, 1), _HEIGHT)}

@@ -41,15 +41,11 @@ def reconstruction_loss(prediction: Tensor, target: Tensor, kind: Reconstruction
         return 1 - F.cosine_similarity(prediction.flatten(1), target.flatten(1), dim=1)
     if kind == "cosine_channels":
         return 1 - F.cosine_similarity(prediction, target, dim=1).flatten(1).mean(1)
-    if kind == "binary_cross_entropy":
-        loss = F.binary_cross_entropy_with_logits(prediction, target, reduction="none")
-    elif kind == "smooth_l1":
-        loss = F.smooth_l1_loss(prediction, target, reduction="none")
-    elif kind == "l1":
-        loss = (prediction - target).abs()
-    else:
-        loss = (prediction - target).square()
-    return loss.flatten(1).mean(1)
+    losses = {"binary_cross_entropy": F.binary_cross_entropy_with_logits, "smooth_l1": F.smooth_l1_loss}
+    if kind in losses:
+        return losses[kind](prediction, target, reduction="none").flatten(1).mean(1)
+    difference = prediction - target
+    return (difference.abs() if kind == "l1" else difference.square()).flatten(1).mean(1)
 
 
 def psnr(prediction_BCHW: Tensor, target_BCHW: Tensor, value_range: float) -> Tensor:
@@ -120,11 +116,8 @@ class Perceptual:
 
     def __call__(self, prediction_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
         """float32 (B,): the mean over blocks and places; of LPIPS its own."""
-        network = (
-            _without_numbers(self._config)
-            if isinstance(prediction_BCHW, FakeTensor)
-            else self._on(prediction_BCHW.device)
-        )
+        is_fake = isinstance(prediction_BCHW, FakeTensor)
+        network = _without_numbers(self._config) if is_fake else self._on(prediction_BCHW.device)
         if self._config.is_lpips:
             found: Tensor = network(_three_channels(prediction_BCHW), _three_channels(target_BCHW))
             return found.float().flatten()

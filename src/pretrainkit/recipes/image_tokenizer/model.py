@@ -124,8 +124,6 @@ class ImageTokenizer(nn.Module):
         """Ids of images row by row, (B, tokens), in the shape that quantizers read; grids are squares."""
         num_heads = self.config.quantizer.num_heads
         side = round((ids_BN.shape[1] / num_heads) ** 0.5)
-        if side * side * num_heads != ids_BN.shape[1]:
-            raise ValueError(f"{ids_BN.shape[1]} ids are no square grid with {num_heads} ids at each place")
         return ids_BN.view(len(ids_BN), side, side) if num_heads == 1 else ids_BN.view(-1, num_heads, side, side)
 
 

@@ -40,6 +40,7 @@ _PREDICTIONS = {
     "v_prediction-epsilon_loss": ("velocity", "noise"),
 }
 _REVIVALS = {"batch_random": "latents", "linde_buzo_gray": "split"}
+_SCHEDULES = {"linear": "linear", "squaredcos_cap_v2": "squared_cosine", "shifted_cosine": "shifted_cosine"}
 
 
 def write_original(path: Path, model: ImageTokenizer) -> None:
@@ -99,9 +100,7 @@ def config_of(config: ImageTokenizerModelConfig) -> dict[str, Any]:
             "norm_latents": quantizer.normalizes_latents,
             "sync_codebook": False,
             "ema_decay": quantizer.decay,
-            "code_replacement_policy": {ours: theirs for theirs, ours in _REVIVALS.items()}.get(
-                quantizer.revival, "batch_random"
-            ),
+            "code_replacement_policy": _theirs(_REVIVALS, quantizer.revival) or "batch_random",
             "commitment_weight": quantizer.commitment_weight,
             "kmeans_init": quantizer.first_codes == "kmeans",
         }
@@ -138,15 +137,13 @@ def model_of(values: Mapping[str, Any]) -> ImageTokenizerModelConfig:
 
 
 def _domain(channels: int, labels: Any, *, is_features: bool) -> Domain:
-    if labels is not None:
-        same = [one for one in DOMAINS.values() if (one.num_classes, one.num_channels) == (int(labels), channels)]
-        return (
-            same[0] if same else Domain(name="classes", kind="classes", num_channels=channels, num_classes=int(labels))
-        )
-    if is_features:
-        same = [one for one in DOMAINS.values() if one.kind == "features" and one.num_channels == channels]
-        return same[0] if same else Domain(name="features", kind="features", num_channels=channels)
-    return DOMAINS["rgb"] if channels == 3 else DOMAINS["depth"]
+    if labels is None and not is_features:
+        return DOMAINS["rgb"] if channels == 3 else DOMAINS["depth"]
+    kind, num_classes = ("features", None) if labels is None else ("classes", int(labels))
+    wanted = Domain(name=kind, kind=kind, num_channels=channels, num_classes=num_classes)  # type: ignore[arg-type]
+    what = {"name", "folder"}
+    same = (one for one in DOMAINS.values() if one.model_dump(exclude=what) == wanted.model_dump(exclude=what))
+    return next(same, wanted)
 
 
 def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
@@ -168,20 +165,25 @@ def _quantizer(values: Mapping[str, Any]) -> CodebookConfig | MemcodesConfig:
     )
 
 
+def _theirs(names: Mapping[str, Any], ours: Any) -> str | None:
+    """The original's name of something of ours; None: it has none."""
+    return next((theirs for theirs, own in names.items() if own == ours), None)
+
+
 def _coder_name(coder: Any, side: str) -> str:
     if isinstance(coder, ViTCoderConfig):
-        for size, numbers in _VITS.items():
-            if numbers == (coder.hidden_size, coder.num_layers, coder.num_heads):
-                return f"vit_{size}_{side}"
+        size = _theirs(_VITS, (coder.hidden_size, coder.num_layers, coder.num_heads))
+        if size is not None:
+            return f"vit_{size}_{side}"
     if isinstance(coder, MLPCoderConfig):
         expansion = "" if coder.expansion == 4 else f"-E_{coder.expansion}"
         return f"BottleneckMLP/B_{coder.num_blocks}-Wi_{coder.width}{expansion}"
     if isinstance(coder, UNetConfig) and coder == UNetConfig(noise=coder.noise):
         return "unet_patched"
     if isinstance(coder, UViTConfig) and coder.patch_size == 4 and coder.widths == (128, 256) and coder.num_blocks == 2:
-        for size, numbers in _UVITS.items():
-            if numbers == (coder.hidden_size, coder.num_layers, coder.num_heads):
-                return f"uvit_{size}_p4_f{16 if coder.halves_before_middle else 8}"
+        size = _theirs(_UVITS, (coder.hidden_size, coder.num_layers, coder.num_heads))
+        if size is not None:
+            return f"uvit_{size}_p4_f{16 if coder.halves_before_middle else 8}"
     raise InputError(f"the original has no {side}oder like {coder}\n  use --format safetensors")
 
 
@@ -219,10 +221,9 @@ def _coder(name: str, values: Mapping[str, Any], *, has_last_mlp: bool) -> Any:
 def _noise(values: Mapping[str, Any]) -> NoiseConfig:
     schedule, _, shift = str(values.get("beta_schedule", "squaredcos_cap_v2")).partition(":")
     prediction, loss = _PREDICTIONS[str(values.get("prediction_type", "v_prediction"))]
-    names = {"linear": "linear", "squaredcos_cap_v2": "squared_cosine", "shifted_cosine": "shifted_cosine"}
     return NoiseConfig(
         num_times=int(values.get("num_train_timesteps", 1000)),
-        schedule=names[schedule],  # type: ignore[arg-type]
+        schedule=_SCHEDULES[schedule],  # type: ignore[arg-type]
         shift=float(shift or 1.0),
         ends_in_noise=bool(values.get("zero_terminal_snr", True)),
         prediction=prediction,  # type: ignore[arg-type]
@@ -233,17 +234,12 @@ def _noise(values: Mapping[str, Any]) -> NoiseConfig:
 
 
 def _noise_values(noise: NoiseConfig) -> dict[str, Any]:
-    schedules = {
-        "linear": "linear",
-        "squared_cosine": "squaredcos_cap_v2",
-        "shifted_cosine": f"shifted_cosine:{noise.shift}",
-    }
-    predictions = {ours: theirs for theirs, ours in _PREDICTIONS.items()}
+    schedule = _theirs(_SCHEDULES, noise.schedule)
     return {
         "num_train_timesteps": noise.num_times,
-        "beta_schedule": schedules[noise.schedule],
+        "beta_schedule": f"{schedule}:{noise.shift}" if schedule == "shifted_cosine" else schedule,
         "zero_terminal_snr": noise.ends_in_noise,
-        "prediction_type": predictions[(noise.prediction, noise.loss)],
+        "prediction_type": _theirs(_PREDICTIONS, (noise.prediction, noise.loss)),
         "cls_free_guidance_dropout": noise.dropout,
         "masked_cfg": noise.masks_places,
         "conditioning": "concat",
@@ -252,6 +248,16 @@ def _noise_values(noise: NoiseConfig) -> dict[str, Any]:
 
 State = Mapping[str, Tensor]
 
+_PROJECTIONS = {"class_table": "cls_emb", "to_latents": "quant_proj", "from_codes": "post_quant_proj"}
+_QUANTIZERS = {
+    "codes_KD": "_codebook.embed",
+    "use_K": "_codebook.cluster_size",
+    "sums_KD": "_codebook.embed_avg",
+    "is_ready": "_codebook.initted",
+    "codes_HKE": "codes",
+    "keys_HEE": "to_k.weight",
+    "values_HEE": "to_v.weight",
+}
 _TRANSFORMER = (
     ("layers.", "blocks."),
     ("attention_norm.", "norm1."),
@@ -316,34 +322,20 @@ def original_name(name: str, config: ImageTokenizerModelConfig) -> str:
         CheckpointError: The original has no such part.
     """
     part, _, rest = name.partition(".")
-    if part == "class_table":
-        return f"cls_emb.{rest}"
-    if part == "to_latents":
-        return f"quant_proj.{rest}"
-    if part == "from_codes":
-        return f"post_quant_proj.{rest}"
+    if part in _PROJECTIONS:
+        return f"{_PROJECTIONS[part]}.{rest}"
     if part == "quantizer":
-        return (
-            "quantize."
-            + {
-                "codes_KD": "_codebook.embed",
-                "use_K": "_codebook.cluster_size",
-                "sums_KD": "_codebook.embed_avg",
-                "is_ready": "_codebook.initted",
-                "codes_HKE": "codes",
-                "keys_HEE": "to_k.weight",
-                "values_HEE": "to_v.weight",
-            }[rest]
-        )
+        return f"quantize.{_QUANTIZERS[rest]}"
     coder = config.encoder if part == "encoder" else config.decoder
-    if coder.kind == "vit":
-        return f"{part}.{_of_vit(rest, part)}"
-    if coder.kind == "mlp":
-        return f"{part}.{_of_mlp(rest)}"
-    if coder.kind == "unet":
-        return f"{part}.{_of_unet(rest)}"
-    if coder.kind == "uvit":
-        return f"{part}.{_of_uvit(rest)}"
+    match coder.kind:
+        case "vit":
+            return f"{part}.{_of_vit(rest, part)}"
+        case "mlp":
+            return f"{part}.{_of_mlp(rest)}"
+        case "unet":
+            return f"{part}.{_of_unet(rest)}"
+        case "uvit":
+            return f"{part}.{_of_uvit(rest)}"
     raise CheckpointError(f"the original has no {part} of kind {coder.kind!r}\n  use --format safetensors")
 
 
@@ -353,9 +345,7 @@ def to_original(model: ImageTokenizer) -> dict[str, Tensor]:
     found = {original_name(name, config): tensor for name, tensor in model.state_dict().items()}
     if "quantize._codebook.initted" in found:
         found["quantize._codebook.initted"] = found["quantize._codebook.initted"].float().reshape(1)
-    for name, table in _positions(config).items():
-        found[name] = table
-    return found
+    return found | _positions(config)
 
 
 def from_original(tensors: State, config: ImageTokenizerModelConfig) -> dict[str, Tensor]:
@@ -410,22 +400,18 @@ def _of_mlp(rest: str) -> str:
     if match is None:
         return rest.replace("first.", "linear_in.").replace("last.", "linear_out.")
     number, layer, leaf = match.groups()
-    return (
-        f"layernorms.{number}.{leaf}"
-        if layer == "norm"
-        else f"blocks.{number}.block.{0 if layer == 'up' else 2}.{leaf}"
-    )
+    if layer == "norm":
+        return f"layernorms.{number}.{leaf}"
+    return f"blocks.{number}.block.{0 if layer == 'up' else 2}.{leaf}"
 
 
 def _of_unet(rest: str) -> str:
-    match = re.fullmatch(r"(down|middle|up)\.(.+)", rest)
+    # Side, numbers of places, and a layer with its leaf or a leaf alone.
+    match = re.fullmatch(r"(down|middle|up)\.([\d.]*\d)\.(.+)", rest)
     if match is None:
         part, leaf = rest.rsplit(".", 1)
         return f"{_TOP_UNET[part]}.{leaf}"
-    side, inner = match.groups()
-    places = re.match(r"[\d.]+", inner)
-    assert places is not None
-    numbers, layer = places[0].rstrip("."), inner[places.end() :]
+    side, numbers, layer = match.groups()
     block = {"down": "input_blocks", "middle": "middle_block", "up": "output_blocks"}[side]
     if "." not in layer:  # a convolution itself: the first one, or one that halves
         return f"{block}.{numbers}.{layer}" if numbers == "0.0" else f"{block}.{numbers}.op.{layer}"
@@ -446,8 +432,7 @@ def _of_uvit(rest: str) -> str:
         return f"mid_block.mid_block.{number}.{_LAYER_UVIT[layer]}.{leaf}"
     match = re.fullmatch(r"(halves|doubles)\.(\d+)\.(?:convolution\.)?(\w+)", rest)
     if match is not None:
-        side = "down_blocks" if match[1] == "halves" else "up_blocks"
-        sampler = "downsamplers" if match[1] == "halves" else "upsamplers"
-        return f"{side}.{match[2]}.{sampler}.0.conv.{match[3]}"
+        way = "down" if match[1] == "halves" else "up"
+        return f"{way}_blocks.{match[2]}.{way}samplers.0.conv.{match[3]}"
     part, leaf = rest.rsplit(".", 1)
     return f"{_TOP_UVIT[part]}.{leaf}"

@@ -151,7 +151,8 @@ class Sampler:
             keys_N = rng.fold(rng.fold(rng.fold(keys_B, _TOKENS), step)[row_N], place_N)
             ids_N, sure_N = self._taken(logits_NV, keys_N, heat_N, target, numbers_of(modality))
             if not is_roar:
-                noise_N = _gumbel(rng.fold(keys_N, _NOISE)) * target.confidence_noise
+                uniform_N = np.maximum(rng.uniform(rng.fold(keys_N, _NOISE), 1)[:, 0], 1e-300)
+                noise_N = -np.log(-np.log(uniform_N)) * target.confidence_noise  # Gumbel's
                 chosen = surest(np.log(np.maximum(sure_N, 1e-300)) + noise_N, [len(own) for own in asked], counts)
                 place_N, row_N, ids_N = place_N[chosen], row_N[chosen], ids_N[chosen]
             places.ids_BP[row_N, place_N] = ids_N
@@ -223,7 +224,8 @@ class Sampler:
 
     def _encode(self, encoder: HostBatch) -> Tensor:
         """(T, D) the decoder's view of the encoder's output, with padding; the last one where nothing has changed."""
-        if self._last is None or not _equal(self._last[0], encoder):
+        same = self._last is not None and all(np.array_equal(a, encoder[name]) for name, a in self._last[0].items())
+        if self._last is None or not same:
             num_rows = len(encoder["encoder_length"])
             inputs = self._inputs(encoder | decoder_rows([np.empty(0, np.int32)] * num_rows, 0, 1))
             x_TD, place_TD = self.model.embed(inputs)
@@ -269,15 +271,6 @@ def _summed(logits_RV: Tensor, weights: Sequence[float]) -> Tensor:
     """Views, one after another, to the sum of each times its weight."""
     parts = logits_RV.chunk(len(weights))
     return sum((part * weight for part, weight in zip(parts[1:], weights[1:], strict=True)), parts[0] * weights[0])
-
-
-def _equal(before: HostBatch, now: HostBatch) -> bool:
-    return before.keys() == now.keys() and all(np.array_equal(values, now[name]) for name, values in before.items())
-
-
-def _gumbel(keys_N: rng.Keys) -> NDArray[np.float64]:
-    uniform_N = np.maximum(rng.uniform(keys_N, 1)[:, 0], 1e-300)
-    return -np.log(-np.log(uniform_N))
 
 
 class TokenByToken:

@@ -5,6 +5,7 @@ Sources: Chang et al. 2022 (MaskGIT), https://arxiv.org/abs/2202.04200, cosine s
 (https://arxiv.org/abs/2312.06647) for everything else.
 """
 
+import contextlib
 import itertools
 import math
 import re
@@ -61,17 +62,9 @@ def token_counts(schedule: str | Sequence[int], num_steps: int, num_tokens: int)
         raise ConfigError(
             f"schedule {counts} makes {sum(counts)} tokens, but {num_tokens} are asked for\n  give numbers that add up"
         )
-    return _continued(counts, sum(counts) - num_tokens)
-
-
-def _continued(counts: Sequence[int], num_done: int) -> list[int]:
-    """What is left of a schedule that has made `num_done` tokens."""
-    left = []
-    for count in counts:
-        done = min(count, num_done)
-        num_done -= done
-        left += [count - done] if count > done else []
-    return left
+    # As if the first steps had made what is not asked for.
+    left = np.diff(np.maximum(np.cumsum([0, *counts]) - (sum(counts) - num_tokens), 0))
+    return [count for count in left.tolist() if count]
 
 
 def temperatures(schedule: str, temperature: float, counts: Sequence[int]) -> list[float]:
@@ -106,11 +99,10 @@ def decay(schedule: str) -> tuple[float, float]:
     Raises:
         ConfigError: It is written otherwise.
     """
-    match = _DECAY.fullmatch(schedule)
-    try:
-        lowest, power = (float(match[1]), float(match[2])) if match else (-1.0, 0.0)
-    except ValueError:
-        lowest, power = -1.0, 0.0
+    lowest, power = -1.0, 0.0
+    with contextlib.suppress(ValueError):
+        if match := _DECAY.fullmatch(schedule):
+            lowest, power = float(match[1]), float(match[2])
     if lowest < 0 or power <= 0:
         raise ConfigError(
             f"there is no temperature_schedule {schedule!r}\n"

@@ -7,6 +7,7 @@ Dimensions: B examples, P places of a grid, H x W pixels.
 """
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -191,9 +192,5 @@ def with_boxes(image_HW3: Pixels, instances: Sequence[dict[str, Any]]) -> Pixels
 
 
 def _wrapped(text: str) -> str:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) >= _CHARACTERS and lines[-1]:
-            lines.append("")
-        lines[-1] += f"{' ' if lines[-1] else ''}{word}"
+    lines = textwrap.wrap(" ".join(text.split()), _CHARACTERS, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines[:10])
