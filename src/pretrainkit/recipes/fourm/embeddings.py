@@ -91,9 +91,12 @@ class InputEmbedding(Places):
             assert modality.patch_size is not None
             assert modality.num_channels is not None
             self.patch = nn.Linear(modality.num_channels * modality.patch_size**2, width, bias=False)
-            scale_C, shift_C = _standardization(modality.num_channels)
-            self.register_buffer("pixel_scale", scale_C, persistent=False)
-            self.register_buffer("pixel_shift", shift_C, persistent=False)
+            is_rgb = modality.num_channels == len(PIXEL_MEAN)
+            mean_C = np.array(PIXEL_MEAN if is_rgb else (0.5,) * modality.num_channels)
+            deviation_C = np.array(PIXEL_DEVIATION if is_rgb else (0.5,) * modality.num_channels)
+            # A factor and a summand turn bytes into numbers around 0; made by NumPy to have values on "meta" too.
+            for name, values_C in (("scale", (deviation_C * 255) ** -1), ("shift", -mean_C / deviation_C)):
+                self.register_buffer(f"pixel_{name}", torch.from_numpy(values_C.astype(np.float32)), persistent=False)
             self.pixel_scale: Tensor
             self.pixel_shift: Tensor
         elif modality.kind == "vectors":
@@ -152,7 +155,7 @@ class TargetEmbedding(Places):
         assert self.table is not None
         return F.embedding(ids_n, self.table)
 
-    def output_table(self) -> Tensor:
+    def output_table(self) -> nn.Parameter:
         """(V, D): what predicts ids."""
         found = self.table if self.head is None else self.head
         assert found is not None
@@ -161,10 +164,8 @@ class TargetEmbedding(Places):
     def initialise(self, deviation: float) -> None:
         """Tables that are only read are normal, those that predict uniform."""
         super().initialise(deviation)
-        predicts = self.table if self.head is None else self.head
-        assert predicts is not None
-        limit = math.sqrt(6 / sum(predicts.shape))
-        predicts.uniform_(-limit, limit)
+        limit = math.sqrt(6 / sum(self.output_table().shape))
+        self.output_table().uniform_(-limit, limit)
         if self.head is not None and self.table is not None:
             self.table.normal_(std=deviation)
 
@@ -174,13 +175,3 @@ def cut_patches(pixels_BCHW: Tensor, patch_size: int) -> Tensor:
     B, C, height, width = pixels_BCHW.shape
     rows, columns = height // patch_size, width // patch_size
     return pixels_BCHW.view(B, C, rows, patch_size, columns, patch_size).permute(0, 2, 4, 3, 5, 1)
-
-
-def _standardization(num_channels: int) -> tuple[Tensor, Tensor]:
-    """float32 (C,) twice: factor and summand that turn bytes into numbers around 0."""
-    mean, deviation = PIXEL_MEAN, PIXEL_DEVIATION
-    if num_channels != len(mean):
-        mean = deviation = (0.5,) * num_channels
-    found = (np.array(deviation) * 255) ** -1, -np.array(mean) / deviation
-    scale_C, shift_C = (torch.from_numpy(values.astype(np.float32)) for values in found)
-    return scale_C, shift_C

@@ -203,7 +203,7 @@ def _in_rows(encoder: Slots, decoder: Slots, config: FourMModelConfig, layout: P
         visible_targets(decoder, config),
         visible_pairs(decoder.segment_BN, encoder.segment_BN),
     )
-    return Layouts(*(RowPairs(*is_visible_BQP.shape, is_visible_BQP) for is_visible_BQP in visible))
+    return Layouts(*(RowPairs(len(one), one.shape[1], one.shape[2], is_visible_BQP=one) for one in visible))
 
 
 def visible_targets(decoder: Slots, config: FourMModelConfig) -> Tensor:

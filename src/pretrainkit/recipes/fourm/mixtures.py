@@ -138,9 +138,9 @@ class Bound:
         problems = [
             f"component {number} of the mixture names {name!r}, which is no modality of the model\n"
             f"  it has {', '.join(m.name for m in modalities)}"
-            for names in ([c.inputs for c in mixture], [c.targets for c in mixture], [c.keep for c in mixture])
-            for number, row in enumerate(names)
-            for name in row
+            for field in ("inputs", "targets", "keep")
+            for number, component in enumerate(mixture)
+            for name in getattr(component, field)
             if name != ALL and all(name not in (m.name, m.key) for m in modalities)
         ]
         for number, component in enumerate(mixture):

@@ -260,9 +260,9 @@ def to_original(model: FourM) -> dict[str, Tensor]:
     for ours, theirs, form in _entries(model.config):
         value = state[ours].reshape(1, -1, state[ours].shape[-1]) if form == "row" else state[ours]
         found |= zip(theirs, value.chunk(len(theirs)) if len(theirs) > 1 else [value], strict=True)
-    for ours, theirs in _modules(model.config):
-        if "norm" in theirs.rpartition(".")[2] and not model.config.biases:
-            found[f"{theirs}.bias"] = torch.zeros_like(state[f"{ours}.weight"])
+    for own, name in _modules(model.config):
+        if "norm" in name.rpartition(".")[2] and not model.config.biases:
+            found[f"{name}.bias"] = torch.zeros_like(state[f"{own}.weight"])
     for side, embeddings in (("encoder", model.inputs), ("decoder", model.targets)):
         for name, embedding in embeddings.items():
             assert isinstance(embedding, Places)
@@ -305,8 +305,8 @@ def from_original(original: State, config: FourMModelConfig) -> dict[str, Tensor
             )
         if form != "unread":
             found[ours] = value
-    for _, theirs in _modules(config):
-        name = f"{theirs}.bias"
+    for _, module in _modules(config):
+        name = f"{module}.bias"
         if name in unused and original[name].any():
             raise CheckpointError(
                 f"{name} is not zero, but model.biases is false\n  give the config that belongs to it"
