@@ -20,15 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pretrainkit.data.tar import (
-    RemoteTarReader,
-    TarReader,
-    cached_remote_table,
-    cached_tables,
-    expand_braces,
-    is_address,
-    members,
-)
+from pretrainkit.data import tar
 from pretrainkit.errors import DataError
 
 CROP_SETTINGS = "crop_settings"
@@ -107,7 +99,7 @@ def folders_of(path: str) -> frozenset[str]:
 
 def archives_of(path: str, folder: str) -> list[str]:
     """The tar files of one modality, in order."""
-    return expand_braces(_LIST.sub(folder, path, count=1))
+    return tar.expand_braces(_LIST.sub(folder, path, count=1))
 
 
 class FolderSamples(Samples):
@@ -199,17 +191,17 @@ class _Stream:
     def __init__(self, path: str, folder: str, endings: Sequence[str]) -> None:
         self.folder, self.archives = folder, archives_of(path, folder)
         settings = f"fourm {' '.join(endings)}"
-        self.reader: TarReader | RemoteTarReader
-        if is_address(path):
-            tables = [cached_remote_table(one, settings, partial(_table, one, endings)) for one in self.archives]
-            self.reader = RemoteTarReader(self.archives)
+        self.reader: tar.TarReader | tar.RemoteTarReader
+        if tar.is_address(path):
+            tables = [tar.cached_remote_table(one, settings, partial(_table, one, endings)) for one in self.archives]
+            self.reader = tar.RemoteTarReader(self.archives)
         else:
             paths = [Path(archive) for archive in self.archives]
             absent = [str(one) for one in paths if not one.is_file()]
             if absent:
                 raise DataError(f"{len(absent)} archives are missing, such as {absent[0]}\n  check data.train: {path}")
-            tables = cached_tables(paths, settings, lambda one: _table(one, endings))
-            self.reader = TarReader(paths)
+            tables = tar.cached_tables(paths, settings, lambda one: _table(one, endings))
+            self.reader = tar.TarReader(paths)
         self.keys: list[str] = []
         self.rows: list[tuple[int, int, int]] = []
         """Of each sample: number of the archive, offset, bytes."""
@@ -222,7 +214,7 @@ class _Stream:
 def _table(path: Path | str, endings: Sequence[str]) -> pa.Table:
     rows = [
         {"key": stem.removeprefix("./"), "offset": member.offset, "num_bytes": member.num_bytes}
-        for member in members(path)
+        for member in tar.members(path)
         if (stem := _stem(member.name, endings)) is not None
     ]
     schema = pa.schema([("key", pa.string()), ("offset", pa.int64()), ("num_bytes", pa.int64())])

@@ -19,22 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.errors import ConfigError
-from pretrainkit.images import autoaugment, color
+from pretrainkit.images import autoaugment, color, ops
 from pretrainkit.images.decode import Data, EncodedImage, open_image
-from pretrainkit.images.ops import (
-    AutoAugment,
-    CenterCrop,
-    ColorDistortion,
-    ColorJitter,
-    GaussianBlur,
-    ImageTransform,
-    RandomCrop,
-    RandomErasing,
-    RandomFlip,
-    RandomResizeCrop,
-    Resize,
-    ResizeShorter,
-)
+from pretrainkit.images.ops import ImageTransform, RandomErasing, RandomResizeCrop
 from pretrainkit.images.pillow import Pixels, from_pillow, planes_of, to_pillow
 
 Kernel = Literal["bilinear", "bicubic"]
@@ -231,9 +218,9 @@ def _scaled(start: int, length: int, total: int, scale: int) -> slice:
 
 def _size_after(op: ImageTransform, width: int, height: int) -> tuple[int, int]:
     match op:
-        case Resize() | CenterCrop() | RandomCrop() | RandomResizeCrop():
+        case ops.Resize() | ops.CenterCrop() | ops.RandomCrop() | RandomResizeCrop():
             return op.size, op.size
-        case ResizeShorter():
+        case ops.ResizeShorter():
             shorter = min(width, height)
             # As torchvision: the longer side is rounded down.
             return (op.size * width // shorter, op.size * height // shorter)
@@ -244,28 +231,28 @@ def _size_after(op: ImageTransform, width: int, height: int) -> tuple[int, int]:
 def _draw(op: ImageTransform, width: int, height: int, rng: np.random.Generator) -> list[Step]:
     """The steps of one transform on an image of a size; none where the draw says that nothing happens."""
     match op:
-        case Resize() | ResizeShorter():
-            kernel = op.interpolation if isinstance(op, ResizeShorter) else "bilinear"
+        case ops.Resize() | ops.ResizeShorter():
+            kernel = op.interpolation if isinstance(op, ops.ResizeShorter) else "bilinear"
             after = _size_after(op, width, height)
             return [
                 Window(source=(width, height), left=0, top=0, width=width, height=height, size=after, kernel=kernel)
             ]
-        case CenterCrop(size=size):
+        case ops.CenterCrop(size=size):
             return [Cut(left=_center(width, size), top=_center(height, size), size=size)]
-        case RandomCrop(size=size):
+        case ops.RandomCrop(size=size):
             return [Cut(left=_draw_start(width, size, rng), top=_draw_start(height, size, rng), size=size)]
         case RandomResizeCrop():
             return [_draw_window(op, width, height, rng)]
-        case RandomFlip():
+        case ops.RandomFlip():
             return [_flip] if rng.random() < op.probability else []
-        case AutoAugment():
+        case ops.AutoAugment():
             operations = autoaugment.draw(rng)
             return [partial(autoaugment.apply, operations=operations)] if operations else []
-        case ColorJitter(amount=amount):
+        case ops.ColorJitter(amount=amount):
             return [_draw_jitter({"brightness": amount, "contrast": amount, "saturation": amount}, rng)]
-        case ColorDistortion():
+        case ops.ColorDistortion():
             return _draw_distortion(op, rng)
-        case GaussianBlur():
+        case ops.GaussianBlur():
             if rng.random() >= op.probability:
                 return []
             return [partial(color.blur, radius=float(rng.uniform(*op.radius)))]
@@ -323,7 +310,7 @@ def _draw_jitter(amounts: dict[color.Property, float], rng: np.random.Generator)
     return partial(color.adjust, adjustments=tuple(adjustments))
 
 
-def _draw_distortion(op: ColorDistortion, rng: np.random.Generator) -> list[Step]:
+def _draw_distortion(op: ops.ColorDistortion, rng: np.random.Generator) -> list[Step]:
     """SimCLR's: jitter of four properties with probability 0.8, then grey with probability 0.2."""
     strength = op.strength
     steps: list[Step] = []

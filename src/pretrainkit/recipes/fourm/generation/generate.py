@@ -146,7 +146,14 @@ def plan_of(
     for target in targets.values():
         target |= {name: value for name, value in shared.items() if value is not None}
     for setting in settings:
-        _set(tree, targets, setting)
+        place, equals, value = setting.partition("=")
+        name, dot, field = place.rpartition(".")
+        if not equals or (dot and name not in targets):
+            raise ConfigError(
+                f"--set {setting}: there is no target {name!r}\n  write TARGET.FIELD=VALUE, with a target of "
+                f"{', '.join(targets)}, or seed=3"
+            )
+        (targets[name] if dot else tree)[field] = parse_yaml(value, f"--set {setting}")
     tree |= {name: value for name, value in (("seed", seed), ("num_variations", num)) if value is not None}
     tree["targets"] = list(targets.values())
     try:
@@ -159,17 +166,6 @@ def plan_of(
                 for problem in explain(error, GenerationPlan)
             ]
         ) from None
-
-
-def _set(tree: dict[str, Any], targets: Mapping[str, dict[str, Any]], setting: str) -> None:
-    path, equals, value = setting.partition("=")
-    name, dot, field = path.rpartition(".")
-    if not equals or (dot and name not in targets):
-        raise ConfigError(
-            f"--set {setting}: there is no target {name!r}\n  write TARGET.FIELD=VALUE, with a target of "
-            f"{', '.join(targets)}, or seed=3"
-        )
-    (targets[name] if dot else tree)[field] = parse_yaml(value, f"--set {setting}")
 
 
 def _link(config: FourMRun, model: FourM, tokenizer: Path | None, *, device: str | None) -> Link:
@@ -247,16 +243,15 @@ def _summary(
         link, own = chain.links[number], [one for one in results if one.truth(number, modality) is not None]
         if not own:
             continue
-        known = _training_contents(link, modality)
-        decoder = decoders.get(modality.name)
+        known, sets = _training_contents(link, modality), dict.fromkeys(one.example.data_set for one in own)
         everything = [ids for contents in known.values() for ids in contents]
-        found[modality.name] = _compared(own, number, modality, everything, link.vocabulary, decoder)
-        sets = dict.fromkeys(one.example.data_set for one in own)
+        groups = {modality.name: (own, everything)}
         for name in sets if len(sets) > 1 else ():
             some = [one for one in own if one.example.data_set == name]
-            found[f"{modality.name} of {name}"] = _compared(
-                some, number, modality, known.get(name, everything), link.vocabulary, decoder
-            )
+            groups[f"{modality.name} of {name}"] = (some, known.get(name, everything))
+        for title, (some, guesses) in groups.items():
+            decoder = decoders.get(modality.name)
+            found[title] = _compared(some, number, modality, guesses, link.vocabulary, decoder)
     return found
 
 
