@@ -24,7 +24,7 @@ from pretrainkit.recipes.fourm.budgets import Shares, component_of, whole_number
 from pretrainkit.recipes.fourm.config import MaskingConfig
 from pretrainkit.recipes.fourm.mixtures import KEEPS, Bound
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.sequences import Ids, Ragged, hide_spans, spans
+from pretrainkit.recipes.fourm.sequences import Ids, Ints, Ragged, hide_spans, spans
 
 _COMPONENT, _NUM_INPUTS, _NUM_TARGETS, _INPUTS, _TARGETS, _PLACES, _SPANS, _KEEP = range(8)
 """Streams of a segment's key."""
@@ -33,7 +33,6 @@ _HELD_BACK = 0.15
 decoder is full first, and 91 % of the encoder with the published mixture of 21 modalities; with this 98 % and 96 %."""
 _PLACE = np.uint64((1 << 14) - 1)
 """Bits of a place, which take the lowest ones of a random number (`modality.py` has the limit)."""
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -28,27 +28,10 @@ class ImageCodec:
     def __init__(self, model: ImageTokenizer, device: torch.device, batch_size: int = 64) -> None:
         """`model` is in evaluation mode and is moved to the device."""
         self._model, self._device, self._batch_size = model.to(device), device, batch_size
-        self.config = model.config
-
-    @property
-    def domain(self) -> Domain:
-        """What the images hold."""
-        return self.config.domain
-
-    @property
-    def has_numbers(self) -> bool:
+        self.config, self.domain = model.config, model.config.domain
+        self.vocab_size, self.num_tokens = self.config.vocab_size, self.config.num_tokens
+        self.has_numbers = self.domain.kind not in ("classes", "mask")
         """Whether images are of numbers that can be near each other; else of classes, or of inside and outside."""
-        return self.domain.kind not in ("classes", "mask")
-
-    @property
-    def vocab_size(self) -> int:
-        """Different ids."""
-        return self.config.vocab_size
-
-    @property
-    def num_tokens(self) -> int:
-        """Of an image of the size that the tokenizer was trained on."""
-        return self.config.num_tokens
 
     @torch.inference_mode()
     def encode(self, images: NDArray[Any]) -> NDArray[np.int64]:

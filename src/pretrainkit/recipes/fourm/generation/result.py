@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,19 @@ from pretrainkit.recipes.fourm.readers import DepthMap
 from pretrainkit.recipes.fourm.sequences import Ids
 
 
+@dataclass
 class Result:
     """One example with one of its variations."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        example: Example,
-        variation: int,
-        known: Sequence[Known],
-        decoders: Mapping[str, ImageDecoder],
-    ) -> None:
-        self.chain, self.example, self.variation, self.known, self.decoders = chain, example, variation, known, decoders
-        self.files: dict[str, str] = {}
-        self._truth: dict[tuple[int, str], Ids | None] = {}
+    chain: Chain
+    example: Example
+    variation: int
+    known: Sequence[Known]
+    """By each model of the chain."""
+    decoders: Mapping[str, ImageDecoder]
+    files: dict[str, str] = field(default_factory=dict)
+    """Of images that are written, by modality."""
+    _truth: dict[tuple[int, str], Ids | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
