@@ -231,14 +231,8 @@ class Order:
 class _Stream:
     """Components that are ordered as one sequence of `size` examples, again and again.
 
-    Args:
-        seed: Of the order.
-        mode: How each pass is ordered.
-        components: Numbers of the components.
-        sizes: Examples of each.
-        documents: For each the examples of its documents; None: not read.
-        num_lanes: Of "lanes".
-        num_used_per: Of a static order, the size of its batches, of which a pass has whole ones only.
+    `documents` are for each component the examples of its documents, read by "lanes" alone. `num_used_per`: of a static
+    order, the size of its batches, of which a pass has whole ones only.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ def token_microbatches(
         lengths: (B,) tokens of each example of the global batch.
         world_size: Number of ranks; divides B.
         capacity: Tokens of one microbatch.
-        records: Of the batch, to name an example that is too long.
+        records: To name an example that is too long.
 
     Returns:
         For each rank its microbatches, as slices of the rows of the global batch.

@@ -140,13 +140,8 @@ def _numbered(component: Ints, num_components: int) -> tuple[Ints, Ints]:
 class RandomTurns(Turns):
     """A component is drawn for each step with fixed probabilities, in one sequence that goes on over the epochs.
 
-    Args:
-        sizes: Examples of each component.
-        shares: Probability of each.
-        batch_size: Examples of one step.
-        seed: Of NumPy's default generator.
-        reopens: Every epoch of as many steps as all components fill whole batches starts all components anew, and of a
-            component only its whole batches are used: ZeroVL's habit.
+    `seed` is that of NumPy's default generator. `reopens`: every epoch of as many steps as all components fill whole
+    batches starts all components anew, and of a component only its whole batches are used: ZeroVL's habit.
     """
 
     def __init__(

@@ -142,10 +142,8 @@ class Compose:
         file is a JPEG so large that a half or less of it was decoded. Then they are sharper: on photographs they
         differ by 3 of 255 on average.
 
-        Args:
-            data: The content of a file, its path, or what `open_image` made of either.
-            rng: Of this example.
-            is_fast: See `EncodedImage.decode`.
+        `data`: the content of a file, its path, or what `open_image` made of either. `is_fast`: see
+        `EncodedImage.decode`.
 
         Raises:
             ImageError: The file is missing, damaged or too large.

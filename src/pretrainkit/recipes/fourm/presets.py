@@ -144,12 +144,6 @@ def xl_21() -> FourMRun:
 
 
 PRESETS: dict[str, Callable[[], FourMRun]] = {
-    "tiny": tiny,
-    "b-7": b_7,
-    "l-7": l_7,
-    "xl-7": xl_7,
-    "b-21": b_21,
-    "l-21": l_21,
-    "xl-21": xl_21,
+    make.__name__.replace("_", "-"): make for make in (tiny, b_7, l_7, xl_7, b_21, l_21, xl_21)
 }
 """Preset name, without the recipe, to the function that makes it."""

@@ -51,9 +51,7 @@ class ImageCodec:
         """Images as files hold them: uint8 (B, H, W, 3) of colours and normals, uint8 (B, H, W) of grey, masks (0 and
         255) and classes (255 for none), float32 (B, H, W) of depth without scale, (B, C, H, W) of features.
 
-        Args:
-            ids_BN: As `encode` gives them; grids are squares, of any size for transformers.
-            options: Of a diffusion decoder.
+        Grids are squares, of any size for transformers.
 
         Raises:
             DataError: They are no ids of this tokenizer.

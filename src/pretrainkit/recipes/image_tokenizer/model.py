@@ -78,14 +78,9 @@ class ImageTokenizer(nn.Module):
         return [*self.encoder.blocks(), *self.decoder.blocks()]
 
     def forward(self, values: Tensor, keys_B: Tensor, *, samples: bool = False) -> Pass:
-        """A training pass.
-
-        Args:
-            values: As `prepared` gives them.
-            keys_B: int64; what is drawn for an image depends on its key alone.
-            samples: A diffusion decoder makes the images, too. Inside of this pass, because only there the weights of a
-                sharded model are whole.
-        """
+        """A training pass over values as `prepared` gives them. What is drawn for an image depends on its key (int64)
+        alone. `samples`: a diffusion decoder makes the images, too; inside of this pass, because only there the weights
+        of a sharded model are whole."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.is_encoder_frozen):
             quantized = self.encode(values, keys_B)
         if isinstance(self.decoder, DiffusionDecoder):
@@ -104,14 +99,8 @@ class ImageTokenizer(nn.Module):
     def decode(
         self, codes_BDhw: Tensor, keys_B: Tensor | None = None, *, num_steps: int | None = None, guidance: float = 1.0
     ) -> Tensor:
-        """Codes to float32 (B, E, H, W): values, or logits of classes and masks.
-
-        Args:
-            codes_BDhw: As `encode` or `codes_of` gives them.
-            keys_B: int64, of the noise that a diffusion decoder begins with; None: 0, 1, ….
-            num_steps: Of a diffusion decoder; None: as the config says.
-            guidance: Of a diffusion decoder, see `DiffusionDecoder.sample`.
-        """
+        """Codes to float32 (B, E, H, W): values, or logits of classes and masks. All else is of diffusion decoders, see
+        `DiffusionDecoder.sample`: keys are None for 0, 1, …, `num_steps` for what the config says."""
         if isinstance(self.decoder, DiffusionDecoder):
             if keys_B is None:
                 keys_B = torch.arange(len(codes_BDhw), device=codes_BDhw.device)

@@ -174,12 +174,7 @@ class Codebook(Quantizer):
     @torch.no_grad()
     def update(self, met: Met, revival_threshold: float) -> None:
         """Move codes to what all of them met in an update; latents that are no numbers move nothing. Does not wait for
-        the device.
-
-        Args:
-            met: Of the whole batch.
-            revival_threshold: Codes of which the average use is lower are revived.
-        """
+        the device. `met` is of the whole batch; codes whose average use is below the threshold are revived."""
         is_good = met.sums_KD.isfinite().all()
         codes_KD, use_K, sums_KD = self._moved(met)
         revived_KD, is_dead_K = self._revived(codes_KD, use_K, met, revival_threshold)

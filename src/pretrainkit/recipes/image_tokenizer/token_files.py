@@ -61,14 +61,9 @@ class TokenSettings:
 def write_tokens(
     codec: ImageCodec, path: str, fingerprint: str, settings: TokenSettings, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Tokenize a data set.
+    """Tokenize a data set: a folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
 
-    Args:
-        codec: The tokenizer.
-        path: A folder with a folder for each modality, or tar files as in `ROOT/[rgb]/{00..09}.tar`.
-        fingerprint: Of the tokenizer's weights.
-        settings: What tokens are made.
-        progress: Told how far the work is.
+    `fingerprint` is that of the tokenizer's weights.
 
     Returns:
         The manifest, with `written` and `kept`, numbers of files.
@@ -135,13 +130,8 @@ class _Work:
         }
 
     def parts(self, key: str, size: tuple[int, int], table: NDArray[Any] | None, name: str) -> list[Part]:
-        """Of an image of `size` (height, width).
-
-        Args:
-            key: Of the sample.
-            table: Parts that are stored already; None: they are drawn.
-            name: Of the file they are stored in, for messages.
-        """
+        """Of an image of `size` (height, width). `table`: those that are stored already, in the file `name`; None: they
+        are drawn."""
         if table is None:
             crop = CropConfig(scale=(self.settings.min_scale, 1.0))
             drawn_from = rng.generator(rng.stream_key(self.settings.seed, CROP_SETTINGS, key))
