@@ -36,10 +36,10 @@ from contestants import Batch, add_options, measure, parse_options, serve, threa
 from fourm_contents import make_contents
 from pretrainkit import rng
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.catalogue import MOD21, published
 from pretrainkit.recipes.fourm.config import FourMRun, MaskingConfig
 from pretrainkit.recipes.fourm.masking import Masking
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Bound
+from pretrainkit.recipes.fourm.modality import MOD21, published
 from pretrainkit.recipes.fourm.model import FourM, build
 from pretrainkit.recipes.fourm.objective import FourMObjective
 from pretrainkit.recipes.fourm.original import to_original

@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pretrainkit.config.base import Config
 from pretrainkit.config.fields import Rate
-from pretrainkit.recipes.fourm.catalogue import Modalities
+from pretrainkit.recipes.fourm.modality import Modalities
 
 Variant = Literal["gelu", "swiglu", "swiglu-qknorm"]
 

@@ -16,7 +16,6 @@ from pretrainkit.config.yaml import parse_yaml
 from pretrainkit.data.aligned_crops import CropConfig
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.exchange import ImportedConfig
-from pretrainkit.recipes.fourm.catalogue import published
 from pretrainkit.recipes.fourm.config import (
     FourMDataConfig,
     FourMObjectiveConfig,
@@ -26,7 +25,7 @@ from pretrainkit.recipes.fourm.config import (
     MaskingConfig,
 )
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED, Component
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.modality import Modality, published
 from pretrainkit.recipes.fourm.model_config import SIZES, Variant, published_model
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig

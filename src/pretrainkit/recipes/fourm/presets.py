@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Literal
 
-from pretrainkit.recipes.fourm.catalogue import MOD7, MOD21, published
 from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMRun, LengthConfig, MaskingConfig
 from pretrainkit.recipes.fourm.mixtures import PUBLISHED
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.modality import MOD7, MOD21, Modality, published
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig, gated_width, published_model
 from pretrainkit.training.evaluate_config import EvaluateConfig
 from pretrainkit.training.optimizers.config import OptimizerConfig, ParameterGroup, ScheduleConfig

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrainkit.data.aligned_crops import Part
-from pretrainkit.data.aligned_values import (
+from pretrainkit.data.aligned_samples import (
     IMAGE_SUFFIXES,
     map_size,
     read_array,

@@ -99,7 +99,7 @@ class FourM(
         return FourMObjective(config)
 
     def sample(self, config: FourMRun, model: Any, source: BatchSource, num: int) -> list[dict[str, Any]]:
-        from pretrainkit.recipes.fourm.sample import sample
+        from pretrainkit.recipes.fourm.generation.generate import sample
 
         return sample(config, model, source, num)
 

@@ -14,16 +14,14 @@ from numpy.typing import NDArray
 
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, draw_part, stored_part
-from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, folders_of, is_stream, open_samples
-from pretrainkit.data.aligned_values import read_array
+from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, folders_of, is_stream, open_samples, read_array
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.recipes.fourm.batch import HostBatch, continuous, with_places
-from pretrainkit.recipes.fourm.catalogue import as_setting
 from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMRun, FourMSetConfig, MaskingConfig
 from pretrainkit.recipes.fourm.masking import Contents, Masking
 from pretrainkit.recipes.fourm.mixtures import Bound
-from pretrainkit.recipes.fourm.modality import Modality
+from pretrainkit.recipes.fourm.modality import Modality, as_setting
 from pretrainkit.recipes.fourm.readers import Chunks, Content, Request, reader_of
 from pretrainkit.recipes.fourm.sequences import Ids, Ragged, spans
 from pretrainkit.recipes.fourm.text import TextVocabulary

@@ -15,8 +15,15 @@ from numpy.typing import NDArray
 
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, draw_part
-from pretrainkit.data.aligned_samples import Samples, folders_of, open_samples
-from pretrainkit.data.aligned_values import IMAGE_SUFFIXES, read_array, read_map, standardised
+from pretrainkit.data.aligned_samples import (
+    IMAGE_SUFFIXES,
+    Samples,
+    folders_of,
+    open_samples,
+    read_array,
+    read_map,
+    standardised,
+)
 from pretrainkit.data.source import BatchSource, Records
 from pretrainkit.errors import ConfigError, DataError
 from pretrainkit.images.decode import open_image

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import CropConfig, Part, centre_square, draw_part, stored_part
-from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, archives_of, is_stream, open_samples
-from pretrainkit.data.aligned_values import read_array
+from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, archives_of, is_stream, open_samples, read_array
 from pretrainkit.data.tar import is_address
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.files.manifest import MANIFEST_NAME, atomic_file

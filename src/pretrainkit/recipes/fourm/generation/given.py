@@ -11,8 +11,7 @@ import numpy as np
 
 from pretrainkit import rng
 from pretrainkit.data.aligned_crops import Part, centre_square, stored_part
-from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples
-from pretrainkit.data.aligned_values import read_array
+from pretrainkit.data.aligned_samples import CROP_SETTINGS, Samples, read_array
 from pretrainkit.errors import DataError, InputError
 from pretrainkit.recipes.fourm.config import FourMDataConfig
 from pretrainkit.recipes.fourm.generation.known import Known, Places

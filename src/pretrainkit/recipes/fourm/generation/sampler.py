@@ -24,13 +24,11 @@ from pretrainkit.recipes.fourm.batch import HostBatch, with_places
 from pretrainkit.recipes.fourm.embeddings import TargetEmbedding
 from pretrainkit.recipes.fourm.generation.draw import draw, middle
 from pretrainkit.recipes.fourm.generation.known import Known, Places, View, decoder_rows, encoder_rows
-from pretrainkit.recipes.fourm.generation.plan import GenerationPlan, TargetConfig
-from pretrainkit.recipes.fourm.generation.schedules import COLDEST, temperatures, token_counts
+from pretrainkit.recipes.fourm.generation.plan import COLDEST, GenerationPlan, TargetConfig, temperatures, token_counts
 from pretrainkit.recipes.fourm.generation.show import numbers_of
 from pretrainkit.recipes.fourm.inputs import FourMInputs, read_batch
-from pretrainkit.recipes.fourm.layers import Attention, CrossAttention, DecoderBlock
 from pretrainkit.recipes.fourm.modality import Modality
-from pretrainkit.recipes.fourm.model import FourM
+from pretrainkit.recipes.fourm.model import Attention, CrossAttention, DecoderBlock, FourM
 from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
