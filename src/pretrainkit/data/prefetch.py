@@ -1,6 +1,7 @@
 """Compute a function of consecutive integers ahead of time, in threads or processes, and hand the results over in
 order."""
 
+import itertools
 import multiprocessing
 import pickle
 import queue
@@ -66,17 +67,18 @@ def _ahead(
     try:
         for _ in range(num_workers):
             workers.append(start_worker())
-        for i, number in enumerate(numbers[:num_ahead]):
-            workers[i % num_workers].ask(number)
-            pending.append((number, workers[i % num_workers]))
-        for i in range(len(numbers)):
+        turns = zip(numbers, itertools.cycle(workers))
+
+        def ask(num: int) -> None:
+            for number, worker in itertools.islice(turns, num):
+                worker.ask(number)
+                pending.append((number, worker))
+
+        ask(num_ahead)
+        while pending:
             number, worker = pending.popleft()
             result = worker.answer(number)
-            if i + num_ahead < len(numbers):
-                following = numbers[i + num_ahead]
-                worker = workers[(i + num_ahead) % num_workers]
-                worker.ask(following)
-                pending.append((following, worker))
+            ask(1)  # before the result is handed over, so that work goes on meanwhile
             yield result
     finally:
         for worker in workers:

@@ -217,10 +217,8 @@ class FourMRun(RunConfig):
         for path, value in problem.remedies:
             name, given = tokens.get(path, ("", None))
             if given is not None:
-                num_tokens = value if value is DEFAULT else max(1, value * self.step_tokens)
-                remedies.append((f"length.{name}", num_tokens))
-            else:
-                remedies.append((path, value))
+                path, value = f"length.{name}", value if value is DEFAULT else max(1, value * self.step_tokens)
+            remedies.append((path, value))
         return Conflict(problem, remedies, "length.num_tokens", *problem.settings)
 
     def _length_problems(self) -> list[str]:
@@ -260,7 +258,7 @@ class FourMRun(RunConfig):
         return found
 
     def _model_problems(self) -> list[str]:
-        found, model = [], self.model
+        found, model, weights = [], self.model, self.objective.modality_weights
         if model.hidden_size % model.num_heads:
             found.append(
                 f"model.hidden_size {model.hidden_size} cannot be split over model.num_heads {model.num_heads}\n"
@@ -271,14 +269,10 @@ class FourMRun(RunConfig):
             found.append("model.modalities has no input or no target\n  add one; pixels and vectors can be inputs only")
         found += [
             f"objective.modality_weights names {name!r}, which is no target of the model\n  it has {', '.join(targets)}"
-            for name in self.objective.modality_weights
+            for name in weights
             if name not in targets
         ]
-        if (
-            targets
-            and self.objective.modality_weights
-            and not any(self.objective.modality_weights.get(name, 1.0) for name in targets)
-        ):
+        if targets and weights and not any(weights.get(name, 1.0) for name in targets):
             found.append("objective.modality_weights leaves nothing to learn: all are 0\n  give one more")
         if model.num_registers and self.masking.unused == "pack":
             found.append(

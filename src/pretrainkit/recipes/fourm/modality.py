@@ -138,31 +138,13 @@ TEXT_VOCABULARY = 30_000
 _DEFAULT_SIZE = 224
 
 
-def _image(name: str, vocab_size: int, patch_size: int = 16, *, has_learned_positions: bool = False) -> Modality:
-    return Modality(
-        name=name,
-        kind="image",
-        vocab_size=vocab_size,
-        image_size=_DEFAULT_SIZE,
-        patch_size=patch_size,
-        has_learned_positions=has_learned_positions,
-        reader="tokens",
-    )
+def _image(name: str, vocab_size: int, patch_size: int = 16, *, reader: str = "tokens", **more: Any) -> Modality:
+    more |= {"image_size": _DEFAULT_SIZE, "patch_size": patch_size}
+    return Modality(name=name, kind="image", vocab_size=vocab_size, reader=reader, **more)
 
 
-def _without_tokenizer(name: str, vocab_size: int, folder: str, reader: str) -> Modality:
-    return _image(name, vocab_size).model_copy(update={"folder": folder, "reader": reader})
-
-
-def _sequence(name: str, length: int, reader: str, num_positions: int | None = None) -> Modality:
-    return Modality(
-        name=name,
-        kind="sequence",
-        vocab_size=TEXT_VOCABULARY,
-        length=length,
-        num_positions=num_positions,
-        reader=reader,
-    )
+def _sequence(name: str, length: int, reader: str, **more: Any) -> Modality:
+    return Modality(name=name, kind="sequence", vocab_size=TEXT_VOCABULARY, length=length, reader=reader, **more)
 
 
 _KNOWN = {
@@ -196,9 +178,9 @@ _KNOWN = {
         _image("tok_imagebind@224", 8192, 14),
         _image("tok_dinov2_global", 8192, 56, has_learned_positions=True),
         _image("tok_imagebind_global", 8192, 56, has_learned_positions=True),
-        _without_tokenizer("map_rgb@224", 512, "rgb", "colors"),
-        _without_tokenizer("map_depth@224", 256, "depth", "depth"),
-        _without_tokenizer("map_semseg@224", 256, "semseg", "classes"),
+        _image("map_rgb@224", 512, folder="rgb", reader="colors"),
+        _image("map_depth@224", 256, folder="depth", reader="depth"),
+        _image("map_semseg@224", 256, folder="semseg", reader="classes"),
     )
 }
 _OWN = ("map_rgb", "map_depth", "map_semseg")

@@ -20,24 +20,18 @@ def tiny_modalities(size: int = 64, patch_size: int = 8) -> tuple[Modality, ...]
     """Small pictures and short texts, made of plain folders without image tokenizers: photographs `rgb` as pixels and
     as the colours of patches, maps `depth` and `seg`, captions and boxes."""
 
-    def image(key: str, vocab_size: int, reader: str, folder: str) -> Modality:
-        return Modality(
-            name=f"{key}@{size}",
-            kind="image",
-            vocab_size=vocab_size,
-            image_size=size,
-            patch_size=patch_size,
-            folder=folder,
-            reader=reader,
-        )
+    sides = {"image_size": size, "patch_size": patch_size}
 
-    pixels = {"name": f"rgb@{size}", "image_size": size, "patch_size": patch_size}
+    def image(key: str, vocab_size: int, reader: str, folder: str) -> Modality:
+        names = {"name": f"{key}@{size}", "folder": folder, "reader": reader}
+        return Modality.model_validate({**names, **sides, "kind": "image", "vocab_size": vocab_size})
+
     return (
         published("caption").model_copy(update={"length": 32}),
         image("colors", 512, "colors", "rgb"),
         image("depth", 64, "depth", "depth"),
         published("det").model_copy(update={"length": 64}),
-        published("rgb@224").model_copy(update=pixels),
+        published("rgb@224").model_copy(update={"name": f"rgb@{size}", **sides}),
         image("seg", 256, "classes", "seg"),
     )
 

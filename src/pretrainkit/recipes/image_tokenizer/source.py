@@ -231,11 +231,6 @@ def bind(config: ImageTokenizerRun) -> ImageTokenizerRun:
     return config
 
 
-def without_data(config: ImageTokenizerRun) -> tuple[ImageTokenizerRun, str]:
-    """The config, and what `assumed_batch` assumes."""
-    return config, f"images of model.image_size={config.model.image_size} pixels"
-
-
 def assumed_batch(config: ImageTokenizerRun, num_examples: int) -> dict[str, np.ndarray]:
     """Images of the largest size, as `read_image` gives them."""
     model, domain = config.model, config.model.domain

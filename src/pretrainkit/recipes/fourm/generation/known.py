@@ -114,6 +114,7 @@ def _tokens(known: Known, row: int, modality: Modality, is_hidden: bool, sentine
         given = (known.sequences if modality.kind == "sequence" else known.vectors).get(name, [None] * known.num)[row]
         if given is None:
             return None
+        # The ids of vectors are their numbers, and -1 is zeros.
         hidden, whole = (sentinel, given) if modality.kind == "sequence" else (-1, np.arange(len(given)))
         ids = np.array([hidden], np.int32) if is_hidden else np.asarray(whole, np.int32)
         positions = np.arange(len(ids), dtype=np.int32)
