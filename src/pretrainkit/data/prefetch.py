@@ -1,7 +1,6 @@
 """Compute a function of consecutive integers ahead of time, in threads or processes, and hand the results over in
 order."""
 
-import itertools
 import multiprocessing
 import pickle
 import queue
@@ -67,18 +66,17 @@ def _ahead(
     try:
         for _ in range(num_workers):
             workers.append(start_worker())
-        turns = zip(numbers, itertools.cycle(workers))
-
-        def ask(num: int) -> None:
-            for number, worker in itertools.islice(turns, num):
-                worker.ask(number)
-                pending.append((number, worker))
-
-        ask(num_ahead)
-        while pending:
+        for i, number in enumerate(numbers[:num_ahead]):
+            workers[i % num_workers].ask(number)
+            pending.append((number, workers[i % num_workers]))
+        for i in range(len(numbers)):
             number, worker = pending.popleft()
             result = worker.answer(number)
-            ask(1)  # before the result is handed over, so that work goes on meanwhile
+            if i + num_ahead < len(numbers):
+                following = numbers[i + num_ahead]
+                worker = workers[(i + num_ahead) % num_workers]
+                worker.ask(following)
+                pending.append((following, worker))
             yield result
     finally:
         for worker in workers:
