@@ -35,6 +35,10 @@ CROP_SETTINGS = "crop_settings"
 _LIST = re.compile(r"\[([^\[\]]+)\]")
 Suffixes = Mapping[str, Sequence[str]]
 """Folder of each modality to extensions of its files, in lower case."""
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+_NUMPY = b"\x93NUMPY"
+_FARTHEST = 10.0
+"""Deviations; of the depth of corridors (TartanAir) 0.5 % lies beyond."""
 
 
 class Samples(ABC):
@@ -238,12 +242,6 @@ def _check_equal(path: str, first: _Stream, other: _Stream) -> None:
         f"{len(other.keys)}; the first difference is sample {place}, {shown[0]} and {shown[1]}\n"
         "  every modality must have the same samples in the same order; make the shards anew"
     )
-
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-_NUMPY = b"\x93NUMPY"
-_FARTHEST = 10.0
-"""Deviations; of the depth of corridors (TartanAir) 0.5 % lies beyond."""
 
 
 def read_map(content: bytes, name: str) -> NDArray[Any]:

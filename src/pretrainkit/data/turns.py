@@ -26,6 +26,7 @@ from pretrainkit.errors import ConfigError, DataError
 
 MAX_SLOTS = 65536
 """Longest pattern. Weights that would need a longer one are rounded to multiples of 1 / MAX_SLOTS."""
+_FEWEST_DRAWS = 1024
 
 
 def slot_counts(weights: Sequence[float], num_slots: int | None = None) -> tuple[int, ...]:
@@ -79,9 +80,6 @@ def interleave(counts: Sequence[int]) -> Ints:
         if draw + 1 < counts[component]:
             heapq.heappush(waiting, ((draw + 1) * num_slots // counts[component], component, draw + 1))
     return pattern
-
-
-_FEWEST_DRAWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,9 @@ from pretrainkit.images.ops import ImageTransform, RandomErasing, RandomResizeCr
 from pretrainkit.images.pillow import Pixels, from_pillow, planes_of, to_pillow
 
 Kernel = Literal["bilinear", "bicubic"]
+Step = Callable[[Pixels], Pixels]
+"""A transform of which everything is drawn."""
+_CROP_TRIES = 10
 
 
 def resize(
@@ -56,12 +59,6 @@ def resize(
     image_13HW = from_numpy(owned_HW3).unsqueeze(0).permute(0, 3, 1, 2)
     resized_13HW = F.interpolate(image_13HW, size=(height, width), mode=kernel, antialias=True)
     return np.ascontiguousarray(resized_13HW[0].numpy()).transpose(1, 2, 0)
-
-
-Step = Callable[[Pixels], Pixels]
-"""A transform of which everything is drawn."""
-
-_CROP_TRIES = 10
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,8 @@ MAX_POSITIONS = 512
 """Rows of the table of positions of sequences and vectors."""
 _MAX_PLACES = 1 << 14
 """Tokens of one modality, so that numbers of tokens and of places fit into one word."""
+TEXT_VOCABULARY = 30_000
+_DEFAULT_SIZE = 224
 
 
 class Modality(Config):
@@ -132,10 +134,6 @@ class Modality(Config):
     def id(self) -> int:
         """The original's number of it: 15 bits of SHA-256 of the name."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % (1 << 15)
-
-
-TEXT_VOCABULARY = 30_000
-_DEFAULT_SIZE = 224
 
 
 def _image(name: str, vocab_size: int, patch_size: int = 16, *, reader: str = "tokens", **more: Any) -> Modality:

@@ -30,6 +30,9 @@ from pretrainkit.recipes.fourm.modality import Modality
 from pretrainkit.recipes.fourm.model_config import FourMModelConfig
 from pretrainkit.training.optimizers.parameters import stacked_parameters
 
+_DEVIATION = 0.02
+"""Of tables and single vectors."""
+
 
 class Attention(nn.Module):
     """Of tokens to each other."""
@@ -190,10 +193,6 @@ def _add(block: EncoderBlock | DecoderBlock, x_TD: Tensor, found_TD: Tensor, exa
         found_TD = found_TD * (is_kept_E / (1 - rate)).to(found_TD.dtype)[examples.example_T][:, None]
     is_written_into = block.training and found_TD.dtype == x_TD.dtype
     return found_TD.add_(x_TD) if is_written_into else x_TD + found_TD
-
-
-_DEVIATION = 0.02
-"""Of tables and single vectors."""
 
 
 class FourM(nn.Module):

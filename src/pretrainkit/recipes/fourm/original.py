@@ -42,6 +42,32 @@ _DEFAULTS: Mapping[str, Any] = {
     "share_modality_embeddings": True,
 }
 """Of a config that does not say."""
+_ENCODER = {
+    "attention_norm": "norm1",
+    "attention.qkv": "attn.qkv",
+    "attention.out": "attn.proj",
+    "attention.query_norm": "attn.q_norm",
+    "attention.key_norm": "attn.k_norm",
+    "feed_forward_norm": "norm2",
+    "feed_forward.down": "mlp.fc2",
+}
+_DECODER = {
+    "attention_norm": "norm1",
+    "attention.qkv": "self_attn.qkv",
+    "attention.out": "self_attn.proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "query_norm": "query_norm",
+    "context_norm": "context_norm",
+    "cross_attention.query": "cross_attn.q",
+    "cross_attention.key_value": "cross_attn.kv",
+    "cross_attention.out": "cross_attn.proj",
+    "cross_attention.query_norm": "cross_attn.q_norm",
+    "cross_attention.key_norm": "cross_attn.k_norm",
+    "feed_forward_norm": "norm2",
+    "feed_forward.down": "mlp.fc2",
+}
+_UP, _GATED = "feed_forward.up", ("mlp.fc1", "mlp.fc3")
 
 
 def write_original(path: Path, model: FourM) -> None:
@@ -219,34 +245,6 @@ def _is_tied(modalities: tuple[Modality, ...], tensors: State) -> bool:
         if modality.is_target and modality.kind == "sequence"
     ]
     return all(a is not None and b is not None and a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
-
-
-_ENCODER = {
-    "attention_norm": "norm1",
-    "attention.qkv": "attn.qkv",
-    "attention.out": "attn.proj",
-    "attention.query_norm": "attn.q_norm",
-    "attention.key_norm": "attn.k_norm",
-    "feed_forward_norm": "norm2",
-    "feed_forward.down": "mlp.fc2",
-}
-_DECODER = {
-    "attention_norm": "norm1",
-    "attention.qkv": "self_attn.qkv",
-    "attention.out": "self_attn.proj",
-    "attention.query_norm": "self_attn.q_norm",
-    "attention.key_norm": "self_attn.k_norm",
-    "query_norm": "query_norm",
-    "context_norm": "context_norm",
-    "cross_attention.query": "cross_attn.q",
-    "cross_attention.key_value": "cross_attn.kv",
-    "cross_attention.out": "cross_attn.proj",
-    "cross_attention.query_norm": "cross_attn.q_norm",
-    "cross_attention.key_norm": "cross_attn.k_norm",
-    "feed_forward_norm": "norm2",
-    "feed_forward.down": "mlp.fc2",
-}
-_UP, _GATED = "feed_forward.up", ("mlp.fc1", "mlp.fc3")
 
 
 def to_original(model: FourM) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from pretrainkit.nn.row_layout import RowLayout
 from pretrainkit.recipes.image_tokenizer.model_config import ConvCoderConfig, MLPCoderConfig, ViTCoderConfig
 
 _MOST_GROUPS = 32
+_EPSILON = 1e-6
 
 
 def grid_table(rows: int, columns: int, width: int) -> Tensor:
@@ -38,9 +39,6 @@ def stretched(positions_1Dhw: Tensor, rows: int, columns: int) -> Tensor:
     if positions_1Dhw.shape[2:] == (rows, columns):
         return positions_1Dhw
     return F.interpolate(positions_1Dhw, (rows, columns), mode="bicubic", align_corners=False)
-
-
-_EPSILON = 1e-6
 
 
 class LastMLP(nn.Module):

@@ -34,6 +34,11 @@ _LEAST, _MOST = 1e-4, 0.02
 _OFFSET = 0.008
 _MOST_AT_ONCE = 0.999
 _LARGEST_LOG_RATIO = 15.0
+_TIME, _NOISE, _DROPPED, _NUM_HIDDEN, _HIDDEN, _FIRST = range(21, 27)
+"""Streams of an image's key."""
+_QUANTILE = 0.995
+UVIT_GRID = 32
+"""Of the table of positions, which is stretched to whatever grid comes."""
 
 
 def signal_shares(config: NoiseConfig) -> NDArray[np.float64]:
@@ -67,13 +72,6 @@ def trailing_times(num_times: int, num_steps: int) -> list[int]:
     """Times of a sampling with so many steps, from the last one down, evenly."""
     num_steps = min(num_steps, num_times)
     return [round(num_times - place * num_times / num_steps) - 1 for place in range(num_steps)]
-
-
-_TIME, _NOISE, _DROPPED, _NUM_HIDDEN, _HIDDEN, _FIRST = range(21, 27)
-"""Streams of an image's key."""
-_QUANTILE = 0.995
-UVIT_GRID = 32
-"""Of the table of positions, which is stretched to whatever grid comes."""
 
 
 class DiffusionDecoder(nn.Module, ABC):

@@ -41,6 +41,72 @@ _PREDICTIONS = {
 }
 _REVIVALS = {"batch_random": "latents", "linde_buzo_gray": "split"}
 _SCHEDULES = {"linear": "linear", "squaredcos_cap_v2": "squared_cosine", "shifted_cosine": "shifted_cosine"}
+State = Mapping[str, Tensor]
+_PROJECTIONS = {"class_table": "cls_emb", "to_latents": "quant_proj", "from_codes": "post_quant_proj"}
+_QUANTIZERS = {
+    "codes_KD": "_codebook.embed",
+    "use_K": "_codebook.cluster_size",
+    "sums_KD": "_codebook.embed_avg",
+    "is_ready": "_codebook.initted",
+    "codes_HKE": "codes",
+    "keys_HEE": "to_k.weight",
+    "values_HEE": "to_v.weight",
+}
+_TRANSFORMER = (
+    ("layers.", "blocks."),
+    ("attention_norm.", "norm1."),
+    ("attention.qkv.", "attn.qkv."),
+    ("attention.out.", "attn.proj."),
+    ("feed_forward_norm.", "norm2."),
+    ("feed_forward.up.", "mlp.fc1."),
+    ("feed_forward.down.", "mlp.fc2."),
+    ("last_mlp.norm.", "norm_mlp."),
+    ("last_mlp.up.", "post_mlp.fc1."),
+    ("last_mlp.down.", "post_mlp.fc2."),
+)
+_TIMED_UNET = {
+    "norm_1": "in_layers.0",
+    "convolution_1": "in_layers.2",
+    "time": "emb_layers.1",
+    "norm_2": "out_layers.0",
+    "convolution_2": "out_layers.3",
+    "skip": "skip_connection",
+    "norm": "norm",
+    "qkv": "qkv",
+    "out": "proj_out",
+    "convolution": "conv",
+}
+_TIMED_UVIT = {
+    "norm_1": "norm1",
+    "convolution_1": "conv1",
+    "time": "time_emb_proj",
+    "norm_2": "norm2",
+    "convolution_2": "conv2",
+    "skip": "conv_shortcut",
+}
+_LAYER_UVIT = {
+    "attention_norm": "norm1",
+    "feed_forward_norm": "norm2",
+    "qkv": "attn.qkv",
+    "out": "attn.proj",
+    "up": "mlp.fc1",
+    "down": "mlp.fc2",
+    "modulation": "adaLN_modulation",
+    "gate": "adaLN_gate",
+}
+_TOP_UNET = {"time_1": "time_embed.0", "time_2": "time_embed.2", "norm": "out.0", "out": "out.2"}
+_TOP_UVIT = {
+    "patch": "conv_in",
+    "time_1": "time_embedding.linear_1",
+    "time_2": "time_embedding.linear_2",
+    "halve_middle": "downsample_mid.conv",
+    "double_middle.convolution": "upsample_mid.conv",
+    "told": "mid_block.mid_cond_proj",
+    "into": "mid_block.mid_proj_in",
+    "back": "mid_block.mid_proj_out",
+    "norm": "conv_norm_out",
+    "pixels": "conv_out",
+}
 
 
 def write_original(path: Path, model: ImageTokenizer) -> None:
@@ -244,75 +310,6 @@ def _noise_values(noise: NoiseConfig) -> dict[str, Any]:
         "masked_cfg": noise.masks_places,
         "conditioning": "concat",
     }
-
-
-State = Mapping[str, Tensor]
-
-_PROJECTIONS = {"class_table": "cls_emb", "to_latents": "quant_proj", "from_codes": "post_quant_proj"}
-_QUANTIZERS = {
-    "codes_KD": "_codebook.embed",
-    "use_K": "_codebook.cluster_size",
-    "sums_KD": "_codebook.embed_avg",
-    "is_ready": "_codebook.initted",
-    "codes_HKE": "codes",
-    "keys_HEE": "to_k.weight",
-    "values_HEE": "to_v.weight",
-}
-_TRANSFORMER = (
-    ("layers.", "blocks."),
-    ("attention_norm.", "norm1."),
-    ("attention.qkv.", "attn.qkv."),
-    ("attention.out.", "attn.proj."),
-    ("feed_forward_norm.", "norm2."),
-    ("feed_forward.up.", "mlp.fc1."),
-    ("feed_forward.down.", "mlp.fc2."),
-    ("last_mlp.norm.", "norm_mlp."),
-    ("last_mlp.up.", "post_mlp.fc1."),
-    ("last_mlp.down.", "post_mlp.fc2."),
-)
-_TIMED_UNET = {
-    "norm_1": "in_layers.0",
-    "convolution_1": "in_layers.2",
-    "time": "emb_layers.1",
-    "norm_2": "out_layers.0",
-    "convolution_2": "out_layers.3",
-    "skip": "skip_connection",
-    "norm": "norm",
-    "qkv": "qkv",
-    "out": "proj_out",
-    "convolution": "conv",
-}
-_TIMED_UVIT = {
-    "norm_1": "norm1",
-    "convolution_1": "conv1",
-    "time": "time_emb_proj",
-    "norm_2": "norm2",
-    "convolution_2": "conv2",
-    "skip": "conv_shortcut",
-}
-_LAYER_UVIT = {
-    "attention_norm": "norm1",
-    "feed_forward_norm": "norm2",
-    "qkv": "attn.qkv",
-    "out": "attn.proj",
-    "up": "mlp.fc1",
-    "down": "mlp.fc2",
-    "modulation": "adaLN_modulation",
-    "gate": "adaLN_gate",
-}
-_TOP_UNET = {"time_1": "time_embed.0", "time_2": "time_embed.2", "norm": "out.0", "out": "out.2"}
-_TOP_UVIT = {
-    "patch": "conv_in",
-    "time_1": "time_embedding.linear_1",
-    "time_2": "time_embedding.linear_2",
-    "halve_middle": "downsample_mid.conv",
-    "double_middle.convolution": "upsample_mid.conv",
-    "told": "mid_block.mid_cond_proj",
-    "into": "mid_block.mid_proj_in",
-    "back": "mid_block.mid_proj_out",
-    "norm": "conv_norm_out",
-    "pixels": "conv_out",
-}
 
 
 def original_name(name: str, config: ImageTokenizerModelConfig) -> str:

@@ -18,6 +18,18 @@ from pretrainkit.nn.autocast import in_float32
 from pretrainkit.recipes.image_tokenizer import draws
 from pretrainkit.recipes.image_tokenizer.model_config import CodebookConfig, FiniteScalarConfig, MemcodesConfig
 
+_SMOOTHING = 1e-5
+_REVIVAL_NOISE = 1e-3
+"""Of split codes. The original's 1e-10 leaves them equal in float32."""
+_LATENTS_PER_CLUSTER = 8
+"""At most so many latents for each code are clustered."""
+_ORDER, _CHOICE = 11, 12
+"""Streams of an image's key: the order of latents, and which code is drawn."""
+_SMALL = 2.0**-25
+"""Half of the step between uniform numbers: keeps their logarithms finite."""
+_MARGIN = 1e-3
+"""By which the bounds lie outside of the last values, so that those are reached."""
+
 
 class Quantized(NamedTuple):
     """Latents as codes."""
@@ -42,17 +54,6 @@ class Quantizer(nn.Module, ABC):
     @abstractmethod
     def codes_of(self, ids: Tensor) -> Tensor:
         """float32 (B, D, h, w) of ids as in `Quantized`."""
-
-
-_SMOOTHING = 1e-5
-_REVIVAL_NOISE = 1e-3
-"""Of split codes. The original's 1e-10 leaves them equal in float32."""
-_LATENTS_PER_CLUSTER = 8
-"""At most so many latents for each code are clustered."""
-_ORDER, _CHOICE = 11, 12
-"""Streams of an image's key: the order of latents, and which code is drawn."""
-_SMALL = 2.0**-25
-"""Half of the step between uniform numbers: keeps their logarithms finite."""
 
 
 class Met(NamedTuple):
@@ -294,10 +295,6 @@ def _of_heads(values_HKE: Tensor, ids_BHP: Tensor) -> Tensor:
     """(B, H, P, E)."""
     heads_H1 = torch.arange(len(values_HKE), device=ids_BHP.device)[:, None]
     return values_HKE[heads_H1, ids_BHP]
-
-
-_MARGIN = 1e-3
-"""By which the bounds lie outside of the last values, so that those are reached."""
 
 
 class FiniteScalar(Quantizer):

@@ -44,6 +44,12 @@ _NUM = "examples"
 _MOST_KNOWN = 256
 """Training samples that a guess is made of."""
 _SHEET_ROWS = 32
+_HEIGHT = 96
+"""Pixels of a picture."""
+_MAX_TOKENS = 64
+"""Of a sequence: samples are looked at, not used."""
+_ORDER = ("pixels", "sequence", "image")
+"""Kinds of modalities that something is made of, in turn."""
 
 
 def generate(
@@ -338,14 +344,6 @@ def _write(
         (folder / "generation.json").write_text(text + "\n", encoding="utf-8")
     for answer in answers:
         answer["text"] += f" -> {out}"
-
-
-_HEIGHT = 96
-"""Pixels of a picture."""
-_MAX_TOKENS = 64
-"""Of a sequence: samples are looked at, not used."""
-_ORDER = ("pixels", "sequence", "image")
-"""Kinds of modalities that something is made of, in turn."""
 
 
 def sample(config: FourMRun, model: nn.Module, source: BatchSource, num: int) -> list[dict[str, Any]]:

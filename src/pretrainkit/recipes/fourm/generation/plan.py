@@ -24,6 +24,8 @@ COLDEST = 1e-9
 """Below any temperature that matters: the likeliest token is taken."""
 _DECAY = re.compile(r"onex:([0-9.eE+-]+):([0-9.eE+-]+)")
 _REACH = 100.0
+Scheme = Literal["maskgit", "roar", "autoregressive"]
+_OF_TOKENS = ("tok_", "map_")
 
 
 def cosine(num_steps: int, num_tokens: int) -> list[int]:
@@ -116,9 +118,6 @@ def decay(schedule: str) -> tuple[float, float]:
     return lowest, power
 
 
-Scheme = Literal["maskgit", "roar", "autoregressive"]
-
-
 class TargetConfig(Config):
     """One modality to generate."""
 
@@ -197,9 +196,6 @@ class GenerationPlan(Config):
         if twice:
             raise ValueError(f"{', '.join(twice)} is a target twice; leave out all but one")
         return self
-
-
-_OF_TOKENS = ("tok_", "map_")
 
 
 def targets_named(name: str, modalities: Sequence[Modality]) -> list[Modality]:

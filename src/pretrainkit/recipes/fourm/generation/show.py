@@ -21,28 +21,35 @@ from pretrainkit.recipes.fourm.sequences import Ids
 from pretrainkit.recipes.fourm.serialise import METADATA, metadata_value
 from pretrainkit.recipes.fourm.text import TextVocabulary
 
+_HEAT = np.array([(20, 20, 70), (30, 90, 200), (40, 190, 190), (200, 220, 70), (250, 150, 40), (180, 30, 30)], float)
+"""Colours from near to far, or from low to high."""
+_GOLDEN = 0.61803398875
+_NUMBERS: Mapping[str, int] = {"depth": 1, "colors": 3}
+"""By the reader of a modality."""
+_BOX = re.compile(r"v0=(\d+) v1=(\d+) v2=(\d+) v3=(\d+) ((?:(?!v\d=).)+)")
+_FIGURE = re.compile(r"v1=(\d+) v0=(\d+)")
+_NUMBER = re.compile(r"v0=(\d+)")
+Cell = Pixels | str | None
+_SIDE = 128
+"""Pixels of a cell."""
+_GAP, _HEAD = 6, 18
+_CHARACTERS = 20
+"""Of a line in a cell."""
+
 
 class ImageDecoder(Protocol):
     """What makes images of tokens (B, P), row by row: of an image tokenizer."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Different tokens."""
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether its images are of numbers that can be near each other; else of classes."""
+    vocab_size: int
+    """Different tokens."""
+    has_numbers: bool
+    """Whether its images are of numbers that can be near each other; else of classes."""
 
     def decode(self, ids: Ids, /) -> NDArray[Any]:
         """As files hold them: uint8 (B, H, W, 3) or (B, H, W), float32 (B, H, W) of depth, (B, C, H, W) of features."""
 
     def pictures(self, ids: Ids, /) -> NDArray[np.uint8]:
         """uint8 (B, 3, H, W), for people."""
-
-
-_HEAT = np.array([(20, 20, 70), (30, 90, 200), (40, 190, 190), (200, 220, 70), (250, 150, 40), (180, 30, 30)], float)
-"""Colours from near to far, or from low to high."""
-_GOLDEN = 0.61803398875
 
 
 def picture(modality: Modality, ids_P: Ids, decoders: Mapping[str, ImageDecoder]) -> Pixels | None:
@@ -72,10 +79,6 @@ def values_of(modality: Modality, ids_P: Ids) -> NDArray[np.float64]:
 def numbers_of(modality: Modality) -> int:
     """How many numbers in equal steps a token of an image stands for, the last changing fastest; 0: it is a name."""
     return _NUMBERS.get(modality.reader, 0)
-
-
-_NUMBERS: Mapping[str, int] = {"depth": 1, "colors": 3}
-"""By the reader of a modality."""
 
 
 def _colors(modality: Modality, grid: Ids) -> Pixels:
@@ -120,11 +123,6 @@ def _boxes(text: str) -> dict[str, Any]:
     }
 
 
-_BOX = re.compile(r"v0=(\d+) v1=(\d+) v2=(\d+) v3=(\d+) ((?:(?!v\d=).)+)")
-_FIGURE = re.compile(r"v1=(\d+) v0=(\d+)")
-_NUMBER = re.compile(r"v0=(\d+)")
-
-
 def _metadata(text: str) -> dict[str, float]:
     pairs = ((METADATA[int(n)], int(value)) for n, value in _FIGURE.findall(text) if int(n) < len(METADATA))
     return {name: metadata_value(name, value) for name, value in pairs}
@@ -138,14 +136,6 @@ def _palette(text: str) -> list[dict[str, list[list[int]]]]:
 
 _STRUCTURES: Mapping[str, Callable[[str], Any]] = {"boxes": _boxes, "metadata": _metadata, "palette": _palette}
 """By the reader of a modality."""
-
-
-Cell = Pixels | str | None
-_SIDE = 128
-"""Pixels of a cell."""
-_GAP, _HEAD = 6, 18
-_CHARACTERS = 20
-"""Of a line in a cell."""
 
 
 def contact_sheet(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Any:
