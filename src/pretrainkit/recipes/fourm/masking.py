@@ -242,7 +242,7 @@ class _Slots:
             first_R = row_R * self.batch[f"{side}_segment"].shape[1] + begin_R
             at = spans(first_R, length_R)  # slots of all rows end to end
             own_F = slice(None) if is_used_R.all() else np.repeat(is_used_R, piece.length_R)
-            values = {
+            values: dict[str, np.ndarray] = {
                 "segment": np.repeat(self.num_segments_B[row_R], length_R),
                 "modality": np.repeat(piece.number_R, length_R),
                 "position": piece.position_F[own_F],

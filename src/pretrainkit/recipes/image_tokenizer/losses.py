@@ -41,9 +41,10 @@ def reconstruction_loss(prediction: Tensor, target: Tensor, kind: Reconstruction
         return 1 - F.cosine_similarity(prediction.flatten(1), target.flatten(1), dim=1)
     if kind == "cosine_channels":
         return 1 - F.cosine_similarity(prediction, target, dim=1).flatten(1).mean(1)
-    losses = {"binary_cross_entropy": F.binary_cross_entropy_with_logits, "smooth_l1": F.smooth_l1_loss}
-    if kind in losses:
-        return losses[kind](prediction, target, reduction="none").flatten(1).mean(1)
+    if kind == "binary_cross_entropy":
+        return F.binary_cross_entropy_with_logits(prediction, target, reduction="none").flatten(1).mean(1)
+    if kind == "smooth_l1":
+        return F.smooth_l1_loss(prediction, target, reduction="none").flatten(1).mean(1)
     difference = prediction - target
     return (difference.abs() if kind == "l1" else difference.square()).flatten(1).mean(1)
 
