@@ -41,20 +41,14 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """What tokens are made."""
+    """What tokens are made; what each setting is, says `capabilities.ImageTokenOptions`."""
 
     num_parts: int = 1
-    """Of each image: the largest centre square, and random parts after it."""
     min_scale: float = 0.8
-    """Smallest share of the area of a random part."""
     seed: int = 0
-    """Of random parts."""
     folder: str | None = None
-    """Of the images; None: as the tokenizer's domain says."""
     out: str | None = None
-    """Name of the folder of tokens; None: tok_DOMAIN@PIXELS, of published domains as their modality is called."""
     shard: tuple[int, int] = (0, 1)
-    """This part of so many, from 0: of all images, or of all archives."""
 
 
 def write_tokens(

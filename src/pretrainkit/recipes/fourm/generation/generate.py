@@ -74,26 +74,15 @@ def generate(
     batch_size: int = 16,
     device: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Targets from what is given.
+    """Targets from what is given. Options are those of `capabilities.GenerateOptions`, and:
 
     Args:
         config: Bound.
         model: In evaluation mode.
         tokenizer: Folder of the text tokenizer; None without sequences.
         prompts: Captions, each an example of its own; with `given` at most one.
-        given: `NAME=TEXT` or `NAME=FILE`; with `from_data` names of what the samples give.
-        to: Names of targets, in order; empty: those of the plan.
-        plan: A YAML file of a `GenerationPlan`; None: its defaults.
-        settings: `NAME.FIELD=VALUE` of a target, or `FIELD=VALUE` of the plan.
-        seed: As in the plan.
-        temperature, top_k, top_p: Of all targets.
-        num: Variations of each example.
-        from_data: So many held-out samples of the run's data as examples.
-        out: A new folder for pictures, JSON and the sheet; None: nothing is written.
-        then: (config, model, tokenizer) of further models, which make what those before them have not.
+        then: (config, model, tokenizer) of further models.
         image_decoders: By whole name of a modality with an image tokenizer, what makes pictures of its tokens.
-        batch_size: Examples at a time.
-        device: Such as "cuda"; None: where the model is.
 
     Returns:
         Per example and variation: "example", "variation", "given", "outputs" (JSON values; of images the file, or the
