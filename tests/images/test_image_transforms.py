@@ -28,8 +28,11 @@ from pretrainkit.images.ops import (  # noqa: E402
     Resize,
     ResizeShorter,
 )
-from pretrainkit.images.resize import resize  # noqa: E402
-from pretrainkit.images.transforms import Window, compose  # noqa: E402
+from pretrainkit.images.transforms import (  # noqa: E402
+    Window,
+    compose,
+    resize,
+)
 
 GEOMETRIC = [Resize(size=16), ResizeShorter(size=16), CenterCrop(size=16), RandomCrop(size=16)]
 GEOMETRIC += [RandomResizeCrop(size=16), RandomResizeCrop(size=16, scale=(0.0, 0.1), ratio=(0.1, 10.0))]

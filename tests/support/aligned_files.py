@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 from PIL import Image
 
-from pretrainkit.recipes.fourm.catalogue import published
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig, MaskingConfig
+from pretrainkit.recipes.fourm.config import FourMDataConfig, MaskingConfig
+from pretrainkit.recipes.fourm.modality import published
 from pretrainkit.tokenizers.train import TokenizerSettings, train_tokenizer
 
 SUFFIXES = {"rgb": ".png", "depth": ".png", "semseg": ".png", "det": ".json", "caption": ".json", "tok_rgb@64": ".npy"}

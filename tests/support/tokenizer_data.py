@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from pretrainkit.recipes.image_tokenizer.domain import Domain
 from pretrainkit.recipes.image_tokenizer.model_config import (
     CodebookConfig,
+    Domain,
     ImageTokenizerModelConfig,
     ViTCoderConfig,
 )

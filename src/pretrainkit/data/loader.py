@@ -186,15 +186,9 @@ class Loader:
             if old[name] != new[name]
         ]
         if changed:
-            raise DataError(
-                "\n".join(
-                    [
-                        f"resuming at step {step} would not continue the same data",
-                        *changed,
-                        "  restore what differs, or start a new run from these weights with init_from",
-                    ]
-                )
-            )
+            remedy = "  restore what differs, or start a new run from these weights with init_from"
+            lines = [f"resuming at step {step} would not continue the same data", *changed, remedy]
+            raise DataError("\n".join(lines))
         return step
 
     @cached_property

@@ -22,9 +22,8 @@ from pretrainkit.eval.image_encoder import ImageEncoder
 from pretrainkit.eval.knn import knn_accuracy
 from pretrainkit.eval.linear_probe import score_heads, train_heads
 from pretrainkit.eval.probe_config import Method, ProbeConfig, valid_transforms
-from pretrainkit.images.batch import load_batch
 from pretrainkit.images.class_folders import ClassFolders, class_folders
-from pretrainkit.images.transforms import compose
+from pretrainkit.images.transforms import compose, load_batch
 from pretrainkit.training.objective import HostBatch
 from pretrainkit.training.precision import Precision
 

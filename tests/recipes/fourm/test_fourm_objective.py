@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from pretrainkit.recipes.fourm.batch import with_places
-from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
-from pretrainkit.recipes.fourm.data_config import FourMDataConfig
+from pretrainkit.recipes.fourm.config import FourMDataConfig, FourMObjectiveConfig, FourMRun
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.objective import FourMObjective
 from pretrainkit.training.accumulate import accumulate

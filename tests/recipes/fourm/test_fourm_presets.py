@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun
-from pretrainkit.recipes.fourm.data_config import MaskingConfig
-from pretrainkit.recipes.fourm.lengths import LengthConfig
+from pretrainkit.recipes.fourm.config import FourMObjectiveConfig, FourMRun, LengthConfig, MaskingConfig
 from pretrainkit.recipes.fourm.model import build
 from pretrainkit.recipes.fourm.presets import PRESETS, b_7, b_21, tiny, xl_7, xl_21
 from pretrainkit.recipes.fourm.recipe import RECIPE

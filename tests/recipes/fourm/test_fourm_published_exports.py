@@ -8,7 +8,7 @@ import pytest
 from test_fourm_whole_run import SETTINGS
 
 import pretrainkit
-from pretrainkit.recipes.fourm.catalogue import MOD21, published
+from pretrainkit.recipes.fourm.modality import MOD21, published
 from support.fourm_data import write_set, write_tokenizer
 from support.whole_runs import assert_exports_are_the_run
 

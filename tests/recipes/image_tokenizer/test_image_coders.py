@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from pretrainkit.config.base import unread
-from pretrainkit.recipes.image_tokenizer.domain import DOMAINS, Domain
-from pretrainkit.recipes.image_tokenizer.grid_positions import grid_table, stretched
+from pretrainkit.recipes.image_tokenizer.coders import grid_table, stretched
 from pretrainkit.recipes.image_tokenizer.model import build, prepared
 from pretrainkit.recipes.image_tokenizer.model_config import (
+    DOMAINS,
     CodebookConfig,
     ConvCoderConfig,
+    Domain,
     FiniteScalarConfig,
     MemcodesConfig,
     MLPCoderConfig,

@@ -224,8 +224,7 @@ def test_tokens_lie_beside_the_images_and_fourm_reads_them(run: Path, images: Pa
     assert tokenize_images(run, data, num_parts=3, min_scale=0.5)["kept"] == 6
 
     from pretrainkit.data.aligned_crops import stored_part
-    from pretrainkit.recipes.fourm.catalogue import published
-    from pretrainkit.recipes.fourm.modality import Modality
+    from pretrainkit.recipes.fourm.modality import Modality, published
     from pretrainkit.recipes.fourm.readers import Request, reader_of
 
     modality = Modality(**{**published("tok_rgb@16").model_dump(), "patch_size": 8, "vocab_size": 16})

@@ -195,9 +195,8 @@ def sam_instances(record: Mapping[str, Any], size: int, rng: np.random.Generator
         words += ["point", f"v0={min(int(y), _TOP)}", f"v1={min(int(x), _TOP)}"]
         around = [one for one, outline in enumerate(record["points"]) if contains(np.asarray(outline), x, y)]
         for one in (around[place] for place in rng.permutation(len(around)).tolist()):
-            top, left, bottom, right = (int(value) for value in record["bbox"][one])
-            box = zip(range(4), (left, top, right, bottom), strict=True)
-            words += ["polygon", *(f"v{axis}={min(max(value, 0), _TOP)}" for axis, value in box)]
+            top, left, bottom, right = (min(max(int(value), 0), _TOP) for value in record["bbox"][one])
+            words += ["polygon", f"v0={left}", f"v1={top}", f"v2={right}", f"v3={bottom}"]
             words += code_words(record["token_ids"][one])
         words += [] if around else ["none"]
     return words
