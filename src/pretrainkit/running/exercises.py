@@ -36,7 +36,13 @@ def exercise(names: Sequence[str]) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     left = list(names)
     while left:
-        command = [sys.executable, "-m", "pretrainkit.running.exercises", *left]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pretrainkit.running.exercises",
+            *left,
+        ]  # -P: no module of the current folder
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
             lines, how = done.stdout, f"ends the process with code {done.returncode}"

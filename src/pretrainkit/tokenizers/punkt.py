@@ -131,7 +131,8 @@ class PunktParameters:
         """These, and the common abbreviations of a language of abbreviations.py, and what follows them."""
         language = LANGUAGES[code]
         before = {(word, _NUMBER_TYPE) for word in language.before_numbers}
-        after = {(_NUMBER_TYPE, word) for word in language.after_numbers}
+        # An abbreviation keeps its period where Punkt looks at the word after a number: "5. Feb."
+        after = {(_NUMBER_TYPE, form) for word in language.after_numbers for form in (word, f"{word}.")}
         return replace(
             self,
             abbreviations=self.abbreviations | language.titles | language.others,

@@ -1,5 +1,6 @@
 """The factor of the logits: 1 / temperature, constant or learned."""
 
+import logging
 import math
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from pretrainkit.dist.parallelize import is_dtensor
 from pretrainkit.errors import ConfigError
 from pretrainkit.recipes.clip.config import ClipModelConfig, TemperatureConfig
 
+_log = logging.getLogger(__name__)
 _ROUNDING = 1e-3
 """Share by which a temperature may be beyond a limit, as one that was learned up to it is."""
 
@@ -78,6 +80,12 @@ def with_kind_of(
         raise _beyond_limit(value, "smallest", here.smallest)
     if here.kind == "parameter" and value > here.largest * (1 + _ROUNDING):
         raise _beyond_limit(value, "largest", here.largest)
+    if not math.isclose(value, here.value, rel_tol=_ROUNDING):
+        _log.warning(
+            "the weights have learned the temperature %.6g: the run starts with it, and model.temperature.value=%g is "
+            "not used",
+            *(value, here.value),
+        )
     name = _PARAMETER if here.kind == "parameter" else _LOG_PARAMETER
     own = weights.get(name)
     rest[name] = own if own is not None else temperature_1 if name == _PARAMETER else temperature_1.log().neg()

@@ -37,8 +37,6 @@ def boxes(
 ) -> list[str]:
     """Words of the boxes inside a part of an image: four numbers and a class each."""
     found = [one for one in instances if one["score"] >= min_score]
-    if max_boxes is not None and len(found) > max_boxes:
-        found = sorted(found, key=lambda one: -one["score"])[:max_boxes]
     if not found:
         return []
     boxes_N4 = np.array([one["boxes"] for one in found], np.float64)
@@ -49,10 +47,13 @@ def boxes(
     clipped_N4 = moved_N4.clip(0, 1)
     area_N, whole_N = _area(clipped_N4), _area(moved_N4)
     kept = np.flatnonzero((area_N > 0) & (area_N >= min_visibility * whole_N))
+    score_N = np.array([one["score"] for one in found], np.float64)
+    if max_boxes is not None and len(kept) > max_boxes:  # of those inside the part, as in the original
+        kept = kept[np.argsort(-score_N[kept], kind="stable")[:max_boxes]]
     by: dict[BoxOrder, NDArray[np.float64]] = {
         "distance": clipped_N4[:, 0] ** 2 + clipped_N4[:, 1] ** 2,
         "area": -area_N,
-        "score": -np.array([one["score"] for one in found], np.float64),
+        "score": -score_N,
         "random": rng.random(len(found)),
     }
     kept = kept[np.argsort(by[order][kept], kind="stable")]
